@@ -8,7 +8,7 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml .ci/install
-pages := claims families findings identities observers spared statements streaming zoo
+pages := claims families findings identities observers statements streaming zoo
 fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 

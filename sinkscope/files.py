@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from filelock import FileLock
 
 from sinkscope.errors import InputError
@@ -285,3 +287,38 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # YAML 1.1, which PyYAML reads, takes 1e-3 for text
+
+
+def read_fields(path: Path, kind: str) -> dict[str, Any]:
+    """The fields of a YAML (or JSON) file that holds a `kind`, such as a recipe; read safely, numbers as numbers.
+
+    Raises `InputError` for a file that cannot be read, is not YAML, or holds no fields.
+    """
+    try:
+        fields = parse_fields(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {kind} {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{kind} {path} is not text") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(fields, dict):
+        raise InputError(f"{kind} {path} holds {type(fields).__name__}, expected fields and values")
+    return {str(name): value for name, value in fields.items()}
+
+
+def parse_fields(text: str) -> Any:
+    """YAML, read safely, with numbers such as 1e-3 as numbers."""
+    return _numbers(yaml.safe_load(text))
+
+
+def _numbers(value: Any) -> Any:
+    """The value with numbers such as 1e-3 as numbers, also inside lists and parts."""
+    if isinstance(value, dict):
+        return {name: _numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value

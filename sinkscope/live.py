@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
 from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
@@ -45,17 +47,48 @@ def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:
     )
 
 
-def now_and_then(show: Callable[[str], object], every: float = 10.0) -> Callable[[str], None]:
-    """Show a line at most once in `every` seconds, the first after that time: life in a pipe, which has no bar."""
-    last = time.monotonic()
+@contextmanager
+def pulse(say: Callable[[], str], show: Callable[[str], object], every: float = 10.0) -> Iterator[None]:
+    """Show what `say` says every so many seconds, whatever the block does meanwhile: life in a pipe, without a bar."""
+    ended = Event()
 
-    def tell(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= every:
-            last = time.monotonic()
-            show(line)
+    def beat() -> None:
+        while not ended.wait(every):
+            show(say())
 
-    return tell
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def alive(said: str) -> Iterator[None]:
+    """Show that work without steps goes on: a spinner on a terminal, a line every ten seconds in a pipe."""
+    screen = stderr()
+    with (
+        screen.status(plain(said))
+        if screen.is_terminal
+        else pulse(lambda: said, lambda line: screen.print(plain(line), soft_wrap=True))
+    ):
+        yield
+
+
+def left(done: float, total: float, began: float) -> str:
+    """How much is done, and about how long the rest takes at the pace since `began` (`time.monotonic`)."""
+    rest = (time.monotonic() - began) * (total - done) / done if done else math.nan
+    return f"{100 * done / max(total, 1):.0f} %" + ("" if math.isnan(rest) else f", about {duration(rest)} left")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `40 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class Watch(Generic[State]):
@@ -63,7 +96,7 @@ class Watch(Generic[State]):
 
     On a terminal `view(state)` stands in place of the one before; it is made at most once in `every` seconds, and of
     the last state in any case. Elsewhere `lines(state)` gives a line for every event so far, by a key that tells it
-    from others, and each is printed once. A `transient` view vanishes at the end.
+    from others, and each is printed once; `status(state)` every ten seconds. A `transient` view vanishes at the end.
     """
 
     def __init__(
@@ -74,19 +107,23 @@ class Watch(Generic[State]):
         *,
         every: float = 0.0,
         transient: bool = False,
+        status: Callable[[State], str] | None = None,
     ) -> None:
-        self.view, self.lines, self.screen, self.every = view, lines, screen, every
+        self.view, self.lines, self.screen, self.every, self.status = view, lines, screen, every, status
+        self.beating = ExitStack()
         self.live = Live(console=screen, transient=transient)
         self.printed: set[Hashable] = set()
         self.drawn = -math.inf
+        self.seen = False
 
     def __call__(self, state: State) -> None:
         self.state = state
+        self.seen = True
         if not self.screen.is_terminal:
             for key, line in self.lines(state):
                 if key not in self.printed:
                     self.printed.add(key)
-                    self.screen.print(plain(line), soft_wrap=True)
+                    self._print(line)
         elif time.monotonic() - self.drawn >= self.every:
             self.drawn = time.monotonic()
             self.live.update(self.view(state))
@@ -94,11 +131,20 @@ class Watch(Generic[State]):
     def __enter__(self) -> Watch[State]:
         if self.screen.is_terminal:
             self.live.start()
+        elif self.status is not None:
+            self.beating.enter_context(pulse(self._status, self._print))
         return self
+
+    def _status(self) -> str:
+        return self.status(self.state) if self.seen and self.status is not None else "preparing"
+
+    def _print(self, line: str) -> None:
+        self.screen.print(plain(line), soft_wrap=True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and self.drawn > -math.inf:
                 self.live.update(self.view(self.state))
         finally:
+            self.beating.close()
             self.live.stop()

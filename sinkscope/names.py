@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 from sinkscope.errors import InputError
@@ -48,6 +49,30 @@ def resolve(name: str | Path) -> str:
 def is_gguf(name: str | Path) -> bool:
     """Whether a name is that of a GGUF file, which need not exist."""
     return Path(name).suffix.lower() == GGUF
+
+
+def short(name: str | Path) -> str:
+    """A name for people: of a path its last part."""
+    return shortened([str(name)])[0]
+
+
+def shortened(names: Sequence[str]) -> tuple[str, ...]:
+    """Names for people, distinct where the names are: of paths as few last parts as tell them apart."""
+    parts = [Path(name).parts if _is_path(name) else (name,) for name in names]
+    tails = [1] * len(names)
+    while True:
+        labels = tuple("/".join(each[-tail:]) for each, tail in zip(parts, tails, strict=True))
+        longer = [
+            labels.count(label) > 1 and tail < len(each) and names.count(name) < labels.count(label)
+            for label, tail, each, name in zip(labels, tails, parts, names, strict=True)
+        ]
+        if not any(longer):
+            return labels
+        tails = [tail + grows for tail, grows in zip(tails, longer, strict=True)]
+
+
+def _is_path(name: str) -> bool:
+    return name not in SHIPPED and (names_a_path(name) or Path(name).expanduser().exists())
 
 
 def names_a_path(name: str | Path) -> bool:

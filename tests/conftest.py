@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -53,10 +52,6 @@ hypothesis.settings.load_profile("fast")
 gc.disable()  # until everything is imported
 
 
-UNSETTLED = Path(__file__).parent / "unsettled.txt"
-"""Tests that fail since α counts visible queries and comparisons are trials, and that are not looked at yet."""
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Mark as slow what is `long`, and the cases of a test that its `slow_except(...)` does not name."""
@@ -70,10 +65,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
                 item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)
-    unsettled = {line for line in UNSETTLED.read_text().splitlines() if line and not line.startswith("#")}
-    for item in items:
-        if item.nodeid in unsettled:
-            item.add_marker(pytest.mark.xfail(reason="not settled since the rooms for sinks and trials", strict=False))
     stale = {test: cases for test, cases in missing.items() if cases}
     if stale and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow_except names cases that are not there: {stale}")

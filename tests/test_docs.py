@@ -18,7 +18,7 @@ RECORDS = ROOT / "sinkscope" / "experiments" / "records"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LONG = {"README", "theory", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
 LONG |= {"calibration", "synthetic_tasks", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
-LONG |= {"which_tokens_to_spare"}
+LONG |= {"what_to_protect"}
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 

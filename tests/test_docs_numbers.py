@@ -135,3 +135,12 @@ def test_the_table_of_quantized_caches_is_what_the_benchmark_wrote() -> None:
             assert says(number, found[name][field]), (name, field)
         assert says(held, found[name]["held"] / 1024)
         assert says(at_end, found[name]["held_at_end"] / 1024)
+
+
+def test_the_readme_s_snippet_prints_what_stands_beside_it(capsys: pytest.CaptureFixture[str]):
+    readme = (DOCS.parent / "README.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "print(" in block)
+    said = re.findall(r"^print\(.*\)  # → (.*?)(?::.*)?$", code, re.MULTILINE)
+    assert len(said) == code.count("print(") >= 2
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == said

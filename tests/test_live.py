@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
+from functools import partial
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sinkscope.live import Watch, bars
+from sinkscope.live import Watch, bars, left, pulse
 
 
 def watch(terminal: bool, width: int = 80, **options: object) -> tuple[Watch[list[str]], io.StringIO]:
@@ -58,3 +60,33 @@ def test_bars_fit_a_narrow_terminal(width):
     [line] = screen.file.getvalue().splitlines()
     assert len(line) <= 40
     assert line.startswith("[red]mode")
+
+
+def test_a_pulse_shows_a_line_while_nothing_else_happens():
+    lines: list[str] = []
+    with pulse(lambda: "at it", lines.append, every=0.01):
+        time.sleep(0.2)
+    many = len(lines)
+    assert many >= 2
+    assert set(lines) == {"at it"}
+    time.sleep(0.05)
+    assert len(lines) == many
+
+
+def test_what_is_left_is_told_at_the_pace_so_far(monkeypatch):
+    monkeypatch.setattr("sinkscope.live.time.monotonic", lambda: 120.0)
+    assert left(1, 4, 100.0) == "25 %, about 60 s left"
+    assert left(0, 4, 100.0) == "0 %"
+
+
+def test_a_watch_in_a_pipe_tells_its_status_until_it_ends(monkeypatch):
+    monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.01))
+    screen = Console(file=io.StringIO(), width=80)
+    show = Watch(lambda seen: seen, lambda seen: [], screen, status=lambda seen: f"at {seen}")
+    with show:
+        time.sleep(0.1)
+        show("work")
+        time.sleep(0.1)
+    lines = screen.file.getvalue().splitlines()
+    assert lines[0] == "preparing"
+    assert lines[-1] == "at work"

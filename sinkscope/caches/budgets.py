@@ -113,8 +113,8 @@ class AdaptiveHeads(Budget):
     """A layer's keys go to the heads that have the highest scores; each head has its share `alpha` for sure.
 
     What a head must keep (a score of +inf, such as SnapKV's window) stands outside; `outside` says at least how many.
-    Source: Feng et al. 2024 (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies
-    whose scores are attention.
+    What the keys of a short text leave of the budget is shared evenly, for the tokens to come. Source: Feng et al. 2024
+    (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies whose scores are attention.
     """
 
     mean: Budget | int | float
@@ -153,7 +153,10 @@ class AdaptiveHeads(Budget):
         taken = torch.zeros_like(open_, dtype=torch.bool)
         taken.scatter_(1, order, torch.arange(heads * keys, device=scores.device) < left)
         taken &= open_ > -torch.inf
-        return ((sure & counts) | taken.view_as(counts)).sum(-1).clamp(min=1)
+        kept = ((sure & counts) | taken.view_as(counts)).sum(-1)
+        spare = (count * heads - kept.sum(-1)).clamp(min=0)[:, None]  # more than there are keys: room for later tokens
+        extra = torch.arange(heads, device=scores.device) < spare % heads
+        return (kept + spare // heads + extra).clamp(min=1)
 
 
 @dataclass(frozen=True, eq=False)

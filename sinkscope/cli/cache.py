@@ -10,14 +10,18 @@ import typer
 from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
-from sinkscope.cli.measuring.cache_texts import TOKENS, Task, Texts, Wanted
+from sinkscope.cli.commands import Command, When
+from sinkscope.cli.given import AUTO, Reads, Runs
+from sinkscope.cli.measuring.cache_texts import RECALL_MODEL, TOKENS, Task, Texts, Wanted
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import Cost, about, peak, show_cost, show_trial, watching, write_trial
 from sinkscope.errors import InputError, unknown
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transformers import PreTrainedModel
 
     from sinkscope.report.page import Section
@@ -32,7 +36,7 @@ BASIC = (
     *("tolerance", "explain", "out", "as_json", "help"),
 )
 
-When = Literal["prefill", "always"]
+Dropping = Literal["prefill", "always"]
 
 
 class ListingPolicies(Command):
@@ -47,6 +51,20 @@ class ListingPolicies(Command):
             if param.name == "policy" and isinstance(param, TyperOption):
                 param.help = f"One policy: {', '.join([*POLICIES, Renumbered.name])}."
         super().format_help(ctx, formatter)
+
+
+def _protects(values: Mapping[str, Any]) -> bool:
+    return values["protect"] != "none"
+
+
+def _noise(values: Mapping[str, Any]) -> bool:
+    return Path(values["model"]).name == RECALL_MODEL and values["text"] is None
+
+
+OF_SINKS = When(_protects, "goes with protected tokens, of which --protect none leaves none")
+OF_TEXTS = When(
+    lambda values: not _noise(values), f"is not read: {RECALL_MODEL} reads noise with needles, unless --text is given"
+)
 
 
 def cache(
@@ -70,6 +88,7 @@ def cache(
         typer.Option(
             "--without-sinks", help="Also run each policy without its sinks, with random tokens kept in their place."
         ),
+        OF_SINKS,
     ] = False,
     task: Annotated[
         Task,
@@ -79,7 +98,7 @@ def cache(
         ),
     ] = "auto",
     text: options.OneText = None,
-    corpus: options.CorpusName = "python",
+    corpus: Annotated[options.CorpusName, OF_TEXTS] = AUTO,
     tokens: Annotated[
         int | None,
         typer.Option(min=4, help=f"Tokens in a text. Default: {TOKENS}, or what the model was trained for if less."),
@@ -88,7 +107,9 @@ def cache(
         int, typer.Option(min=2, help="Texts that are scored; measured sinks take a quarter more, at least 8.")
     ] = WINDOWS,
     tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -96,6 +117,7 @@ def cache(
             "with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
     scored: Annotated[
         int | None,
@@ -106,15 +128,15 @@ def cache(
         typer.Option(min=0, help="Newest tokens that stay. Default: 32, or a quarter of the smallest budget if less."),
     ] = None,
     when: Annotated[
-        When,
+        Dropping,
         typer.Option(help="prefill: drop keys after the context; always: at every token after it as well."),
     ] = "prefill",
     controls: Annotated[int, typer.Option(min=0, help="Draws of the random policy.")] = 1,
     rounds: Annotated[int, typer.Option(min=0, help="How often each cache is timed; 0: no times.")] = 0,
     epsilon: Annotated[float | None, typer.Option(help="Threshold of measured and online sinks.")] = None,
-    field: options.TextField = None,
-    split: options.SplitName = "validation",
-    bos: options.BosToken = "auto",
+    field: Annotated[options.TextField, OF_TEXTS] = None,
+    split: Annotated[options.SplitName, OF_TEXTS] = "validation",
+    bos: Annotated[options.BosToken, OF_TEXTS] = "auto",
     device: options.Device = None,
     dtype: options.Precision = "auto",
     revision: options.Revision = None,
@@ -122,6 +144,7 @@ def cache(
     device_map: options.DeviceMap = None,
     batch_size: options.BatchSize = 8,
     attn: options.Attn = None,
+    chat_template: Annotated[options.ChatTemplate, OF_TEXTS] = None,
     seed: options.Seed = 0,
 ) -> None:
     """Compare eviction policies at equal bytes with the full cache and with random ones: predictions, recall, time."""
@@ -135,13 +158,19 @@ def cache(
     with only_json(as_json):
         loaded = options.loaded(model, context)
         wanted = Wanted(model, tokens, scored, windows, needed(windows, chooses), task, seed)
-        source = {"text": text, "corpus": corpus, "split": split, "field": field, "bos": bos, "revision": revision}
-        texts = wanted.texts(loaded, {**source, "trust_remote_code": trust_remote_code})
+        reads = Reads(field=field, corpus=corpus, split=split, bos=bos)
+        runs = Runs(revision=revision, trust_remote_code=trust_remote_code, chat_template=chat_template, seed=seed)
+        texts = wanted.texts(loaded, reads, runs, text)
         batch_size = options.batch_of(batch_size, texts.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
         one_by_one = when == "always" or "streaming-cache" in names
         seconds = _seconds(loaded, texts, windows, batch_size, rounds, one_by_one=one_by_one) * arms
-        note(f"{model}: {texts.said}, {texts.context} of them read at once; {arms} caches, {_about(seconds)}")
+        cost = Cost(arms * windows, seconds, peak(loaded))
+        note(f"{short(model)}: {texts.said}, {texts.context} of them read at once; {arms} caches")
+        if plan_only:
+            show_cost(cost, as_json, model=model, caches=arms)
+            return
+        note(str(cost))
         with watching() as watch:
             trial = eviction_trial(
                 loaded,
@@ -162,7 +191,7 @@ def cache(
                 about=about("cache", model=model, input=texts.said),
                 progress=watch,
             )
-        paths = write_trial(trial, "cache", folder, title=f"Caches of {model}", more=_sections(trial))
+        paths = write_trial(trial, "cache", folder, title=f"Caches of {short(model)}", more=_sections(trial))
     show_trial(trial, paths, as_json=as_json, explain=explain)
 
 
@@ -218,10 +247,6 @@ def _seconds(
     if texts.needles is not None:
         seconds += batches * 2 * texts.needles.keys.shape[1] * step + 2 * whole * len(texts.needles)
     return seconds + (rounds + 1 if rounds else 0) * (rest * step + whole * len(ids))
-
-
-def _about(seconds: float) -> str:
-    return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
 
 
 def _policies(policy: str | None, compare: str | None) -> list[str]:

@@ -12,14 +12,18 @@ import typer
 from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
-from sinkscope.cli.given import RUNS, Reads, Runs, sharing
+from sinkscope.cli.commands import Command, When
+from sinkscope.cli.given import AUTO, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import about, peak, show_trial, watching, write_trial
 from sinkscope.errors import InputError, unknown
+from sinkscope.live import duration
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sinkscope.trials import Trial
 
 TOKENS, SAMPLES = 128, 64
@@ -45,6 +49,21 @@ class ListingMethods(Command):
         super().format_help(ctx, formatter)
 
 
+def _of_images(values: Mapping[str, Any]) -> bool:
+    from sinkscope.calibration import METHODS
+
+    return values["method"] in METHODS and METHODS[values["method"]].of_images is not None
+
+
+OF_POSITION = When(
+    lambda values: values["method"] == "zero-tuning",
+    "names the token of zero-tuning: {method} has none",
+)
+OF_CHOSEN = When(
+    lambda values: not _of_images(values), "is not read: {method} finds its heads by itself, query by query"
+)
+
+
 @sharing
 def calibrate(
     context: options.Context,
@@ -53,13 +72,16 @@ def calibrate(
     values: Annotated[
         str | None, typer.Option(metavar="LIST", help="Settings to choose from: gammas, betas or temperatures: 0.5,2.")
     ] = None,
-    position: Annotated[int, typer.Option(min=0, help="Of zero-tuning: the sink's position, counted from 0.")] = 0,
+    position: Annotated[
+        int, typer.Option(min=0, help="Of zero-tuning: the sink's position, counted from 0."), OF_POSITION
+    ] = 0,
     objective: Annotated[
         Objective, typer.Option(help="What chooses: loss; error (1 − accuracy); entropy, which needs no truth.")
     ] = "loss",
     heads: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Try these heads only, as in 3.0,3.2 (layer.head)."),
+        OF_CHOSEN,
     ] = None,
     choose_on: Annotated[
         int | None, typer.Option(min=2, help="Texts to choose on; the others are held out. Default: half of them.")
@@ -69,16 +91,17 @@ def calibrate(
         typer.Option(
             "--exhaustive", help="A pass for each head and setting, in place of derivatives: hours, not minutes."
         ),
+        OF_CHOSEN,
     ] = False,
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 3,
     tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Time two texts, say how long everything would take, and write nothing.")
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
     ] = False,
+    plan_only: options.PlanOnly = False,
     text: options.OneText = None,
     field: options.TextField = None,
-    corpus: options.CorpusName = "python",
+    corpus: options.CorpusName = AUTO,
     split: options.SplitName = "validation",
     tokens: Annotated[int, typer.Option(min=2, help="Tokens in a text.")] = TOKENS,
     samples: Annotated[int, typer.Option(min=4, help="Number of texts, to choose on and held out.")] = SAMPLES,
@@ -104,10 +127,6 @@ def calibrate(
     tried, chosen_heads = _values(values), _heads(heads)
     if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
         raise InputError(f"--save {save}: it is there already; name a new folder")
-    if prompt is not None and images is None:
-        raise InputError("--prompt goes with --images: it is what stands beside each of them")
-    if images is not None and (text is not None or runs.chat_template):
-        raise InputError("--images takes the place of text: --text and --chat-template go without it")
     folder = results_folder("calibrate", out, [model], [method], context)
     from transformers.utils.logging import disable_progress_bar
 
@@ -119,13 +138,9 @@ def calibrate(
 
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    if method != "zero-tuning" and position:
-        raise InputError(f"--position names the token of zero-tuning: {method} has none")
     named = METHODS[method]
     if named.of_images is not None and images is None:
         raise InputError(f"--method {method} is for models that read images: give --images DIR")
-    if named.of_images is not None and chosen_heads is not None:
-        raise InputError(f"--heads: {method} finds its heads by itself, query by query")
     settings = [] if named.of_images is not None else named.options(tried or named.defaults, position)
     reads = Reads(
         field=field, corpus=corpus, split=split, images=images, prompt=prompt, tokens=tokens, samples=samples, bos=bos
@@ -148,9 +163,13 @@ def calibrate(
         first = count // 2 if choose_on is None else choose_on
         held = count - first
         parts = f"chosen on {first}, scored on {held} held out"
-        note(f"{model}: {read.description}; {len(settings)} settings of {method}, {parts}")
+        note(f"{short(model)}: {read.description}; {len(settings)} settings of {method}, {parts}")
         seconds = _seconds(changed, given, settings, chosen_heads, exhaustive, first, held, controls)
-        took = f"about {_time(sum(seconds))}: {_time(seconds[0])} to choose, {_time(seconds[1])} to score"
+        memory = peak(changed)
+        took = (
+            f"about {duration(sum(seconds))} ({duration(seconds[0])} to choose, {duration(seconds[1])} to score) and "
+            f"{memory / 2**30:.1f} GiB of memory, estimated from two texts"
+        )
         work = folder / _work(context, read.description)
         paths, trial = list[Path](), None
         if not plan_only:
@@ -178,7 +197,8 @@ def calibrate(
     if trial is not None:
         show_trial(trial, paths, as_json=as_json, explain=explain)
     elif as_json:
-        show_json({"model": model, "method": method, "seconds": {"choose": seconds[0], "score": seconds[1]}})
+        both = {"choose": seconds[0], "score": seconds[1]}
+        show_json({"model": model, "method": method, "seconds": both, "memory": memory})
     else:
         show(plain(took))
 
@@ -211,15 +231,11 @@ def _seconds(
     return passes(model, settings, heads, exhaustive=exhaustive) * first * each, arms * held * each
 
 
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _work(context: options.Context, texts: str) -> str:
     """The folder, among the results, of what is done so far: another one for other options and texts."""
-    values = {name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain")}
+    values = {
+        name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain", "plan_only")
+    }
     return f"unfinished-{hashlib.sha256(repr((texts, sorted(values.items()))).encode()).hexdigest()[:8]}"
 
 

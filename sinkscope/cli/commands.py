@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from sinkscope.errors import InputError
+from sinkscope.files import read_fields
 from sinkscope.names import names_a_path, no_such_folder, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 ADVANCED = "Advanced"  # the second panel of help
 FIRST = 15  # options that the first panel shows at most, --help among them
@@ -47,10 +50,22 @@ READS = {"text"}
 """Options that name a file or folder to read."""
 
 
+@dataclass(frozen=True)
+class When:
+    """The condition under which a run reads an option, next to `typer.Option` in the option's annotation.
+
+    `holds`: of the command's values by name. `why` completes "--sinks …", with values in braces: "goes with --stream".
+    """
+
+    holds: Callable[[Mapping[str, Any]], object]
+    why: str
+
+
 class Command(TyperCommand):
     """A command that refuses what it would otherwise pass over, and paths that lead nowhere before torch is imported.
 
-    An option that takes one value may be given once. Help has two panels, of which the first is short.
+    An option that takes one value may be given once, and one that this run does not read (`When`) is refused. Help has
+    two panels, of which the first is short.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -98,14 +113,28 @@ class Command(TyperCommand):
                 if param.name in READS and isinstance(value, Path) and not value.exists():
                     raise InputError(f"cannot read {value}: no such file or folder")
                 continue
-            for name in (each for each in values if isinstance(each, str) and not each.endswith(LISTS)):
-                if MODEL in (param.metavar or ""):
+            for name in (each for each in values if isinstance(each, str)):
+                if name.endswith(LISTS):
+                    read_fields(Path(name), "recipe" if param.metavar == "RECIPE" else "survey")
+                elif MODEL in (param.metavar or ""):
                     resolve(name)
                 elif names_a_path(name) and not Path(name).expanduser().exists():
                     raise no_such_folder(name)
-        if ctx.params.get("text") is not None:
-            refuse_unread(ctx, "and --text exclude each other: both say what is read", "corpus")
+        for param in self.params:
+            for when in self.conditions.get(param.name, ()) if was_given(ctx, param.name) else ():
+                if not when.holds(ctx.params):
+                    raise InputError(f"{param.opts[0]} {when.why.format_map(ctx.params)}")
         return super().invoke(ctx)
+
+    @cached_property
+    def conditions(self) -> dict[str, list[When]]:
+        """When options are read, by the names of those that not every run reads."""
+        hints = get_type_hints(self.callback, include_extras=True)
+        stated = {
+            name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, When)]
+            for name, hint in hints.items()
+        }
+        return {name: conditions for name, conditions in stated.items() if conditions}
 
 
 class App(typer.Typer):
@@ -119,13 +148,3 @@ def was_given(context: Any, name: str) -> bool:
     """Whether an option stands on the command line or in the file of --config."""
     source = context.get_parameter_source(name)
     return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
-
-
-def refuse_unread(context: Any, why: str, *names: str) -> None:
-    """Raise `InputError` for the first of the options that was given although this run does not read it.
-
-    `why` completes the line: "goes with --stream".
-    """
-    for param in context.command.params:
-        if param.name in names and was_given(context, param.name):
-            raise InputError(f"{param.opts[0]} {why}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import refuse_unread
+from sinkscope.cli.commands import When
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show_json
 
@@ -21,6 +21,9 @@ EVERY = 10.0  # seconds between remarks
 SHOWN = 10_000  # characters of the text that --json repeats
 FULL = "full"
 Distance = Literal["cache", "ceiling", "original"]
+STREAMS = When(lambda values: values["stream"], "goes with --stream")
+SAMPLES = When(lambda values: values["temperature"] != 0, "is not read at --temperature 0")
+ROUNDS = When(lambda values: values["cache"] != FULL, "goes with a quantized --cache, such as kv4-kivi")
 
 
 def generate(
@@ -41,9 +44,13 @@ def generate(
         float | None, typer.Option(min=0, help="0: always the most likely token. Default: the model's own, else 0.8.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Sample from the most likely tokens of this total probability.")
+        float | None,
+        typer.Option(min=0, max=1, help="Sample from the most likely tokens of this total probability."),
+        SAMPLES,
     ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from the K most likely tokens; 0: from all.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, help="Sample from the K most likely tokens; 0: from all."), SAMPLES
+    ] = None,
     stream: Annotated[
         bool,
         typer.Option("--stream", help="Keep the first and the last tokens only: constant time and memory a token."),
@@ -51,7 +58,7 @@ def generate(
     endless: Annotated[
         bool, typer.Option("--endless", help="Write on after the text has ended, until Ctrl-C.")
     ] = False,
-    sinks: Annotated[int, typer.Option(min=0, help="With --stream: first tokens to keep.")] = 4,
+    sinks: Annotated[int, typer.Option(min=0, help="With --stream: first tokens to keep."), STREAMS] = 4,
     window: Annotated[
         int | None,
         typer.Option(
@@ -59,12 +66,14 @@ def generate(
             help="With --stream: last tokens to keep, the query included. Default: with --sinks what the model has "
             "positions for, at most 1024.",
         ),
+        STREAMS,
     ] = None,
     distance: Annotated[
         Distance,
         typer.Option(
             help="With --stream: how far away the first tokens are: as in the cache, just outside the window, truly."
         ),
+        STREAMS,
     ] = "cache",
     cache: Annotated[
         str,
@@ -80,8 +89,9 @@ def generate(
             metavar="WORDS",
             help="With a quantized --cache: tokens kept in full precision: measured, outliers, first:4, ids:2, none …",
         ),
+        ROUNDS,
     ] = "none",
-    seed: options.Seed = 0,
+    seed: Annotated[options.Seed, SAMPLES] = 0,
     device: options.Device = None,
     dtype: options.Precision = "auto",
     revision: options.Revision = None,
@@ -93,12 +103,6 @@ def generate(
     """Write text as it comes, until it ends. Sampling follows the model's generation config unless options say else."""
     if stream and cache != FULL:
         raise InputError("--stream drops tokens and --cache rounds them: choose one")
-    if not stream:
-        refuse_unread(context, "goes with --stream", "sinks", "window", "distance")
-    if cache == FULL:
-        refuse_unread(context, "goes with a quantized --cache, such as kv4-kivi", "protect")
-    if temperature == 0:
-        refuse_unread(context, "is not read at --temperature 0", "top_p", "top_k", "seed")
     if chat and endless:
         raise InputError("--endless does not go with --chat, whose answers end")
     lines = _messages(prompt) if chat else iter([_prompt(prompt)])

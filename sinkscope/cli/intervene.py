@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,10 +10,11 @@ import typer
 from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
+from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError, unknown
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
 
 if TYPE_CHECKING:
@@ -43,6 +44,31 @@ class ListingNames(Command):
         super().format_help(ctx, formatter)
 
 
+def _names(values: Mapping[str, Any]) -> set[str]:
+    return {RENAMED.get(name, name) for name in values["what"] or QUESTION}
+
+
+def of(*names: str) -> When:
+    """Read by some interventions."""
+    return When(lambda values: _names(values) & {*names}, f"is read by {', '.join(names)}, and none of them runs")
+
+
+RENAMED = {"forbid-sink": "hide-sink"}
+OF_ARMS = of(*QUESTION)
+OF_HEADS = When(
+    lambda values: "zero-sink-heads" in _names(values), "chooses heads, which --what zero-sink-heads acts on"
+)
+OF_LAYERS = When(
+    lambda values: _names(values) & {*QUESTION, "zero-sink-heads"},
+    "chooses heads, which --what zero-sink-heads acts on, or layers of arms on the sink",
+)
+OF_OTHERS = When(
+    lambda values: not _names(values) & {*QUESTION},
+    "is read by interventions that are no arms on the sink (there: --on)",
+)
+OF_TWO = of("swap-position", "replace-position", "first-view")
+OF_BANDS = of("suppress-bands")
+
 By = Literal["after", "layer"]
 HeadsControl = Literal["any", "layer", "norm"]
 
@@ -60,27 +86,33 @@ def intervene(
             metavar="WORDS",
             help="For arms on the sink: which tokens, as in measured@0.2, first:1 or positions:0,5. Default: measured.",
         ),
+        OF_ARMS,
     ] = None,
     after: Annotated[
-        int, typer.Option(min=1, help="For arms on the sink: change queries from N tokens behind it on.")
+        int, typer.Option(min=1, help="For arms on the sink: change queries from N tokens behind it on."), OF_ARMS
     ] = 8,
     by: Annotated[
         By | None,
         typer.Option(help="For arms on the sink: a curve over --after 1 to 32, or each layer by itself."),
+        OF_ARMS,
     ] = None,
-    position: Annotated[int, typer.Option(min=0, help="The sink's position, for everything else.")] = 0,
+    position: Annotated[int, typer.Option(min=0, help="The sink's position, for everything else."), OF_OTHERS] = 0,
     to: Annotated[
         int | None,
         typer.Option(
             min=0, help="The other position of swap-position, replace-position, first-view. Default: the middle."
         ),
+        OF_TWO,
     ] = None,
     band: Annotated[
         list[int] | None,
         typer.Option(min=0, help="Which of 20 spectral bands to suppress; repeatable. Default: 19, the last."),
+        OF_BANDS,
     ] = None,
     spare_sink: Annotated[
-        bool, typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is.")
+        bool,
+        typer.Option("--spare-sink/--no-spare-sink", help="Leave the sink's own residual stream as it is."),
+        OF_BANDS,
     ] = True,
     layers: Annotated[
         str | None,
@@ -88,23 +120,30 @@ def intervene(
             metavar="LIST",
             help="Change these layers only, as in 0,4-7; for zero-sink-heads: sink heads of these layers.",
         ),
+        OF_LAYERS,
     ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
             metavar="LIST", help="For zero-sink-heads: these heads, sinks or not, as in 3.0,3.2 (layer.head)."
         ),
+        OF_HEADS,
     ] = None,
     strongest: Annotated[
-        int | None, typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all.")
+        int | None,
+        typer.Option(min=1, help="For zero-sink-heads: so many sink heads, the strongest. Default: all."),
+        OF_HEADS,
     ] = None,
     control: Annotated[
         HeadsControl,
         typer.Option(help="For zero-sink-heads: other heads of any layer, of the same layer, of about the same norm."),
+        OF_HEADS,
     ] = "any",
     controls: Annotated[int, typer.Option(min=1, help="Random controls of the same budget.")] = 5,
     tolerance: Annotated[float, typer.Option(min=0, help="KL that counts as nothing, nats a token.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
+    ] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -117,6 +156,7 @@ def intervene(
             "sinkscope-intervene/MODEL-WHAT, with a hash of the options that are not at their defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     figure: options.Figure = None,
     config: options.Config = None,
     as_json: options.AsJson = False,
@@ -126,7 +166,6 @@ def intervene(
     For an encoder-decoder, the decoder is changed and its predictions are compared."""
     asked = _asked(what)
     named_one = asked[0] if asked[0] not in QUESTION else None
-    _check_read(named_one, context)
     options.check_written(figure)
     chosen_layers, chosen_heads = _layers(layers), _pairs(heads)
     medium = options.medium_of(context)
@@ -138,7 +177,7 @@ def intervene(
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope.cli.measuring.job import loaded, reading_of
-    from sinkscope.cli.trials import about, show_trial, watching, write_trial
+    from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
     from sinkscope.report.changes_page import changes_page, rows
@@ -155,10 +194,25 @@ def intervene(
         more = replace(reads, samples=needed(reads.samples, purpose))
         read = reading_of(subject_model, model, kind, more, runs, medium, text)
         inputs, stack = of_one_size(read), Stream.of(subject_model).stack
-        note(f"{model}: {read.description}; first: {read.first}")
+        note(f"{short(model)}: {read.description}; first: {read.first}")
         said = about("intervene", model=model, what=list(asked), input=read.description, stack=stack)
         if is_encoder_decoder(subject_model):
             note(f"changed: the {stack} alone")
+        count = len(next(iter(inputs.values())))
+        scored = count * reads.samples // more.samples
+        readings = _readings(
+            asked,
+            scored,
+            count - scored,
+            controls,
+            by,
+            subject_model,
+        )
+        cost = cost_of(subject_model, inputs, readings, runs.batch_size)
+        if plan_only:
+            show_cost(cost, as_json, model=model, what=list(asked))
+            return
+        note(str(cost))
         shared: dict[str, Any] = {"controls": controls, "seed": runs.seed, "epsilon": reads.epsilon}
         shared |= {"tolerance": tolerance, "batch_size": runs.batch_size}
         with watching() as watch:
@@ -219,31 +273,31 @@ def _asked(what: list[str] | None) -> tuple[str, ...]:
     """The names that were asked for, old ones under their new name. Raises `InputError` for a mixture of kinds."""
     found = []
     for name in what or QUESTION:
-        if name == "forbid-sink":
+        if name in RENAMED:
             note(
                 "forbid-sink is now hide-sink: the sink stays for the first queries, or the next token takes its place"
             )
-            name = "hide-sink"
-        found.append(name)
+        found.append(RENAMED.get(name, name))
     if len(found) > 1 and (other := next((name for name in found if name not in QUESTION), None)):
         raise InputError(f"--what {other}: one at a time; together run {', '.join(QUESTION)}")
     return tuple(dict.fromkeys(found))
 
 
-def _check_read(name: str | None, context: typer.Context) -> None:
-    """Options that a run does not read are an error."""
-    sink, heads = ("on", "after", "by"), ("heads", "strongest", "control")
-    others = ("position", "to", "band", "spare_sink")
-    unread = (*others, *heads) if name is None else sink if name == "zero-sink-heads" else (*sink, *heads, "layers")
-    why = {
-        **dict.fromkeys(sink, f"is read by {', '.join(QUESTION)}"),
-        **dict.fromkeys((*heads, "layers"), "chooses heads, which --what zero-sink-heads acts on"),
-        **dict.fromkeys(others, "is read by interventions that are no arms on the sink (there: --on)"),
-    }
-    for option in unread:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name != "DEFAULT":
-            raise InputError(f"--{option.replace('_', '-')} {why[option]}, and not {name or 'these arms'}")
+def _readings(asked: Sequence[str], scored: int, chosen: int, controls: int, by: str | None, model: Any) -> int:
+    """About how often a text is read: by arms, controls and the unchanged model, and to find the sink, also afterwards.
+
+    A pass in which attention is measured counts twice.
+    """
+    from sinkscope.hooks import Stream
+    from sinkscope.trials.changes import BEHIND
+
+    arms = len(asked) + ("trim-sink" in asked)  # which comes with the same on other tokens
+    if by is not None:
+        return (
+            scored * (1 + arms * (len(BEHIND) if by == "after" else len(Stream.of(model).attention(model))))
+            + 4 * chosen
+        )
+    return scored * (1 + arms * (1 + controls)) + 4 * chosen + 2 * scored * (1 + arms)
 
 
 def _static(trial: Trial, figure: str | None) -> Callable[[Path], None]:

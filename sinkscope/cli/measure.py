@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli import options
+from sinkscope.cli.commands import When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.cli.measuring.job import MeasuringJob
 from sinkscope.cli.measuring.planning import show_plans
-from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
     from sinkscope.cli.measuring.maps import Head
     from sinkscope.measurements import Measurement
+
+
+OF_ONE = When(
+    lambda values: values["text"] is None or not values["text"].is_dir(),
+    "is of one measurement: --text names a folder, each entry of which is measured by itself",
+)
 
 
 @sharing
@@ -42,6 +49,7 @@ def measure(
     maps: Annotated[
         list[str] | None,
         typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
+        OF_ONE,
     ] = None,
     out: Annotated[
         Path | None,
@@ -54,10 +62,12 @@ def measure(
         bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Print every layer, definition and metric, not the summary alone.")
+        bool,
+        typer.Option("--full", help="Print every layer, definition and metric, not the summary alone."),
+        options.OF_PEOPLE,
     ] = False,
-    figure: options.Figure = None,
-    tables: options.Tables = "csv",
+    figure: Annotated[options.Figure, OF_ONE] = None,
+    tables: Annotated[options.Tables, OF_ONE] = "csv",
     config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -77,13 +87,11 @@ def measure(
 
     check_epsilon(reads.epsilon)
     if plan_only:
-        show_plans(list(folders), reads, runs, device, as_json)
+        show_plans({name: (name, runs.revision) for name in folders}, reads, runs, device, as_json)
         return
     options.check_written(figure, tables)
     chosen(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
-    if by_domain and wanted:
-        raise InputError("--maps draws one measurement's heads: give --text a file, not a folder of domains")
     disable_progress_bar()  # of loading weights; downloads keep theirs
 
     def measured(name: str) -> dict[str, Any]:
@@ -110,12 +118,13 @@ def measure(
                 _show_domains(rows, folder)
             return {"model": name, "input": job.input, "epsilon": job.epsilon, "domains": rows}
         if not as_json:
-            show_results(found, f"{name} on {job.input} input", reads.epsilon, _again("intervene", job, text), full)
+            show_results(
+                found, f"{short(name)} on {job.input} input", reads.epsilon, _again("intervene", job, text), full
+            )
             page = folder / "figure.html"
             others = ", ".join(path.name for path in written if path != page)
             show(plain(f"written: {page}, and in its folder {others}"))
         summary = found.to_json(reads.epsilon)
-        summary["answer"] = found.summary(reads.epsilon).to_json()
         return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
 
     summaries = [measured(name) for name in folders]
@@ -137,10 +146,10 @@ def _at_once(
     from sinkscope.cli.measuring.results import write_results
 
     given = job.reading(text)
-    found = job.measured(given, job.name)
+    found = job.measured(given, short(job.name))
     maps = head_maps(job.model, given, found, wanted)
     again, change = f"{_again('measure', job, text)} --maps", _again("intervene", job, text)
-    title = f"{job.name}, {job.input} input"
+    title = f"{short(job.name)}, {job.input} input"
     return found, write_results(found, folder, title, job.epsilon, maps, again, change, tables, figure)
 
 

@@ -8,32 +8,85 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from sinkscope.cli.commands import When
 from sinkscope.errors import InputError, unknown
+from sinkscope.names import SHIPPED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typer import Context
 else:
     Context = typer.Context.__base__  # what Typer hands over is of its public class's base
 
 BAD_INPUT = 2  # the exit code
-OF_TEXT = {
-    "kind",
-    "inputs",
-    "text",
-    "field",
-    "windows",
-    "corpus",
-    "split",
-    "bos",
-    "chat_template",
-}
-"""Options of no use for images."""
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
 Medium = tuple[Literal["images", "audio"], Path]  # what is read in the place of text, and where it lies
 Split = Literal["validation", "all"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
+
+TEXT_KINDS = ("natural", "first-token")
+
+
+def _medium(values: Mapping[str, Any]) -> str | None:
+    """The option of what takes the place of text."""
+    return next((name for name in ("images", "audio") if values.get(name) is not None), None)
+
+
+def _kinds(values: Mapping[str, Any]) -> set[str]:
+    """The kinds of input that are read; all that a survey's file may name."""
+    if any(name.endswith(SPEC_FILES) for name in values.get("models") or ()):
+        return {*get_args(InputKind)}
+    return {values["kind"]} if "kind" in values else {*(values.get("inputs") or ("natural",))}
+
+
+def _measures(values: Mapping[str, Any]) -> bool:
+    """Whether anything is loaded and measured: saved measurements are compared as they are."""
+    return not values.get("things") or not all(map(is_saved, values["things"]))
+
+
+def is_saved(thing: str) -> bool:
+    """Whether a name is that of a saved measurement, or of a folder with one."""
+    path = Path(thing).expanduser()
+    return path.suffix == ".nc" or (path / "measurement.nc").is_file()
+
+
+SPEC_FILES = (".yaml", ".yml", ".json")
+OF_TEXT = When(
+    lambda values: _medium(values) is None, "goes without --images and --audio, which take the place of text"
+)
+OF_KINDS = When(
+    lambda values: _kinds(values) & {*TEXT_KINDS}, "goes with natural and first-token input, which this run has none of"
+)
+OF_NATURAL = When(lambda values: "natural" in _kinds(values), "goes with natural input, which this run has none of")
+OF_ROWS = When(
+    lambda values: values.get("text") or str(values.get("corpus")).startswith(("text:", "hf:")),
+    "names a field of rows: it goes with --text, --corpus text:GLOB or --corpus hf:NAME",
+)
+OF_CORPUS = When(lambda values: values.get("text") is None, "and --text exclude each other: a --text is read whole")
+OF_SPLIT = When(
+    lambda values: values.get("corpus") != "prose", "goes with other corpora: prose, which is short, is read whole"
+)
+OF_MEDIA = When(_medium, "goes with --images or --audio: it is what stands beside each of them")
+OF_DRAWS = When(
+    lambda values: _medium(values) is None or "controls" in values, "draws texts and controls, of which there are none"
+)
+OF_MEASURED = When(_measures, "says how to measure: all of these are saved measurements")
+OF_PEOPLE = When(lambda values: not values["as_json"], "adds to what is printed: --json has all of it")
+OF_THE_HUB = When(
+    lambda values: any(_on_the_hub(name) for name in _models(values)), "is of the hub, where none of these models is"
+)
+
+
+def _models(values: Mapping[str, Any]) -> list[str]:
+    return [values["model"]] if "model" in values else [*(values.get("models") or values.get("things") or ())]
+
+
+def _on_the_hub(name: str) -> bool:
+    return name not in SHIPPED and (name.endswith(SPEC_FILES) or not Path(name).expanduser().exists())
+
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a local folder, or a shipped model (nano).")]
 Models = Annotated[
@@ -53,6 +106,7 @@ def _configured(context: Any, param: Any, path: Path | None) -> Path | None:
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
         raise InputError(f"{path}: expected options and their values, such as  samples: 20")
+    given = {"on" if name is True else name: value for name, value in given.items()}  # YAML 1.1 reads `on` as a boolean
     names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
     for name in given:
         if str(name) not in names or names[str(name)] == param.name:
@@ -69,13 +123,15 @@ Config = Annotated[
         help="A YAML file of options by their names (samples: 20); what is typed beside it counts more.",
     ),
 ]
-Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads.")]
+Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads."), OF_TEXT, OF_MEASURED]
 TextFile = Annotated[
     Path | None,
     typer.Option(
         help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. "
         "Of a folder, each file and each folder in it is measured by itself, a row each."
     ),
+    OF_TEXT,
+    OF_KINDS,
 ]
 OneText = Annotated[
     Path | None,
@@ -83,10 +139,17 @@ OneText = Annotated[
         help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. A folder is "
         "read as one text."
     ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_MEASURED,
 ]
 TextField = Annotated[
     str | None,
     typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."),
+    OF_TEXT,
+    OF_KINDS,
+    OF_ROWS,
+    OF_MEASURED,
 ]
 WindowsOf = Annotated[
     Literal["within", "starts", "packed"],
@@ -95,6 +158,9 @@ WindowsOf = Annotated[
         help="Of natural text. within: any stretch of a document; starts: the first of each; packed: of the documents "
         "one behind the other.",
     ),
+    OF_TEXT,
+    OF_NATURAL,
+    OF_MEASURED,
 ]
 CorpusName = Annotated[
     str,
@@ -102,6 +168,10 @@ CorpusName = Annotated[
         help="Where natural text comes from: prose (short English texts that come along), python, text:GLOB, hf:NAME. "
         "auto: python for models of this package, prose for others."
     ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_CORPUS,
+    OF_MEASURED,
 ]
 SplitName = Annotated[
     Split,
@@ -109,32 +179,43 @@ SplitName = Annotated[
         "--split",
         help="validation: the documents of a corpus that training leaves out, 2 percent; all: every document.",
     ),
+    OF_TEXT,
+    OF_KINDS,
+    OF_CORPUS,
+    OF_SPLIT,
+    OF_MEASURED,
 ]
 Images = Annotated[
     Path | None,
     typer.Option("--images", metavar="DIR", help="Read the images in a folder, sorted by name, instead of text."),
+    OF_MEASURED,
 ]
 Audio = Annotated[
     Path | None,
     typer.Option("--audio", metavar="DIR", help="Read the WAV files in a folder, sorted by name, instead of text."),
+    OF_MEASURED,
 ]
 Prompt = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="What stands beside each image or recording, for models that read text too."),
+    OF_MEDIA,
 ]
-Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample.")]
-Samples = Annotated[int, typer.Option(min=1, help="Number of samples.")]
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample."), OF_MEASURED]
+Samples = Annotated[int, typer.Option(min=1, help="Number of samples."), OF_MEASURED]
 Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
-BosToken = Annotated[Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one.")]
+BosToken = Annotated[
+    Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one."), OF_TEXT, OF_MEASURED
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one."), OF_MEASURED]
 Precision = Annotated[
     Dtype,
     typer.Option(
         metavar="DTYPE",
         help=f"Precision of the weights: {', '.join(get_args(Dtype))}; auto is what they are stored in.",
     ),
+    OF_MEASURED,
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub."), OF_MEASURED, OF_THE_HUB]
 
 
 def _samples_at_once(given: str | int) -> int:
@@ -154,6 +235,7 @@ BatchSize = Annotated[
         metavar="N|auto",
         help="Samples in memory at once, halved where they do not fit; auto: as many as make 8192 tokens, at most 64.",
     ),
+    OF_MEASURED,
 ]
 DeviceMap = Annotated[
     str | None,
@@ -161,14 +243,16 @@ DeviceMap = Annotated[
         metavar="MAP",
         help="Spread the model over devices, and over memory: auto, balanced, sequential. Not with --device.",
     ),
+    OF_MEASURED,
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code", help="Run Python code that comes with the model. Only for models that you trust as code."
     ),
+    OF_MEASURED,
 ]
-Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers.")]
+Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers."), OF_MEASURED]
 ChatTemplate = Annotated[
     bool | None,
     typer.Option(
@@ -176,8 +260,11 @@ ChatTemplate = Annotated[
         help="Put the text into a user's message, or leave it as it is. Default: a message where the model has a "
         "template.",
     ),
+    OF_TEXT,
+    OF_NATURAL,
+    OF_MEASURED,
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws."), OF_DRAWS, OF_MEASURED]
 Figure = Annotated[
     Literal["svg", "pdf", "png"] | None,
     typer.Option(help="The figure as a file for papers, too (extra figures)."),
@@ -185,6 +272,12 @@ Figure = Annotated[
 Tables = Annotated[
     Literal["csv", "parquet"],
     typer.Option("--tables", help="What tables are written as. Parquet needs the extra data."),
+]
+PlanOnly = Annotated[
+    bool,
+    typer.Option(
+        "--plan", help="Say how long it would take and how much memory, estimated from one batch; write nothing."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -242,22 +335,14 @@ def batch_of(size: int, tokens: int) -> int:
 def medium_of(context: Any) -> Medium | None:
     """The folder of images or of recordings that takes the place of text, None for text.
 
-    Raises `InputError` for both, and beside options of text.
+    Raises `InputError` for both.
     """
-    images, audio, prompt = (context.params[name] for name in ("images", "audio", "prompt"))
-    if images is None and audio is None:
-        if prompt is not None:
-            raise InputError("--prompt goes with --images or --audio: it is what stands beside each of them")
-        return None
+    images, audio = context.params.get("images"), context.params.get("audio")
     if images is not None and audio is not None:
         raise InputError("--images and --audio exclude each other: measure one after the other")
-    name: Literal["images", "audio"] = "audio" if images is None else "images"
-    for param in context.command.params:
-        if param.name in OF_TEXT and context.params[param.name] not in (param.default, None, [], ()):
-            raise InputError(f"--{name} takes the place of text: {param.opts[0]} goes without it")
-    folder = images or audio
-    assert folder is not None
-    return name, folder
+    if images is not None:
+        return "images", images
+    return None if audio is None else ("audio", audio)
 
 
 def slug(model: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.errors import InputError
 
@@ -28,7 +28,42 @@ class At:
     tokenizer: Any = None
 
 
-Build = Callable[[At], "Prefix"]
+@dataclass(frozen=True)
+class Saved:
+    """A prefix that was saved."""
+
+    folder: Path
+    chooses: ClassVar[bool] = False
+
+    def __call__(self, at: At) -> Prefix:
+        from sinkscope.quantization import Prefix
+
+        return Prefix.load(self.folder, at.model, at.tokenizer)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A prefix that is found in texts: "bos", "peak", or by outliers of so many medians."""
+
+    by: str
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it depends on texts, which must then not be scored; the BOS does not."""
+        return self.by != "bos"
+
+    def __call__(self, at: At) -> Prefix:
+        from sinkscope.quantization import find_prefix
+
+        bos = getattr(at.tokenizer, "bos_token_id", None)
+        given = {name: at.given[name] for name in ("input_ids", "attention_mask") if at.given.get(name) is not None}
+        if self.by in ("bos", "peak"):
+            return find_prefix(at.model, given, self.by, bos=bos, tokenizer=at.tokenizer)
+        ratio = float(self.by) if self.by else RATIO
+        return find_prefix(at.model, given, threshold=ratio, bos=bos, tokenizer=at.tokenizer)
+
+
+Build = Saved | Found
 
 
 def protecting(
@@ -82,16 +117,4 @@ def _prefix(word: str, rest: str) -> Build:
             f"prefix:peak or prefix:RATIO, a number of medians such as {RATIO:g}"
         )
 
-    def build(at: At) -> Prefix:
-        from sinkscope.quantization import Prefix, find_prefix
-
-        if saved is not None:
-            return Prefix.load(saved, at.model, at.tokenizer)
-        bos = getattr(at.tokenizer, "bos_token_id", None)
-        given = {name: at.given[name] for name in ("input_ids", "attention_mask") if at.given.get(name) is not None}
-        if rest in ("bos", "peak"):
-            return find_prefix(at.model, given, rest, bos=bos, tokenizer=at.tokenizer)
-        ratio = float(rest) if rest else RATIO
-        return find_prefix(at.model, given, threshold=ratio, bos=bos, tokenizer=at.tokenizer)
-
-    return build
+    return Found(rest) if saved is None else Saved(saved)

@@ -12,18 +12,21 @@ import typer
 from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
+from sinkscope.cli.commands import Command, When
 from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
 from sinkscope.cli.protecting import At, protecting
-from sinkscope.cli.trials import about, show_trial, watching, write_trial
+from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
 from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
+    from sinkscope.cli.protecting import Build
     from sinkscope.cli.writing.quantized import Exported
-    from sinkscope.quantization import Hazards
+    from sinkscope.quantization import Hazards, Prefix
     from sinkscope.trials import Trial
+    from sinkscope.trials.schemes import Find
 
 SHOWN = 8  # sites on a terminal
 
@@ -38,6 +41,37 @@ class ListingSchemes(Command):
             if param.name == "scheme" and isinstance(param, TyperOption):
                 param.help = f"How to quantize, other bits too: {', '.join(SCHEMES)}."
         super().format_help(ctx, formatter)
+
+
+def _named(values: Mapping[str, Any]) -> Any:
+    from sinkscope.quantization import scheme_named
+
+    return scheme_named(values["scheme"])
+
+
+def _trains_on(values: Mapping[str, Any]) -> bool:
+    """Whether a trial fits something, or looks for tokens, in texts that are not scored."""
+    from sinkscope.sinks import Choice
+    from sinkscope.trials.schemes import takes
+
+    builders = protecting(values["protect"], values["spare"])
+    found = None if builders is None else [one for one in builders.values() if isinstance(one, Choice)]
+    return takes(_named(values), found) != "nothing"
+
+
+OF_TRIALS = When(lambda values: values["scheme"] or not values["hazards"], "goes with a --scheme")
+OF_CACHES = When(
+    lambda values: values["scheme"] and _named(values).caches, "goes with a --scheme of caches, such as kv4-kivi"
+)
+OF_MAPS = When(
+    lambda values: values["scheme"] and not _named(values).caches,
+    "goes with a --scheme of linear maps: others round no linear map",
+)
+OF_CALIBRATED = When(
+    lambda values: not values["scheme"] or _trains_on(values),
+    "is not read: this --scheme fits nothing, and no token is looked for in texts",
+)
+OF_PROTECTED = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
 
 
 @sharing
@@ -60,14 +94,19 @@ def quantize(
         typer.Option(
             metavar="NAME", help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts."
         ),
+        OF_TRIALS,
+        OF_MAPS,
     ] = None,
     hazards: Annotated[
         bool, typer.Option("--hazards", help="What to protect in this model, and why: ranges, site by site.")
     ] = False,
-    controls: Annotated[int, typer.Option(min=1, help="Random choices of the same budget.")] = 5,
+    controls: Annotated[
+        int, typer.Option(min=1, help="Random choices of the same budget."), OF_TRIALS, OF_PROTECTED
+    ] = 5,
     behind: Annotated[
         int | None,
         typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
+        OF_CACHES,
     ] = None,
     calibrate_on: Annotated[
         Path | None,
@@ -75,10 +114,18 @@ def quantize(
             help="A text to calibrate on. Default: other texts of the same source, as many as are scored where weights "
             "or ranges are fitted, a quarter more where tokens are chosen."
         ),
+        OF_TRIALS,
+        OF_CALIBRATED,
     ] = None,
-    in_sample: Annotated[bool, typer.Option("--in-sample", help="Calibrate on the scored texts.")] = False,
-    tolerance: Annotated[float, typer.Option(min=0, help="Nats a token below which a change counts as free.")] = 0.02,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what the words of the verdict mean.")] = False,
+    in_sample: Annotated[
+        bool, typer.Option("--in-sample", help="Calibrate on the scored texts."), OF_TRIALS, OF_CALIBRATED
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Nats a token below which a change counts as free."), OF_TRIALS
+    ] = 0.02,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what the words of the verdict mean."), OF_TRIALS, options.OF_PEOPLE
+    ] = False,
     kind: options.Kind = "natural",
     text: options.OneText = None,
     reads: Reads = READS,
@@ -92,10 +139,11 @@ def quantize(
             "defaults."
         ),
     ] = None,
+    plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Quantize a model in simulation, and find which tokens to keep in full precision, compared with random ones."""
-    _check(scheme, hazards, behind, skip, calibrate_on, in_sample)
+    _check(scheme, hazards, calibrate_on, in_sample)
     source = context.get_parameter_source("epsilon")
     epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
     builders = protecting(protect, spare, epsilon)  # words that say nothing are refused before anything is loaded
@@ -120,22 +168,43 @@ def quantize(
         tokenizer = tokenizer_of(model, runs.revision)
         count = reads.samples
         if chosen is not None and calibrate_on is None and not in_sample and medium is None:
-            count = needed(count, takes(chosen, None if builders is None else builders.values()))
+            wanted = None if builders is None else [one for one in builders.values() if getattr(one, "chooses", True)]
+            count = needed(count, takes(chosen, wanted))
         read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
         given = of_one_size(read)
         _check_bos(given, tokenizer)
-        note(f"{model}: {read.description}; first: {read.first}")
-        at = At(quantized, given, tokenizer)
-        choices = None
-        if builders is not None:
-            choices = {word: one if isinstance(one, Choice) else one(at) for word, one in builders.items()}
-        if chosen is not None and choices is None and not default_choices(chosen):
+        note(f"{short(model)}: {read.description}; first: {read.first}")
+        if chosen is not None and builders is None and not default_choices(chosen):
             note(
                 f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
             )
+        protects = len(default_choices(chosen) if chosen is not None and builders is None else builders or {})
+        scored = len(next(iter(given.values()))) * reads.samples // count
+        readings = _readings(
+            protects, scored, len(next(iter(given.values()))) - scored, controls, hazards, chosen is not None
+        )
+        cost = cost_of(quantized, given, readings, runs.batch_size)
+        if plan_only:
+            show_cost(cost, as_json, model=model, scheme=scheme)
+            return
+        note(f"{cost}; rounding comes on top")
+        choices: dict[str, Choice | Prefix | Find] = {}
+        prefixes: dict[str, Prefix] = {}
+
+        def found(word: str, build: Build, inputs: Mapping[str, Any]) -> Prefix:
+            prefixes[word] = build(At(quantized, inputs, tokenizer))
+            return prefixes[word]
+
+        for word, one in ({} if builders is None else builders).items():
+            if isinstance(one, Choice):
+                choices[word] = one
+            elif one.chooses and chosen is not None:  # in texts that are not scored
+                choices[word] = partial(found, word, one)
+            else:
+                choices[word] = found(word, one, given)
         looked = None
         if hazards:
-            first = next((choice for choice in (choices or {}).values() if isinstance(choice, Choice)), None)
+            first = next((choice for choice in choices.values() if isinstance(choice, Choice)), None)
             looked = quantization.hazards(quantized, given, first, batch_size=runs.batch_size)
         trial = None
         if chosen is not None:
@@ -147,7 +216,7 @@ def quantize(
                     quantized,
                     given,
                     chosen,
-                    choices,
+                    None if builders is None else choices,
                     controls,
                     calibrate_on=others,
                     calibrated_source=str(calibrate_on or read.description),
@@ -159,7 +228,9 @@ def quantize(
                     about=about("quantize", model=model, input=read.description),
                     progress=watch,
                 )
-        known = choices if choices is not None else ({} if chosen is None else default_choices(chosen))
+        known = {} if chosen is None or builders is not None else default_choices(chosen)
+        known |= {word: one for word, one in choices.items() if isinstance(one, Choice)}
+        known |= prefixes
         exported = exported_of(model, quantized, given, known, tokenizer, looked)
         if exported is not None and exported.lacking:
             note(f"keys and values of the prefix are not written: {exported.lacking}")
@@ -177,22 +248,16 @@ def quantize(
             show(plain(f"written: {', '.join(map(str, paths))}"))
 
 
-def _check(
-    scheme: str | None,
-    hazards: bool,
-    behind: int | None,
-    skip: list[str] | None,
-    calibrate_on: Path | None,
-    in_sample: bool,
-) -> None:
+def _readings(choices: int, scored: int, fitted: int, controls: int, hazards: bool, tried: bool) -> int:
+    """About how often a text is read: by the unchanged model, everything rounded, each choice with its controls and as
+    many first tokens; and to fit, or to find tokens."""
+    trial = scored * (2 + choices * (2 + controls)) + 2 * fitted if tried else 0
+    return trial + (2 * scored if hazards else 0)
+
+
+def _check(scheme: str | None, hazards: bool, calibrate_on: Path | None, in_sample: bool) -> None:
     if scheme is None and not hazards:
         raise InputError("give --scheme NAME for a trial, --hazards for what to protect and why, or both")
-    if scheme is None and behind is not None:
-        raise InputError("--context goes with a --scheme of caches")
-    if scheme is None and skip:
-        raise InputError("--skip goes with a --scheme of linear maps")
-    if scheme is None and (calibrate_on is not None or in_sample):
-        raise InputError(f"--{'in-sample' if in_sample else 'calibrate-on'} goes with a --scheme")
     if calibrate_on is not None and in_sample:
         raise InputError("--in-sample calibrates on the scored texts, --calibrate-on on others: give one of them")
 
@@ -219,7 +284,7 @@ def _write(
 
     extra = partial(write_extra, looked=looked, exported=exported)
     if trial is not None:
-        title = f"{trial.record['scheme']} on {model}"
+        title = f"{trial.record['scheme']} on {short(model)}"
         more = () if looked is None else hazards_sections(looked)
         return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
     assert looked is not None

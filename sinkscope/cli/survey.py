@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
+from sinkscope.cli.given import AUTO, READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import only_json, plain, show, show_json, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
     from sinkscope.survey import Survey, SurveySpec
 
-SPEC_FILES = (".yaml", ".yml", ".json")
+ABOUT_TEXT = (
+    "text: code for models of this package, prose for others (--corpus), in a user's message where a model has a chat "
+    "template (--raw-text)"
+)
 PER_MODEL = ("revision", "chat_template")
 
 
@@ -49,6 +52,9 @@ def survey(
             "Default: sinkscope-survey/NAME of the file or the models, with a hash of what is not at its default."
         ),
     ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the attention sinks of many models, one at a time; finished ones are not measured again."""
@@ -62,6 +68,11 @@ def survey(
     disable_progress_bar()  # of loading weights; downloads keep theirs
     with only_json(as_json):
         spec = _spec(models or [], given)
+        if plan_only:
+            _plan(spec, as_json)
+            return
+        if spec.corpus == AUTO and spec.text is None and {"natural", "first-token"} & {*spec.inputs}:
+            note(ABOUT_TEXT)
         found = _run(spec, folder, None if out else folder.parent)
     if as_json:
         show_json({"survey": str(folder), **found.to_json()})
@@ -84,7 +95,7 @@ def _names(models: list[str], runs: list[str]) -> list[str]:
 
 
 def _is_file(models: list[str]) -> bool:
-    return len(models) == 1 and Path(models[0]).suffix in SPEC_FILES
+    return len(models) == 1 and Path(models[0]).suffix in options.SPEC_FILES
 
 
 def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
@@ -106,6 +117,17 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
     else:
         raise InputError("nothing to survey: name models, a survey's YAML file, or --checkpoints RUN")
     return spec if spec.device_map else spec.model_copy(update={"device": options.usable_device(spec.device)})
+
+
+def _plan(spec: SurveySpec, as_json: bool) -> None:
+    """What each model would take, on all inputs."""
+    from sinkscope.cli.measuring.planning import show_plans
+    from sinkscope.survey.subjects import subjects
+
+    read = Reads(tokens=spec.tokens, samples=spec.samples * len(spec.inputs))
+    runs = Runs(dtype=spec.dtype, batch_size=spec.batch_size, trust_remote_code=spec.trust_remote_code)
+    models = {subject.label: subject for subject in subjects(spec)}
+    show_plans({label: (one.model, one.revision) for label, one in models.items()}, read, runs, spec.device, as_json)
 
 
 def _run(spec: SurveySpec, folder: Path, others: Path | None) -> Survey:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sinkscope.cli.commands import When
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, table
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from sinkscope.cli.plan import TrainingPlan
     from sinkscope.training import Run
 
+MANY = When(
+    lambda values: values["parallel"] != "ddp" or "WORLD_SIZE" in os.environ,
+    "goes with several processes: start them with torchrun",
+)
+FIGURE = "figure.html"  # loss and sink rate over steps, in the run's folder
 NONE_YET = 1.0  # percent of heads: a sink rate below is no sink
 
 
@@ -39,6 +46,7 @@ def train(
             help="Under torchrun: the whole model on every process (ddp), or spread over GPUs (fsdp). "
             "auto: as accelerate launch was configured, else ddp.",
         ),
+        MANY,
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
@@ -76,11 +84,14 @@ def _train(
 
 
 def _show_run(run: Run, as_json: bool) -> None:
+    from sinkscope.report.compose import compose
+    from sinkscope.report.page import write_page
     from sinkscope.training import LOG, read_rows
 
     last = read_rows(run.path / LOG)[-1]
+    write_page(compose([run.path]), run.path / FIGURE)
     if as_json:
-        show_json({"run": str(run.path), "record": run.record, "last": last})
+        show_json({"run": str(run.path), "record": run.record, "last": last, "figure": str(run.path / FIGURE)})
         return
     for line in ending(last, run.record, str(run.path)):
         show(plain(line))
@@ -95,7 +106,7 @@ def ending(last: Mapping[str, Any], record: Mapping[str, Any], folder: str) -> l
         f"step {last['step']}: {', '.join(losses)} nats",
         sink_of(last),
         f"time: {minutes:.1f} min" if math.isfinite(minutes) else "time: unknown",
-        f"run folder: {folder} (log.jsonl has every row)",
+        f"run folder: {folder} ({FIGURE} draws loss and sink, log.jsonl has every row)",
     ]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.cli.measuring.folders import FILES, Kind, old_files
 from sinkscope.report.terminal import plain, show, show_json, stderr, table
@@ -19,23 +21,96 @@ if TYPE_CHECKING:
 @contextmanager
 def watching() -> Iterator[Callable[[int, int, str], None]]:
     """A bar over the texts that arms read, with what was found so far; in a pipe a line every ten seconds."""
+    import time
+
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from sinkscope.live import now_and_then
+    from sinkscope.live import left, pulse
 
     columns = (BarColumn(bar_width=30), TaskProgressColumn(), TimeRemainingColumn())
     label = TextColumn("{task.description}", markup=False)
     console = stderr()
-    with Progress(*columns, label, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        tell = now_and_then(lambda line: console.print(line, markup=False, highlight=False))
+    began, state = time.monotonic(), (0, 0, "")
+
+    def line() -> str:
+        done, total, said = state
+        if not total:
+            return f"preparing, for {time.monotonic() - began:.0f} s"
+        return f"{left(done, total, began)} ({done} of {total} readings){'; ' + said if said else ''}"
+
+    with ExitStack() as shown:
+        if not console.is_terminal:
+            shown.enter_context(pulse(line, lambda text: console.print(plain(text), soft_wrap=True)))
+        bar = Progress(*columns, label, console=console, transient=True, disable=not console.is_terminal)
+        shown.enter_context(bar)
+        task = bar.add_task("preparing", total=None)
 
         def watch(done: int, total: int, said: str) -> None:
+            nonlocal state
+            state = done, total, said
             bar.update(task, completed=done, total=total, description=said)
-            if not console.is_terminal:
-                tell(f"{100 * done // max(total, 1)} % ({done} of {total} readings){'; ' + said if said else ''}")
 
         yield watch
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trial would take: passes over a text, seconds, and the memory (bytes) of this process with one batch."""
+
+    readings: int
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        from sinkscope.live import duration
+
+        return (
+            f"about {duration(max(1, self.seconds))} and {self.memory / 2**30:.1f} GiB of memory, estimated from one "
+            f"batch ({self.readings:,} readings of a text)"
+        )
+
+
+def cost_of(model: Any, inputs: Mapping[str, Any], readings: float, batch_size: int) -> Cost:
+    """Time one batch, after a warm-up on it, and multiply."""
+    import time
+
+    import torch
+
+    from sinkscope.hooks import device_of, part
+
+    count = len(next(iter(inputs.values())))
+    size, device = min(batch_size, count), device_of(model)
+    batch = part(inputs, slice(0, size), count, device)
+    with torch.no_grad():
+        taken = []
+        for _ in range(2):  # the first pass of a process takes longer
+            began = time.perf_counter()
+            model(**batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            taken.append(time.perf_counter() - began)
+    return Cost(round(readings), min(taken) / size * readings, peak(model))
+
+
+def peak(model: Any) -> int:
+    """The most memory so far, in bytes: on the model's GPU, or of this process."""
+    import resource
+
+    import torch
+
+    from sinkscope.hooks import device_of
+
+    if (device := device_of(model)).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def show_cost(cost: Cost, as_json: bool, **facts: object) -> None:
+    """The answer to --plan."""
+    if as_json:
+        show_json({**facts, **asdict(cost)})
+    else:
+        show(plain(str(cost)))
 
 
 def about(command: Kind, **facts: object) -> dict[str, object]:

@@ -12,7 +12,7 @@ from sinkscope.data.measuring_inputs import (
     ordinary_tokens,
     text_digest,
 )
-from sinkscope.data.model_inputs import Reading, fed, reading, start_token, vocabulary_of
+from sinkscope.data.model_inputs import Reading, corpus_of, fed, reading, start_token, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import (
     adds_first_token,
@@ -48,6 +48,7 @@ __all__ = [
     "bos_remark",
     "build_inputs",
     "corpus_digest",
+    "corpus_of",
     "cut",
     "domains",
     "encode_data",

@@ -292,7 +292,11 @@ def _needed(tokenizer: PreTrainedTokenizerBase | None, what: str) -> PreTrainedT
 def _documents(
     config: DataConfig, seed: int, domain: str | None, split: str, field: str | None
 ) -> tuple[Iterator[str], tuple[str, str]]:
-    """The chosen documents of a corpus, in an order that `seed` decides; and in words which ones, of how many."""
+    """The chosen documents of a corpus, in an order that `seed` decides; and in words which ones, of how many.
+
+    No model here was trained on "prose", which is short: all of it is read.
+    """
+    split = "all" if config.corpus == "prose" else split
     corpus = load_corpus(config.corpus, config.max_characters, field)
     chosen, total = list(corpus.names), len(corpus.names)
     if split == "validation":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.data.measuring_inputs import Inputs
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.names import FOLDER
 
 OTHERS = {"pixel_values": "--images DIR", "input_features": "--audio DIR", "input_values": "--audio DIR"}
 """Main inputs that are no tokens, and the option that gives them on the command line."""
@@ -80,6 +82,12 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
         raise UnsupportedModelError(
             f"the model reads {name}, not tokens: {HINT.format(OTHERS.get(name, 'its inputs'))}"
         )
+
+
+def corpus_of(config: Any) -> str:
+    """What a model reads where nothing is said: code if it was trained on that here, prose otherwise."""
+    shipped = Path(getattr(config, "name_or_path", "")).parent == FOLDER
+    return "python" if shipped or config.model_type == "sinkscope_lab" else "prose"
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:

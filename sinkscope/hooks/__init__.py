@@ -69,6 +69,7 @@ from sinkscope.hooks.projections import (
     replaced,
 )
 from sinkscope.hooks.samples import Samples, cache_of, check_order
+from sinkscope.hooks.softmaxes import following_softmaxes, unmasked
 from sinkscope.hooks.stream import (
     NO_STREAM,
     OpenStream,
@@ -132,6 +133,7 @@ __all__ = [
     "evaluating",
     "family",
     "following",
+    "following_softmaxes",
     "has_attention",
     "head_count",
     "head_width",
@@ -161,6 +163,7 @@ __all__ = [
     "sink_tokens",
     "text_config",
     "unembedding",
+    "unmasked",
     "unobserved",
     "unwrapped",
     "visibility_of",

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sinkscope.errors import UnsupportedModelError
@@ -26,11 +25,10 @@ from sinkscope.hooks.dispatch import Editor, editors_of
 from sinkscope.hooks.modules import family
 from sinkscope.hooks.own_layers import own_attention
 from sinkscope.hooks.projections import head_count
+from sinkscope.hooks.softmaxes import SOFTMAXES, unmasked
 
 PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.bmm, torch.Tensor.bmm, torch.baddbmm, torch.Tensor.baddbmm}
 WITH_ADDEND = {torch.baddbmm, torch.Tensor.baddbmm}
-SOFTMAXES = {functional.softmax, torch.softmax, torch.Tensor.softmax}
-HIDDEN = 32  # scores below the dtype's minimum over this are masks: families add it, and divide by √(head width) after
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +186,7 @@ class _Products(TorchFunctionMode):
         self._weights = scores.shape
         if self._keep:
             inside = scores.detach().reshape(-1, self._heads, *scores.shape[-2:])
-            self._visible = inside > self._lowest(scores)
+            self._visible = unmasked(inside, self._dtype(scores))
             self._scores = inside[:, :, list(_rows(inside.shape[2]))]
         return func(scores, *args[1:], **kwargs) if named is None else func(**{**kwargs, named: scores})
 
@@ -214,7 +212,7 @@ class _Products(TorchFunctionMode):
         if not self._editors:
             return scores
         inside = scores.reshape(-1, self._heads, *scores.shape[-2:])
-        visible = inside > self._lowest(scores)
+        visible = unmasked(inside, self._dtype(scores))
         query, key = inside.new_empty(*inside.shape[:3], 0), inside.new_empty(*inside.shape[:2], inside.shape[3], 0)
         arguments: dict[str, Any] = {"query": query, "key": key, "value": key, "attention_mask": visible}
         for editor in self._editors:
@@ -229,10 +227,10 @@ class _Products(TorchFunctionMode):
         hidden = visible & ~arguments["attention_mask"]
         return inside.masked_fill(hidden, torch.finfo(scores.dtype).min).reshape(scores.shape)
 
-    def _lowest(self, scores: Tensor) -> float:
-        """At or below this a score is masked: what is added is the lowest number of the model's dtype, or score's."""
+    def _dtype(self, scores: Tensor) -> torch.dtype:
+        """The module's own, of which masks are made; scores may be wider."""
         dtypes = (parameter.dtype for parameter in self._module.parameters() if parameter.is_floating_point())
-        return torch.finfo(next(dtypes, scores.dtype)).min / HIDDEN
+        return next(dtypes, scores.dtype)
 
 
 def _rows(queries: int) -> tuple[int, ...]:

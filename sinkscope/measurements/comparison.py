@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 PLACE = ("stack", "layer", "head")
+THIRDS = ("first", "middle", "last")
 SAME = 1e-6  # relative: what fp32 makes of equal denominators
 
 
@@ -206,6 +207,18 @@ def _alpha(measurement: Measurement, position: int) -> np.ndarray:
     return found.transpose("sample", "layer", "head", "position").values[..., column_of(measurement.data, position)]
 
 
+def _by_layer(data: Any, epsilon: float) -> dict[str, np.ndarray]:
+    """The sink rate at position 0 in each third of the layers, which models of any depth have, in percent."""
+    rates = metrics.layer_rates(data["attention_received"].values, epsilon)[:, :, 0]
+    if rates.shape[1] < len(THIRDS) or 0 not in data["position"].values[:1]:
+        return {}
+    parts = np.array_split(rates, len(THIRDS), axis=1)
+    return {
+        f"sink rate at position 0, {third} third of layers, %": metrics.nanmean(part, 1)
+        for third, part in zip(THIRDS, parts, strict=True)
+    }
+
+
 def _numbers(measurement: Measurement, epsilon: float) -> dict[str, np.ndarray]:
     """One value per sample for each quantity that the measurement has."""
     data = measurement.data
@@ -214,6 +227,7 @@ def _numbers(measurement: Measurement, epsilon: float) -> dict[str, np.ndarray]:
         rates = metrics.sample_rates(data["attention_received"].values, epsilon)
         for column, position in enumerate(data["position"].values.tolist()[:8]):
             numbers[f"sink rate at position {position}, %"] = rates[:, column]
+        numbers |= _by_layer(data, epsilon)
     if "slot_received" in data:
         slot = data["slot_received"].values
         numbers["slot rate, %"] = metrics.sample_rates(slot[..., None], epsilon)[:, 0]
@@ -224,4 +238,7 @@ def _numbers(measurement: Measurement, epsilon: float) -> dict[str, np.ndarray]:
     if "value_norm" in data:
         ratio = metrics.first_over_rest(data["value_norm"].values)
         numbers["mean value-norm ratio"] = metrics.nanmean(metrics.nanmean(ratio, 2), 1)
+    if "key_norm" in data:
+        ratio = metrics.first_over_rest(data["key_norm"].values)
+        numbers["mean key-norm ratio"] = metrics.nanmean(metrics.nanmean(ratio, 2), 1)
     return numbers

@@ -60,6 +60,13 @@ def _kind(at: HeadView) -> np.ndarray:
     return metrics.head_kinds(*statistics, at.column, epsilon=at.epsilon)
 
 
+KINDS = {
+    "no-op": "a sink head whose value there is short",
+    "broadcast": "a sink head that writes one direction",
+    "active": "any other head",
+}
+"""What the kinds of heads mean."""
+
 HEAD_METRICS: tuple[HeadMetric, ...] = (
     HeadMetric(
         name="alpha",
@@ -298,7 +305,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
     HeadMetric(
         name="kind",
         title="Kind",
-        about="no-op: a sink head whose value there is short; broadcast: one that writes one direction; else active.",
+        about="; ".join(f"{kind}: {words}" for kind, words in KINDS.items()) + ".",
         formula="α_s > ε and ‖v_s‖ small, or α_s > ε and the output of rank one; of means over samples",
         source="Guo et al. 2024a; thresholds ours",
         needs=("attention_received", "value_norm", "output_rank_one"),

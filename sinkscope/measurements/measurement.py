@@ -34,12 +34,14 @@ class Measurement:
     `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
     (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
     (sample, layer, head, position); every observer says which variables and dims it adds. From the masks come always
-    `visible_queries` (sample, layer, position: how many queries see each key) and `uniform_received` (likewise: what
-    uniform attention would give it; where a mask differs between heads, the mean over heads), `tokens`, `queries` and
-    `most_queries` (sample, layer: keys, queries, the most of these that see a key), and the coordinate `causal` (layer:
-    no query sees a later key). Other coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`,
-    and `token_id` (sample, position; −1 where there is none). NaN is what was not measured: positions behind a row's
-    last token, heads that a layer does not have, whatever was not finite. Positions count real tokens from 0.
+    `visible_queries` (sample, layer, position: how many queries see each key; one that an index of sparse attention did
+    not select is as hidden as by any mask, and a weight that underflows to 0 hides nothing) and `uniform_received`
+    (likewise: what uniform attention would give it). Both are means over heads where a mask differs between these;
+    `attention_received` divides by each head's own. `tokens`, `queries` and `most_queries` (sample, layer: keys,
+    queries, the most of these that see a key), and the coordinate `causal` (layer: no query sees a later key). Other
+    coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample, position;
+    −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a layer does
+    not have, keys that no query sees, whatever was not finite. Positions count real tokens from 0.
     """
 
     data: xr.Dataset
@@ -182,9 +184,12 @@ class Measurement:
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
-    def sweep(self, epsilons: Sequence[float] = EPSILONS) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3."""
-        return rates.sweep(self.data, epsilons)
+    def sweep(self, epsilons: Sequence[float] = EPSILONS, *, denominator: str = VISIBLE) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3.
+
+        `denominator`: as `sink_rate`.
+        """
+        return rates.sweep(self.data, epsilons, denominator)
 
     def super_experts(self) -> pd.DataFrame:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
@@ -238,9 +243,10 @@ class Measurement:
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
         """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
 
-        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`.
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
+        `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
-        return tables.summary(self.data, epsilon)
+        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""

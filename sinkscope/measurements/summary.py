@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.measurements.finding import INTERVENE, answer
+from sinkscope.measurements.head_metrics import KINDS
 from sinkscope.measurements.measurement import Measurement
 from sinkscope.measurements.rates import interval_words, rate_words, stack_rates
 from sinkscope.measurements.slots import slot_mass
@@ -57,8 +59,8 @@ class Summary:
     not_measured: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+        """Plain data for JSON; numbers that do not exist are None."""
+        return dict(_plain(asdict(self)))
 
     def lines(self) -> list[str]:
         """At most thirty lines, whatever the depth."""
@@ -70,7 +72,10 @@ class Summary:
             if bands:
                 lines.append(f"By layer: {', '.join(bands)}.")
         if self.kinds:
-            lines.append(f"Heads: {', '.join(f'{count} {kind}' for kind, count in self.kinds.items())}.")
+            said = (
+                f"{count} {kind}{f' ({KINDS[kind]})' if kind in KINDS else ''}" for kind, count in self.kinds.items()
+            )
+            lines.append(f"Heads: {', '.join(said)}.")
         lines += [_head(head, several) for head in self.strongest]
         if self.slots is not None:
             lines.append(f"{self.slots}.")
@@ -113,6 +118,15 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         slots=None if slots is None else slots.sentence(epsilon),
         not_measured=dict(measurement.record.get("not_measured", {})),
     )
+
+
+def _plain(value: Any) -> Any:
+    """The same with None in place of NaN."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def layer_bands(table: pd.DataFrame) -> tuple[Band, ...]:

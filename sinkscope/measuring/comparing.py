@@ -11,6 +11,7 @@ from sinkscope.errors import InputError
 from sinkscope.measurements import Comparison, Comparisons, Measurement
 from sinkscope.measurements import compare as side_by_side
 from sinkscope.measuring.face import measure
+from sinkscope.names import shortened
 
 SAVED = "measurement.nc"
 READ = ("inputs", "texts")
@@ -66,7 +67,8 @@ def label(thing: object) -> str:
 
 
 def distinct(labels: list[str]) -> tuple[str, ...]:
-    """The labels, numbered where they repeat."""
+    """The labels, of paths as short as tells them apart, numbered where they repeat."""
+    labels = list(shortened(labels))
     return tuple(
         text if labels.count(text) == 1 else f"{text} ({labels[: place + 1].count(text)})"
         for place, text in enumerate(labels)

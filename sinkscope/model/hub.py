@@ -92,13 +92,23 @@ def load(
     return model.to(device).eval() if device else model.eval()
 
 
+def configuration(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """The configuration of a name. Raises `InputError` as `load` does."""
+    try:
+        return AutoConfig.from_pretrained(own_files(name), revision=revision, trust_remote_code=trust_remote_code)
+    except InputError:
+        raise
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise cannot_load(name, error) from error
+
+
 def blueprint(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedModel:
     """The model of a name without its weights: parameters on the meta device, which take no memory.
 
     Raises `InputError` as `load` does.
     """
+    config = configuration(name, revision=revision, trust_remote_code=trust_remote_code)
     try:
-        config = AutoConfig.from_pretrained(own_files(name), revision=revision, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             return _auto_class(config).from_config(host_of(config), trust_remote_code=trust_remote_code)
     except InputError:

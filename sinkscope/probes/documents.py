@@ -7,7 +7,6 @@ together. Which documents there are the inputs tell, else the masks; a layer who
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,17 +15,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from sinkscope.attention import Context, Tokens, Visibility
-from sinkscope.hooks import Forward, documents_of
+from sinkscope.hooks import Forward, documents_of, text_config
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.masks import Bound, Rule, VisibleKeys, Written
 from sinkscope.probes.observers.observer import Hidden
 
 Labels = Int[Tensor, "batch position"]  # the number of each column's document, −1 for padding
-RECURRENT = re.compile(
-    r"Mamba|DeltaNet|ShortConv|RecurrentBlock|RgLru|RWKV|Rwkv|GatedLinearAttention|LightningAttention"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,7 @@ class Part:
         device = whole.query.device
         real = None if self.real is None else self.real.to(device)
         mask, causal = self._mask(whole.mask), whole.causal
-        ahead = mask.looks_ahead(0, real) if self.length > 1 and whole.collected is None else None
+        ahead = mask.looks_ahead(0, real) if self.length > 1 else None
         return replace(
             whole,
             query=self.of(whole.query, 2),
@@ -242,10 +240,7 @@ def shows_across(call: AttentionCall, labels: Labels) -> bool:
     if call.query.shape[2] != labels.shape[1] or call.key.shape[2] != labels.shape[1] or call.entries is not None:
         return True
     for samples, rows in call.parts():
-        if call.collected is not None:
-            visible = call.collected[samples, :, rows] > 0
-        else:
-            visible = call.mask.visible(samples, rows, slice(0, call.mask.keys)).to(call.query.device)
+        visible = call.mask.visible(samples, rows, slice(0, call.mask.keys)).to(call.query.device)
         query, key = labels[samples, rows, None], labels[samples, None, :]
         other = (query != key) & (query >= 0) & (key >= 0)
         if bool((visible & other[:, None]).any()):
@@ -253,9 +248,14 @@ def shows_across(call: AttentionCall, labels: Labels) -> bool:
     return False
 
 
-def recurrent_module(model: nn.Module) -> str | None:
-    """The class of a module that carries a state from token to token, across documents as well; None without."""
-    return next((type(each).__name__ for each in model.modules() if RECURRENT.search(type(each).__name__)), None)
+def recurrent_layers(model: nn.Module) -> list[int]:
+    """Layers that carry a state from token to token, across documents as well: recurrences and convolutions.
+
+    transformers says which they are by the cache that it makes for a configuration.
+    """
+    config = text_config(model)
+    layers = [] if config is None else DynamicCache(config=config).layers
+    return [index for index, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
 
 
 def _spans(labels: Int[Tensor, " position"]) -> list[tuple[int, int]]:

@@ -60,7 +60,7 @@ from sinkscope.probes.documents import (
     documents_in,
     documents_of_mask,
     parts_of,
-    recurrent_module,
+    recurrent_layers,
     shows_across,
 )
 from sinkscope.probes.facts import describe
@@ -154,8 +154,8 @@ class Observation:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
         # Before the caller's own hooks, which shall not see the maps that we asked for.
         self._passes.attach(stack, first=self._maps is not None)
-        if self._maps is not None and self._needs_vectors:
-            self._maps.follow(self.model, self._passes, stack)
+        if self._maps is not None:
+            self._maps.follow(self.model, self._passes, stack, self._needs_vectors)
         if any(observer.reads_blocks for observer in self.observers):
             read_blocks(blocks(self.model), self._passes, self._hidden, stack)
         for observer in self.observers:
@@ -406,8 +406,9 @@ class Observation:
             opened.append((part, OpenPass(part.forward(whole.forward), batch, index[0], left_out=whole.left_out)))
         if not opened:
             return None
-        if (crossing := recurrent_module(self.model)) is not None and self._crossing is None:
-            self._crossing = f"the state of {crossing} goes on from one packed document to the next"
+        if self._crossing is None and (crossing := recurrent_layers(self.model)):
+            several = f"s {', '.join(map(str, crossing))}" if len(crossing) > 1 else f" {crossing[0]}"
+            self._crossing = f"the state of layer{several} goes on from one packed document to the next"
             warnings.warn(self._crossing, UserWarning, stacklevel=2)
         return _Packed(labels, opened, args, kwargs)
 
@@ -439,7 +440,7 @@ class Observation:
         """As `shows_across`, once for layers that share a mask."""
         assert self._packed is not None
         source = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
-        if call.collected is not None or isinstance(call.mask, Rule):
+        if isinstance(call.mask, Rule):
             return shows_across(call, self._packed.labels)
         if all(source is not known for known in self._kept_apart):
             if shows_across(call, self._packed.labels):

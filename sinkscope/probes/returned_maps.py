@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sinkscope.hooks import Computed, Forward, Passes, following
+from sinkscope.hooks import Computed, Forward, Passes, following, following_softmaxes
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.collected import Collector, Request
 from sinkscope.probes.calls.own import OwnCalls
@@ -28,8 +28,12 @@ class ReturnedMaps:
         self._request = Request(maps=False, as_tuple=False)
         self._unread: dict[str, str] = {}  # reason → the first layer
 
-    def follow(self, model: nn.Module, passes: Passes, stack: ExitStack) -> None:
-        """Keep what modules with attention of their own multiply, until `stack` closes."""
+    def follow(self, model: nn.Module, passes: Passes, stack: ExitStack, vectors: bool) -> None:
+        """Read masks from the scores of softmaxes, until `stack` closes; with `vectors`, keep what modules with
+        attention of their own multiply."""
+        following_softmaxes(model, self._collector.softmaxes.take, stack)
+        if not vectors:
+            return
 
         def attended(module: nn.Module, computed: Computed | str) -> None:
             if passes.under_way is not None:

@@ -23,8 +23,9 @@ Sums = Float[Tensor, "#batch heads key"]
 class Seen:
     """Σ_t [t sees k] and Σ_t [t sees k] / n_t over the real queries t of a call, n_t the number of keys that t sees.
 
-    Slots are left out. One head stands for all where the mask is the same in all heads. `ahead`: whether a query sees
-    a key that comes after it.
+    Slots are left out. Masks alone tell: keys that an index of sparse attention did not select are hidden, since the
+    layer's mask says so; a weight of 0 hides nothing. One head stands for all where the mask is the same in all heads.
+    `ahead`: whether a query sees a key that comes after it.
     """
 
     queries: Sums
@@ -40,9 +41,6 @@ class SeenKeys:
 
     def of(self, call: AttentionCall, shared: bool) -> Seen:
         """`shared`: whether the keys are the queries' own tokens; where they are not, all of them count as ahead."""
-        if call.collected is not None:
-            visible = (call.collected > 0).any(1, keepdim=True)
-            return _sum(call, [(slice(None), slice(0, visible.shape[2]), slice(0, visible.shape[3]), visible)], shared)
         if isinstance(call.mask, Rule):
             return _of_rule(call, call.mask, shared)
         source: object = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
@@ -56,9 +54,10 @@ class SeenKeys:
 
 def _of_rule(call: AttentionCall, mask: Rule, shared: bool) -> Seen:
     place = torch.arange(call.query.shape[2], device=call.query.device)[None] + mask.start
-    reach = mask.window or mask.keys
-    first = (place - reach + 1).clamp(min=0)
-    stop = place + 1 if mask.causal else (place + reach if mask.window else torch.full_like(place, mask.keys))
+    first = torch.zeros_like(place) if mask.window is None else place - mask.window + 1
+    stop = place + 1 if mask.causal else torch.full_like(place, mask.keys)
+    if mask.window is not None and not mask.causal:
+        stop = place + mask.window
     return _of_spans(call, first, stop, mask.padding, shared)
 
 
@@ -104,7 +103,7 @@ def _of_spans(
     return Seen(sums[0], sums[1], ahead)
 
 
-def _sum(call: AttentionCall, parts: Iterator[tuple] | list[tuple], shared: bool) -> Seen:
+def _sum(call: AttentionCall, parts: Iterator[tuple[slice, slice, slice, Tensor]], shared: bool) -> Seen:
     queries = uniform = None
     ahead, place = not shared, _place(call)[0]
     for samples, rows, columns, part in parts:

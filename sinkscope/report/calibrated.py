@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from sinkscope.calibration import StoredChoice
+from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
 from sinkscope.theme import figure
@@ -51,7 +52,7 @@ def heads_figure(values: np.ndarray, objective: str) -> go.Figure:
 def stored_page(choice: StoredChoice, about: Mapping[str, Any]) -> Page:
     """The page of a choice that was stored before calibrations were trials: its table."""
     said = "Nats a token against no calibration, 95 %, Student's t over texts; `chosen_on`: where it was chosen."
-    title = f"{about.get('method', 'calibration')} on {about.get('model', 'a model')}"
+    title = f"{about.get('method', 'calibration')} on {short(about.get('model', 'a model'))}"
     record = (
         (name, value if isinstance(value, str | int) else json.dumps(value)) for name, value in choice.record.items()
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.trial_page import trial_page
 from sinkscope.trials import Trial
@@ -41,7 +42,7 @@ def changes_page(trial: Trial) -> Page:
     """The page of a trial, with what the sink's arms say besides."""
     record = trial.record
     what = ", ".join(record.get("what", [])) if len(record.get("what", [])) == 1 else "Does the sink matter?"
-    page = trial_page(trial, title=f"{what} on {record.get('model', 'a model')}")
+    page = trial_page(trial, title=f"{what} on {short(record.get('model', 'a model'))}")
     return replace(page, headlines=_headlines(trial), sections=[_section(trial), *page.sections])
 
 

@@ -8,10 +8,12 @@ an escape were forgotten. Nothing in it depends on the time of writing: equal co
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -28,6 +30,8 @@ from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, S
 
 WITHOUT_SCRIPTS = "figure, .observatory, .reading, .filters, .selected, td button { display: none !important; }"
 """Hides what would be an empty box where no script fills it."""
+
+LONG = 100_000  # characters of data; longer ones are packed
 
 FIGURES = "<!--figures-->"
 """Where a widget's markup takes in the figures of its section."""
@@ -86,7 +90,8 @@ class Section:
 class Page:
     """What a report says. All text is plain: it is escaped when the page is rendered.
 
-    `answer`: what a reader should know who reads no further, a few sentences above everything else.
+    `answer`: what a reader should know who reads no further, a few sentences above everything else. `first`: markup,
+    written in this package, of the one figure that a first screen shows with the cards.
     `scripts` and `styles` are names of this package's assets that the widgets need, in order.
     """
 
@@ -98,6 +103,7 @@ class Page:
     scripts: Sequence[str] = ()
     styles: Sequence[str] = ()
     answer: Sequence[str] = ()
+    first: str = ""
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -111,14 +117,16 @@ def render(page: Page) -> str:
     style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colors*/", _css_colours())
     style += tables.style()
     script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
-    scripts = [_lines(get_plotlyjs()), script, *(_asset(name) for name in page.scripts)]
+    plotly, packed = _plotly()
+    waiting = (f"unpacked.then(() => {{\n{_asset(name)}\n}});" for name in page.scripts)
+    scripts = [_asset("unpack.js"), script, *waiting]
     running = "\n".join(f"<script>{script}</script>" for script in scripts)
     sections, links = _grouped(page.sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(*scripts)}">
+<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, *scripts)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(page.title)}</title>
@@ -130,8 +138,7 @@ def render(page: Page) -> str:
 <header>
 <p class="mark">sinkscope</p>
 <h1>{escape(page.title)}</h1>
-{_answer(page.answer)}<p class="lead">{escape(page.lead)}</p>
-{_headlines(page.headlines)}
+{_top(page)}
 <nav aria-label="On this page"><ol>{links}</ol></nav>
 </header>
 <main id="main">
@@ -139,10 +146,32 @@ def render(page: Page) -> str:
 {sections}
 </main>
 {_provenance(page.provenance)}
+<script type="text/plain" id="plotly">{packed}</script>
 {running}
 </body>
 </html>
 """
+
+
+def _top(page: Page) -> str:
+    """What stands above everything: the answer, the lead, the cards. With a figure the cards and the figure come right
+    after the first sentence, so that a screen shows them, and the rest of the text beside or below the figure."""
+    lead = f'<p class="lead">{escape(page.lead)}</p>'
+    if not page.first:
+        return f"{_answer(page.answer)}{lead}\n{_headlines(page.headlines)}"
+    beside = f'<div class="first">{page.first}<div>{_answer(page.answer[1:])}{lead}</div></div>'
+    return f"{_answer(page.answer[:1])}{_headlines(page.headlines)}\n{beside}"
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """The library that draws, and the same packed as the page holds it: a third as long."""
+    code = _lines(get_plotlyjs())
+    return code, _packed(code)
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _grouped(sections: Sequence[Section]) -> tuple[str, str]:
@@ -200,11 +229,14 @@ def _figures(index: int, section: Section) -> str:
 
 
 def _widget(widget: Widget, figures: str) -> str:
-    data = "\n".join(
-        f'<script type="application/json" id="{escape(name)}">{json_text(content)}</script>'
-        for name, content in widget.data.items()
-    )
+    data = "\n".join(_data(name, json_text(content)) for name, content in widget.data.items())
     return f"{widget.markup.replace(FIGURES, figures)}\n{data}"
+
+
+def _data(name: str, text: str) -> str:
+    if len(text) < LONG:
+        return f'<script type="application/json" id="{escape(name)}">{text}</script>'
+    return f'<script type="text/plain" id="{escape(name)}" data-packed>{_packed(text)}</script>'
 
 
 def json_text(content: Any) -> str:

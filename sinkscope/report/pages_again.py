@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
 from sinkscope.report.calibrated import heads_sections, stored_page
@@ -44,7 +45,7 @@ def _trial(path: Path, hazards: Path | None = None) -> Page:
     more = [*heads_sections(trial)]
     if hazards is not None and hazards.is_file():
         more += hazards_sections(_hazards(hazards))
-    title = f"{record['scheme']} on {record.get('model')}" if "scheme" in record else ""
+    title = f"{record['scheme']} on {short(record.get('model'))}" if "scheme" in record else ""
     return trial_page(trial, title=title, more=more)
 
 

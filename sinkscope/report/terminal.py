@@ -7,9 +7,10 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
@@ -23,6 +24,9 @@ LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a 
 SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
 SHORT_CELL = 8  # characters; columns of nothing longer are the first to be given room
 PADDING = 2  # spaces behind a column
+
+
+_stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while libraries print elsewhere
 
 
 def show(*parts: RenderableType) -> None:
@@ -42,8 +46,8 @@ def fail(message: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON value; NaN and infinities, which JSON does not have, become null."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON value, also inside `only_json`; NaN and infinities, which JSON does not have, become null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False), file=_stdout.get())
 
 
 @contextmanager
@@ -52,8 +56,12 @@ def only_json(active: bool) -> Iterator[None]:
     if not active:
         yield
         return
-    with redirect_stdout(sys.stderr):
-        yield
+    before = _stdout.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _stdout.reset(before)
 
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:

@@ -363,12 +363,12 @@ def _nearest(known: Received, epsilon: float) -> str:
     """No sink: what was looked at, and what came nearest."""
     seen = counted(known.visible)[:, :, None]
     alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
-    sample, _, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
+    sample, layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
     most = float(alpha.max())
     said = (
         f"no sink: in no head does a token receive more than epsilon = {epsilon:g} of the attention of the queries "
         f"that see it, and twice what uniform attention gives; the most is {most:.3f}, at position {position} of "
-        f"text {int(known.row[sample])}"
+        f"text {int(known.row[sample])}, where uniform attention gives {known.uniform[sample, layer, position]:.3f}"
     )
     if known.slots > 0.05:
         said += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
+from sinkscope.intervals import estimate
 
 FEW = 20  # texts; below, a note says so
 LEVEL = 0.95
@@ -103,15 +104,10 @@ def difference_interval(
     """mean(second) − mean(first) of independent samples, with Welch's interval; NaN ends where one has one text."""
     parts = [np.asarray(values, dtype=np.float64) for values in (first, second)]
     parts = [values[~np.isnan(values)] for values in parts]
-    value = float(parts[1].mean() - parts[0].mean()) if all(map(len, parts)) else math.nan
-    if min(map(len, parts)) < 2:
-        return Interval(value, math.nan, math.nan)
-    squares = [float(values.var(ddof=1)) / len(values) for values in parts]
-    if (total := sum(squares)) == 0:
-        return Interval(value, value, value)
-    df = total**2 / sum(square**2 / (len(values) - 1) for square, values in zip(squares, parts, strict=True))
-    error = float(_quantile(np.asarray(df), level)) * math.sqrt(total)
-    return Interval(value, value - error, value + error)
+    if not all(map(len, parts)):
+        return Interval(math.nan, math.nan, math.nan)
+    found = estimate([(-1.0, parts[0].tolist()), (1.0, parts[1].tolist())])
+    return Interval(found.mean, found.bound((1 - level) / 2), found.bound((1 + level) / 2))
 
 
 def note(texts: int) -> str:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from sinkscope.data import Reading, as_chat, build_inputs, corpus_digest, reading, text_digest, vocabulary_of
+from sinkscope.data import Reading, as_chat, build_inputs, corpus_digest, corpus_of, reading, text_digest, vocabulary_of
 from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.model import load_tokenizer
-from sinkscope.survey.spec import SurveySpec
+from sinkscope.model.hub import configuration
+from sinkscope.survey.spec import AUTO, SurveySpec
 from sinkscope.survey.subjects import Subject
 
 NEEDS_TEXT = ("natural", "first-token")
+
+
+def settled(spec: SurveySpec, subject: Subject, commit: str | None, tokenizer: Any) -> tuple[SurveySpec, Subject]:
+    """The two with what was left open for a model decided: its corpus, and whether it reads its chat format."""
+    if spec.corpus == AUTO and spec.text is None:
+        config = configuration(subject.model, revision=commit, trust_remote_code=spec.trust_remote_code)
+        spec = spec.model_copy(update={"corpus": corpus_of(config)})
+    if subject.chat_template is None:
+        subject = replace(subject, chat_template=spec.bos == "auto" and bool(getattr(tokenizer, "chat_template", None)))
+    return spec, subject
 
 
 def text_read(spec: SurveySpec) -> str:
@@ -25,6 +37,8 @@ def text_read(spec: SurveySpec) -> str:
     if spec.media is not None:
         return media_digest(*spec.media, spec.samples)
     if not {*NEEDS_TEXT} & {*spec.inputs}:
+        return ""
+    if spec.text is None and spec.corpus == AUTO:
         return ""
     if spec.text is None:
         return corpus_digest(spec.corpus, spec.field)

@@ -17,11 +17,19 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable
 from sinkscope.model import load
 from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
-from sinkscope.survey.inputs import inputs_of, needs_tokenizer, reading_settings, text_read, tokenizer_of
+from sinkscope.survey.inputs import (
+    NEEDS_TEXT,
+    inputs_of,
+    needs_tokenizer,
+    reading_settings,
+    settled,
+    text_read,
+    tokenizer_of,
+)
 from sinkscope.survey.progress import Progress
 from sinkscope.survey.result import CSV, JSON, MARKDOWN, PAGE, Survey
 from sinkscope.survey.rows import Row, Status, unmeasured
-from sinkscope.survey.spec import SurveySpec
+from sinkscope.survey.spec import AUTO, SurveySpec
 from sinkscope.survey.store import Key, Store
 from sinkscope.survey.subjects import Identity, Subject, identity, subjects
 from sinkscope.training import locked
@@ -48,7 +56,9 @@ def survey(
     meaning (`subjects`, an unreadable text), for a folder in which another survey is at work, or which cannot be
     written.
     """
-    chosen, text, folder = subjects(spec), text_read(spec), Path(out)
+    chosen, folder, texts = subjects(spec), Path(out), dict[str, str]()
+    if spec.corpus != AUTO or spec.text is not None:
+        texts[spec.corpus] = text_read(spec)
     check_writable(folder)
     tell = progress or _unheard
     with locked(folder, "surveying into"):
@@ -58,7 +68,7 @@ def survey(
             (folder / name).unlink(missing_ok=True)
         rows: list[Row] = []
         for number, subject in enumerate(chosen, start=1):
-            visit = _Visit(spec, subject, store, text)
+            visit = _Visit(spec, subject, store, texts)
             for kind in spec.inputs:
                 at = partial(Progress, number, len(chosen), subject.label, tuple(rows), kind)
                 tell(at())
@@ -80,12 +90,15 @@ def _unheard(progress: Progress) -> None:
 
 @dataclass
 class _Visit:
-    """One model: identified and loaded when first needed, freed at the end. `trouble`: why it cannot be had."""
+    """One model: identified and loaded when first needed, freed at the end.
+
+    `texts`: digests of what is read, by corpus. `trouble`: why the model cannot be had.
+    """
 
     spec: SurveySpec
     subject: Subject
     store: Store
-    text: str
+    texts: dict[str, str]
     model: PreTrainedModel | None = None
     trouble: str | None = None
     known: Identity | None = None
@@ -93,6 +106,9 @@ class _Visit:
     def row(self, kind: str, progress: Callable[[int, int], object]) -> Row:
         """The row of one input, found, measured, or with its reason. Whatever a model does wrong stays in its row."""
         try:
+            commit = self._identity().commit
+            if kind in NEEDS_TEXT:
+                self.spec, self.subject = settled(self.spec, self.subject, commit, self.tokenizer)
             key = Key(self._identity(), self._settings(kind))
             found = self.store.find(key, self.subject, kind, self.spec.epsilon)
             return found or self._measured(kind, key, progress)
@@ -160,7 +176,9 @@ class _Visit:
     def _settings(self, kind: str) -> dict[str, Any]:
         """Devices and batch sizes decide no number, and are left out."""
         observers = [type(observer).__name__ for observer in OBSERVERS]
-        read = reading_settings(self.spec, self.subject, kind, self.text)
+        if self.spec.corpus not in self.texts:
+            self.texts[self.spec.corpus] = text_read(self.spec)
+        read = reading_settings(self.spec, self.subject, kind, self.texts[self.spec.corpus])
         return {**read, "dtype": self.spec.dtype, "attn": self.spec.attn, "observers": observers}
 
     def _or_trouble(self, step: Callable[[], Any]) -> Any:

@@ -10,11 +10,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from sinkscope.data import parse_corpus
 from sinkscope.errors import InputError
+from sinkscope.files import read_fields
 from sinkscope.invalid import Part, in_one_line
-from sinkscope.training import read_fields
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
 MediaKind = Literal["images", "audio"]
+AUTO = "auto"  # a corpus that follows from the model, `data.corpus_of`
 DeviceMap = str | dict[str, str | int]
 
 
@@ -23,8 +24,8 @@ class Entry(Part):
 
     `model`: hub id, folder or shipped name, at `revision`. `checkpoints`: a run's folder; its rows are points of one
     curve. `curve` and `step` make a point of a curve of a model too, such as a hub revision `step1000`. Models with
-    the same `pair` are set side by side. `chat_template` puts natural text into a user's turn. `label`: how tables and
-    figures call it; the model's name unless given.
+    the same `pair` are set side by side. `chat_template` puts natural text into a user's turn; None: if the model has a
+    template. `label`: how tables and figures call it; the model's name unless given.
     """
 
     model: str | None = Field(default=None, min_length=1)
@@ -32,7 +33,7 @@ class Entry(Part):
     label: str | None = Field(default=None, min_length=1)
     revision: str | None = Field(default=None, min_length=1)
     pair: str | None = Field(default=None, min_length=1)
-    chat_template: bool = False
+    chat_template: bool | None = None
     curve: str | None = Field(default=None, min_length=1)
     step: NonNegativeInt | None = None
 
@@ -63,7 +64,7 @@ class SurveySpec(Part):
     seed: NonNegativeInt = 0
     text: Path | None = None
     field: str | None = Field(default=None, min_length=1)
-    corpus: str = "python"
+    corpus: str = AUTO
     split: Literal["validation", "all"] = "validation"
     images: Path | None = None
     audio: Path | None = None
@@ -115,7 +116,8 @@ class SurveySpec(Part):
 
     @model_validator(mode="after")
     def _meaningful(self) -> SurveySpec:
-        parse_corpus(self.corpus)
+        if self.corpus != AUTO:
+            parse_corpus(self.corpus)
         if self.media is None and {"images", "audio"} & {*self.inputs}:
             raise InputError("survey field 'inputs': images and audio are given as folders, 'images: DIR'")
         if self.prompt is not None and self.images is None and self.audio is None:

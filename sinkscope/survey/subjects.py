@@ -14,6 +14,7 @@ from transformers.utils import cached_file, extract_commit_hash
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
 from sinkscope.model.hub import cannot_load, resolve
+from sinkscope.names import shortened
 from sinkscope.survey.spec import Entry, SurveySpec
 from sinkscope.training import CHECKPOINTS, MODEL, checkpoint_step, list_checkpoints, read_record
 
@@ -35,7 +36,7 @@ class Subject:
     label: str
     revision: str | None = None
     pair: str | None = None
-    chat_template: bool = False
+    chat_template: bool | None = None
     curve: str | None = None
     step: int | None = None
     tokenizer: str | None = None
@@ -43,7 +44,8 @@ class Subject:
 
 def subjects(spec: SurveySpec) -> list[Subject]:
     """All models in order. Raises `InputError` for a run without checkpoints, and for two models of one label."""
-    found = [subject for entry in spec.models for subject in _expanded(entry)]
+    labels = shortened([_name(entry) for entry in spec.models])
+    found = [each for entry, label in zip(spec.models, labels, strict=True) for each in _expanded(entry, label)]
     twice = [label for label, count in Counter(subject.label for subject in found).items() if count > 1]
     if twice:
         raise InputError(f"two models of the survey are called '{twice[0]}': give each a label of its own")
@@ -89,11 +91,16 @@ def _decisive(folder: Path) -> list[Path]:
     return sorted(path for path in found if not any(fnmatchcase(path.name, pattern) for pattern in INDIFFERENT))
 
 
-def _expanded(entry: Entry) -> list[Subject]:
+def _name(entry: Entry) -> str:
+    """What an entry without a label is called."""
+    name = str(entry.model or entry.checkpoints)
+    return name if entry.revision is None else f"{name}@{entry.revision}"
+
+
+def _expanded(entry: Entry, name: str) -> list[Subject]:
     if entry.checkpoints is not None:
         return _checkpoints(entry, Path(entry.checkpoints))
     assert entry.model is not None
-    name = entry.model if entry.revision is None else f"{entry.model}@{entry.revision}"
     label = entry.label or (f"{name}, chat" if entry.chat_template else name)
     return [Subject(entry.model, label, entry.revision, entry.pair, entry.chat_template, entry.curve, entry.step)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import yaml
 
 from sinkscope.data import DataConfig
 from sinkscope.errors import InputError, unknown
+from sinkscope.files import parse_fields, read_fields
 from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.recipes import RECIPES
-
-EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # YAML 1.1, which PyYAML reads, takes 1e-3 for text
 
 FIRST = ("optimizer.name=", "attention=", "attention.name=")  # what options belong to, wherever it was written
 
@@ -35,7 +33,7 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
         if not equals or not key:
             raise InputError(f"override '{override}': expected field=value, such as optimizer.lr=1e-3")
         try:
-            value = _parse(text)
+            value = parse_fields(text)
         except yaml.YAMLError:
             value = text
         _put(fields, _whole(key), value, override)
@@ -69,37 +67,6 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
     if base not in RECIPES:
         raise unknown(f"recipe 'base' in {path}", str(base), RECIPES)
     return _merge(RECIPES[base].model_dump(mode="json"), {"name": path.stem, **fields})
-
-
-def read_fields(path: Path, kind: str) -> dict[str, Any]:
-    """The fields of a YAML (or JSON) file that holds a `kind`, such as a recipe; read safely, numbers as numbers.
-
-    Raises `InputError` for a file that cannot be read, is not YAML, or holds no fields.
-    """
-    try:
-        fields = _parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {kind} {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{kind} {path} is not text") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(fields, dict):
-        raise InputError(f"{kind} {path} holds {type(fields).__name__}, expected fields and values")
-    return {str(name): value for name, value in fields.items()}
-
-
-def _parse(text: str) -> Any:
-    return _numbers(yaml.safe_load(text))
-
-
-def _numbers(value: Any) -> Any:
-    """The value with numbers such as 1e-3 as numbers, also inside lists and parts."""
-    if isinstance(value, dict):
-        return {name: _numbers(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:

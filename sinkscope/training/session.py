@@ -17,7 +17,7 @@ from transformers import set_seed
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.live import stderr
+from sinkscope.live import alive, stderr
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
@@ -106,7 +106,9 @@ def train_kind(
             raise InputError(f"start_from = '{resolved.start_from}': only the lab model starts from another's weights")
         if resolved.loss.masked is not None and kind is not LAB:
             raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
-        data = kind.data(resolved)
+        said = f"reading and encoding the corpus '{resolved.data.corpus}' (once; the next run has it)"
+        with alive(said) if progress else nullcontext():
+            data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 
     resolved, data = processes.together(resolve)

@@ -38,6 +38,9 @@ from sinkscope.trials.words import TOLERANCE
 
 KIND = "schemes"
 Protected = Protect | Prefix
+Find = Callable[[Mapping[str, Any]], Prefix]
+"""Finds a prefix in the inputs of the texts that are not scored."""
+Known = (Choice, Tokens, Prefix)
 
 
 @reads_spared
@@ -45,7 +48,7 @@ def scheme_trial(
     model: nn.Module,
     inputs: Any,
     scheme: str | QuantizationScheme | Intervention,
-    protect: str | Protected | Mapping[str, Protected] | None = None,
+    protect: str | Protected | Mapping[str, Protected | Find] | None = None,
     controls: int = 5,
     *,
     calibrate_on: Any = None,
@@ -76,8 +79,9 @@ def scheme_trial(
         model: Any transformers model with logits.
         inputs: Texts, as `measure` takes them: those to score and those to calibrate on (`trials.needed`).
         scheme: A name of `SCHEMES`, a scheme, or an intervention with a field `protect`.
-        protect: A choice, its words, a prefix, or several by name; {} for the cost alone. Default: for schemes that
-            round activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
+        protect: A choice, its words, a prefix, or several by name; {} for the cost alone. A function among them is
+            given the inputs of the texts to calibrate on, and finds a prefix there. Default: for schemes that round
+            activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
         controls: Random choices for each choice.
         calibrate_on: Texts of one's own to calibrate on; all of `inputs` are scored then.
         calibrated_source: What these are called in the record.
@@ -96,11 +100,12 @@ def scheme_trial(
     """
     model = unwrapped(model)
     chosen = scheme_named(scheme) if isinstance(scheme, str) else QuantizationScheme.of(scheme)
-    choices = _choices(chosen, protect)
-    uses = takes(chosen, choices.values())
+    wanted = _choices(chosen, protect)
+    uses = takes(chosen, wanted.values())
     parts = split(model, inputs, uses, calibrate_on=calibrate_on, in_sample=in_sample, source=calibrated_source)
     scored, calibration = parts.scored, parts.calibration or parts.scored
     check_whole(scored.inputs)
+    choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
     built = _Builder(model, chosen, scored, calibration, seed)
     arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
@@ -354,24 +359,26 @@ def takes(scheme: QuantizationScheme, choices: Iterable[Any] | None) -> Uses:
 
 
 def _choices(
-    scheme: QuantizationScheme, protect: str | Protected | Mapping[str, Protected] | None
-) -> dict[str, Protected]:
+    scheme: QuantizationScheme, protect: str | Protected | Mapping[str, Protected | Find] | None
+) -> dict[str, Protected | Find]:
     if protect is None:
-        return default_choices(scheme)
+        return {**default_choices(scheme)}
     if isinstance(protect, str):
         choice = parse(protect)
         return {} if choice is None else {str(choice): choice}
-    if isinstance(protect, Choice | Tokens | Prefix):
+    if isinstance(protect, Known):
         name = "prefix" if isinstance(protect, Prefix) else protect.chosen_by if isinstance(protect, Tokens) else ""
         return {name or str(protect): protect}
     choices = dict(protect)
-    if not all(isinstance(choice, Choice | Tokens | Prefix) for choice in choices.values()):
+    if not all(isinstance(choice, Known) or callable(choice) for choice in choices.values()):
         raise InputError("protect: expected a choice of tokens such as Measured(), its words, or several by name")
     return choices
 
 
 def _chooses(choice: object) -> bool:
-    """Whether it takes texts of its own: positions do, which must hold for other texts."""
+    """Whether it takes texts of its own: positions do, which must hold for other texts, and a prefix to be found."""
+    if not isinstance(choice, Known):
+        return True
     parts = choice.parts if isinstance(choice, Sum) else (choice,)
     return any(isinstance(one, Measured) and one.by == "position" and one.measurement is None for one in parts)
 

@@ -10,7 +10,9 @@ from sinkscope.statistics import Interval
 TOLERANCE = 0.02  # nats a token
 BREAKS = 1.0  # nats a token lost
 OF_UNIFORM = 0.9  # of the loss of guessing
-FREE_AGREEMENT, SMALL_AGREEMENT = 0.98, 0.90
+# Over 39 ways to round SmolLM2-135M (`benchmarks/agreement.py`) 1 − agreement is about 0.58 √KL: .92 at .02 and
+# .82 at .1. The bounds lie below that, so that they catch arms that change more tokens than their KL lets expect.
+FREE_AGREEMENT, SMALL_AGREEMENT = 0.90, 0.80
 SMALL = 5  # times the tolerance
 
 

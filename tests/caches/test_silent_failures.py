@@ -124,10 +124,7 @@ def test_limited_beams_are_what_each_of_them_is_alone(llama: Any) -> None:
         output_scores=True,
     )
     for text, score in zip(out.sequences, out.sequences_scores, strict=True):
-        cache = StreamingCache(llama, 2, 5)
-        with torch.no_grad():
-            first = llama(text[None, :11], past_key_values=cache).logits[:, -1:]
-        logits = torch.cat([first, stepped(llama, text[None], cache, 11)], 1)[0, :12]
+        logits = stepped(llama, text[None], StreamingCache(llama, 2, 5), 0)[0, 10:22]
         chosen = logits.log_softmax(-1).gather(1, text[11:23, None])
         assert float(chosen.sum()) == pytest.approx(float(score), abs=1e-4)
 
@@ -232,18 +229,23 @@ def test_the_lab_model_streams_and_is_observed(llama: Any) -> None:
     lab = LabForCausalLM(LabConfig(vocab_size=97, intermediate_size=48, **sizes)).eval()
     twin = lab.to_llama().eval()
     received: list[Tensor] = []
-    logits = []
+    logits, visible = [], []
     for model in (lab, twin):
         cache = StreamingCache(model, 2, 6)
         with sinkscope.observe(model, sinkscope.AttentionReceived(positions="all")) as seen:
             logits.append(stepped(model, ids(1, 20), cache))
-        received.append(torch.from_numpy(seen.measurement().data["attention_received"].values))
+        data = seen.measurement().data
+        received.append(torch.from_numpy(data["attention_received"].values))
+        visible.append(torch.from_numpy(data["visible_queries"].values))
     assert error(logits[0], logits[1]) <= TOLERANCE
     torch.testing.assert_close(received[0], received[1], rtol=0, atol=1e-5)
-    # A token before the window is seen by as many queries as the window is long, a sink by all.
+    # A token is seen by as many queries as the window is long, a sink by all that follow.
     queries = torch.arange(20, 0, -1)
+    queries[2:].clamp_(max=6)
+    for counted in visible:
+        torch.testing.assert_close(counted, queries.expand_as(counted), check_dtype=False)
     seen_mass = received[1][0] * queries
-    assert float(seen_mass.sum(-1).mean()) == pytest.approx(20, abs=1e-3)
+    torch.testing.assert_close(seen_mass.sum(-1), torch.full_like(seen_mass[..., 0], 20.0), rtol=0, atol=1e-3)
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ def test_a_comparison_is_written_with_its_controls(sinkscope: Command, model: Pa
     assert answer.out.startswith("'snapkv@50%' ")
     assert "at the same bytes" in answer.out.splitlines()[0]
     assert "cannot tell" in answer.out  # --explain
-    assert "4 caches, about" in answer.err
+    assert "4 caches\nabout" in answer.err
     page = (folder / "figure.html").read_text()
     assert "snapkv@50% without sinks" in page
     assert "http://" not in page.replace("http://www.w3.org", "").split("<script>")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from typer.core import TyperOption
 
+from sinkscope.cli import cache, calibrate, generate, intervene, measure, options, quantize, train
 from sinkscope.cli.app import _command
-from sinkscope.cli.commands import FIRST, Command, refuse_unread
+from sinkscope.cli.asking import experiment, verdict
+from sinkscope.cli.commands import FIRST, Command, When
 from sinkscope.errors import InputError
 
 
@@ -65,6 +68,8 @@ def test_help_shows_few_options_first(name: str):
         (("compare", "nano", "./absent"), "no such folder: './absent'"),
         (("generate", "absent.gguf"), "no such file: 'absent.gguf'"),
         (("cache", "a/b/c"), "no such folder: 'a/b/c'"),
+        (("train", "absent.yaml"), "cannot read recipe absent.yaml: No such file"),
+        (("survey", "absent.yaml"), "cannot read survey absent.yaml: No such file"),
         (("measure", "nano", "--text", "absent.txt"), "cannot read absent.txt: no such file or folder"),
     ],
 )
@@ -80,16 +85,129 @@ def test_a_gguf_file_that_is_none_is_refused_before_torch_is_imported(sinkscope,
     assert "is no GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
 
 
-def test_a_corpus_and_a_text_exclude_each_other(sinkscope, text: Path):
-    for command in ("measure", "survey", "intervene", "quantize", "cache"):
-        more = {"intervene": ["--what", "no-op"], "quantize": ["--scheme", "w8"]}.get(command, [])
-        answer = sinkscope(command, "nano", *more, "--text", text, "--corpus", "python")
-        assert "--corpus and --text exclude each other" in answer.error
+READ_BY_EVERY_RUN = {
+    *("allow_extra_args", "as_json", "budget", "chat", "choose_on", "compare", "complete", "config", "controls"),
+    *(
+        "dtypes",
+        "endless",
+        "epsilon",
+        "every",
+        "exhaustive",
+        "figure",
+        "figure",
+        "full",
+        "gradients",
+        "hazards",
+        "help",
+        "hours",
+    ),
+    *("checkpoints", "inputs", "lse", "max_tokens", "method", "name", "objective", "observers", "only_plan", "out"),
+    *("overrides", "plan_only", "policy", "position", "protect", "quick", "recent", "results", "resume", "reuse"),
+    *("rounds", "save", "scale", "scheme", "scored", "seeds", "spare", "stream", "style", "task", "temperature"),
+    *("tolerance", "values", "what", "when", "windows", "without", "workers", "backend", "cache", "prompt", "device"),
+    *("compiled",),
+    *("text", "dtype", "revision", "trust_remote_code", "device_map", "attn", "samples", "tokens"),
+}
+"""Names of options that, in some command, every run reads. A new option is named here, or says when it is read."""
+
+UNREAD: list[tuple[When, dict[str, list[str]]]] = [
+    (options.OF_TEXT, {"": ["nano", "--images", "."]}),
+    (options.OF_KINDS, {"": ["nano", "--input", "random"]}),
+    (options.OF_NATURAL, {"": ["nano", "--input", "random"]}),
+    (options.OF_CORPUS, {"": ["nano", "--text", "."]}),
+    (options.OF_SPLIT, {"": ["nano", "--corpus", "prose"]}),
+    (options.OF_ROWS, {"": ["nano"]}),
+    (options.OF_MEDIA, {"": ["nano"]}),
+    (options.OF_DRAWS, {name: ["nano", "--images", "."] for name in ("measure", "survey", "compare")}),
+    (options.OF_MEASURED, {"compare": ["a.nc", "b.nc"]}),
+    (
+        options.OF_PEOPLE,
+        {
+            "": ["nano", "--json"],
+            "experiment verdict": ["--all", "--json"],
+            "quantize": ["nano", "--scheme", "w8", "--json"],
+        },
+    ),
+    (options.OF_THE_HUB, {"": ["nano"]}),
+    (measure.OF_ONE, {"": ["nano", "--text", "."]}),
+    (cache.OF_SINKS, {"": ["nano", "--protect", "none"]}),
+    (cache.OF_TEXTS, {"": ["nano-recall"]}),
+    (calibrate.OF_POSITION, {"": ["nano", "--method", "act"]}),
+    (calibrate.OF_CHOSEN, {"": ["nano", "--method", "var"]}),
+    (generate.STREAMS, {"": ["nano"]}),
+    (generate.SAMPLES, {"": ["nano", "--temperature", "0"]}),
+    (generate.ROUNDS, {"": ["nano"]}),
+    (intervene.OF_ARMS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.OF_HEADS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.OF_LAYERS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.OF_OTHERS, {"": ["nano"]}),
+    (intervene.OF_TWO, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.OF_BANDS, {"": ["nano", "--what", "zero-massive"]}),
+    (quantize.OF_TRIALS, {"": ["nano", "--hazards"]}),
+    (quantize.OF_CACHES, {"": ["nano", "--scheme", "w8"]}),
+    (quantize.OF_MAPS, {"": ["nano", "--scheme", "kv4-head"]}),
+    (quantize.OF_CALIBRATED, {"": ["nano", "--scheme", "w8"]}),
+    (quantize.OF_PROTECTED, {"": ["nano", "--scheme", "w8a8-tensor", "--protect", "none"]}),
+    (train.MANY, {"": ["nano"]}),
+    (experiment.TRAINS, {"": ["fixed-token", "--backend", "none"]}),
+    (verdict.OF_ALL, {"": ["fixed-token"]}),
+]
+"""Of each condition, command lines that do not meet it."""
 
 
-def test_an_option_that_is_not_read_is_refused_where_it_was_given():
+def with_value(param: TyperOption) -> list[str]:
+    """The option as it is typed, with a value that it takes."""
+    if param.is_flag:
+        return [param.opts[0]]
+    kind = str(param.type_descriptor.annotation)
+    choices = re.findall(r"'(.*?)'", kind) if "Literal" in kind else []
+    value = next((value for part, value in (("int", "2"), ("float", "0.5"), ("Path", ".")) if part in kind), "1.1")
+    value = "ddp" if param.name == "parallel" else value
+    return [param.opts[0], choices[0] if choices else value]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_says_when_it_is_read_or_always_is(name: str):
+    options = {param.name for param in ALL[name].params if isinstance(param, TyperOption)}
+    assert options - READ_BY_EVERY_RUN - {*ALL[name].conditions} == set()
+
+
+def line_without(name: str, when: When) -> list[str] | None:
+    """Arguments with which the command does not meet a condition; None where it always does."""
+    lines = next(lines for condition, lines in UNREAD if condition is when)
+    line = lines.get(name, lines.get(""))
+    known = {option for param in ALL[name].params for option in param.opts}
+    if line is None or not {word for word in line if word.startswith("--")} <= known:
+        return None
+    required = {"calibrate": ["--method", "act"]}.get(name, [])
+    return line if "--method" in line else [*line, *required]
+
+
+REFUSED = [
+    pytest.param(name, option, when, line, id=f"{name} {option} {' '.join(when.why.split()[:4])}")
+    for name, command in ALL.items()
+    for option, conditions in command.conditions.items()
+    for when in conditions
+    if (line := line_without(name, when)) is not None
+]
+
+
+@pytest.mark.parametrize(("name", "option", "when", "line"), REFUSED)
+def test_an_option_that_a_run_does_not_read_is_refused(
+    name: str, option: str, when: When, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    param = next(param for param in ALL[name].params if param.name == option)
+    context = ALL[name].make_context(name, [*line, *with_value(param)])
+    with pytest.raises(InputError) as refused:
+        ALL[name].invoke(context)
+    assert not when.holds(context.params)
+    unmet = [each for each in ALL[name].conditions[option] if not each.holds(context.params)]
+    assert str(refused.value) == f"{param.opts[0]} {unmet[0].why.format_map(context.params)}"
+
+
+def test_an_option_may_stand_at_its_default_where_it_is_not_read(sinkscope, tmp_path: Path):
     command = ALL["generate"]
-    typed = command.make_context("generate", ["nano", "--window", "8"])
-    with pytest.raises(InputError, match=r"^--window goes with --stream$"):
-        refuse_unread(typed, "goes with --stream", "sinks", "window")
-    refuse_unread(typed, "goes with --stream", "sinks")  # at its default
+    context = command.make_context("generate", ["absent/absent/absent"])
+    with pytest.raises(InputError, match="no such folder"):
+        command.invoke(context)

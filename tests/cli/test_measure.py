@@ -228,7 +228,7 @@ def test_every_kind_of_input(sinkscope, model, text, kind):
 
 @pytest.mark.slow
 def test_repeated_tokens_share_the_attention(sinkscope, model):
-    found = sinkscope("measure", model, "--input", "repeated", *QUICK, "--tokens", 32, "--json").json
+    found = sinkscope("measure", model, "--input", "repeated", "--tokens", 32, *QUICK[2:], "--json").json
     assert found["sink_rate"]["0"] == 0.0
     assert found["hidden_norm_ratio"] == pytest.approx([1.0, 1.0, 1.0], abs=1e-4)
 

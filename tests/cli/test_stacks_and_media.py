@@ -62,7 +62,7 @@ def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, tex
     for stack, numbers in found["stacks"].items():
         rate = stored.sink_rate(0.3, position=0, stack=stack)
         assert numbers["sink_rate"]["0"] == pytest.approx(rate)
-        assert f"{stack} layers: position 0 receives over 0.3 of the attention in {rate:.1f} %" in shown
+        assert f"{stack}: position 0 receives over 0.3 of the attention in {rate:.1f} %" in shown
     assert found["input_details"]["position_0"]["token_ids"] == [1]  # the decoder's start token
     assert "start token" in found["input_details"]["first"]
     page = (tmp_path / "m" / "figure.html").read_text()
@@ -194,7 +194,8 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
     )
     given = (places / name, *media.get(name, ("--input", "random", "--samples", 4)), "--tokens", 16)
     for what in NAMED:
-        answer = sinkscope("intervene", *given, "--what", what, "--epsilon", 0.05, "--controls", 2, "--to", 3)
+        to = ("--to", 3) if what in ("swap-position", "replace-position", "first-view") else ()
+        answer = sinkscope("intervene", *given, "--what", what, "--epsilon", 0.05, "--controls", 2, *to)
         assert answer.code == 0 or answer.error, (what, answer.err)
 
 
@@ -247,4 +248,6 @@ def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
 
 
 def test_a_split_goes_with_a_corpus(sinkscope, model, text):
-    assert "--split all goes with --corpus" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    assert (
+        "--split and --text exclude each other" in sinkscope("measure", model, "--text", text, "--split", "all").error
+    )

@@ -90,12 +90,13 @@ def test_checkpoints_make_a_curve(sinkscope, model, tmp_path):
         (("nano", "--device", "cpux"), "device 'cpux' cannot be used"),
         (("nano", "--device", "cpu", "--device-map", "auto"), "'device' and 'device_map' exclude each other"),
         (("absent.yaml",), "cannot read survey absent.yaml: No such file"),
-        (("absent.yaml", "--chat-template"), "--chat-template goes with models; in absent.yaml it is a field"),
+        (("there.yaml", "--chat-template"), "--chat-template goes with models; in there.yaml it is a field"),
         (("--checkpoints", "runs/none"), "no checkpoints in 'runs/none'"),
         (("nano", "--text", "none.txt"), "cannot read none.txt"),
     ],
 )
 def test_a_survey_without_meaning_is_bad_input(sinkscope, arguments, message, tmp_path):
+    (tmp_path / "there.yaml").write_text("models: [nano]\n")
     assert message in sinkscope("survey", *arguments).error
     assert not (tmp_path / "sinkscope-survey" / "models" / "survey.json").exists()
 

@@ -37,8 +37,9 @@ def trained(once, sinkscope, tmp_path):
 def test_trains_and_says_where(once):
     place, said = once
     found = json.loads(said)
-    assert set(found) == {"run", "record", "last"}
+    assert set(found) == {"run", "record", "last", "figure"}
     assert (place / found["run"] / "model" / "model.safetensors").is_file()
+    assert "validation loss" in (place / found["figure"]).read_text()
     assert found["record"]["status"] == "finished"
     assert found["last"]["step"] == 4
     assert {"loss", "validation_loss", "sink/position_0"} <= set(found["last"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from sinkscope.data import Inputs, fed, reading, start_token, vocabulary_of
+from sinkscope.data import Inputs, corpus_of, fed, reading, start_token, vocabulary_of
 from sinkscope.errors import UnsupportedModelError
+from sinkscope.names import SHIPPED
 from tests.families.registry import FAMILIES
 
 IDS = torch.arange(5, 53).reshape(2, 24)
@@ -58,3 +61,12 @@ def test_a_model_that_does_not_run_on_tokens_alone_is_refused_in_a_line(name: st
 def test_text_alone_will_do_where_images_are_optional() -> None:
     model = FAMILIES["llava"].build()
     assert set(reading(model, Inputs(IDS, "", "")).parts[0]) == {"input_ids"}
+
+
+def test_what_was_trained_here_reads_code_and_others_prose():
+    def of(model_type: str, name: object) -> str:
+        return corpus_of(SimpleNamespace(model_type=model_type, name_or_path=str(name)))
+
+    assert of("sinkscope_lab", "runs/mine") == "python"
+    assert of("jamba", SHIPPED["nano-hybrid"]) == "python"
+    assert of("llama", "meta-llama/Llama-3.1-8B") == "prose"

@@ -14,7 +14,7 @@ from sinkscope.measurements import Measurement
 from sinkscope.probes.observers.observer import Observer
 from sinkscope.probes.observers.received import AttentionReceived
 from sinkscope.probes.observing import observe
-from tests.families.reference import Maps, eager_maps, received, sharpness
+from tests.families.reference import Maps, eager_attention
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED, Host
 
 TOLERANCE, SHARP = 1e-5, 1.5
@@ -48,7 +48,7 @@ class Row:
 def check(name: str, host: Host) -> Row:
     """Measure a family's tiny model and compare with its eager attention maps."""
     family = FAMILIES[name] if name in FAMILIES else COLLECTED[name]
-    return compare(name, host, family.build(host), family.inputs(), eager_maps(family, family.inputs()))
+    return compare(name, host, family.build(host), family.inputs(), eager_attention(family, family.inputs()))
 
 
 def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor], maps: Maps) -> Row:
@@ -61,9 +61,9 @@ def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor]
     left_out = tuple(sorted(measurement.record["not_measured"].keys() - found.keys()))
     wanted = {stack: layers for stack, layers in maps.items() if stack not in left_out}
     errors = [
-        difference(received(weights), other)
+        difference(own.received, other)
         for stack, layers in wanted.items()
-        for weights, other in zip(layers, found.get(stack, []), strict=False)
+        for own, other in zip(layers, found.get(stack, []), strict=False)
     ]
     return Row(
         family=name,
@@ -72,14 +72,14 @@ def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor]
         layers=sum(map(len, wanted.values())),
         error=max(errors),
         logits_unchanged=torch.equal(plain, seen),
-        peak=min(sharpness(weights) for layers in wanted.values() for weights in layers),
+        peak=min(own.sharpness for layers in wanted.values() for own in layers),
         left_out=left_out,
     )
 
 
 def observed(model: nn.Module, inputs: Mapping[str, Tensor], *observers: Observer) -> tuple[Measurement, Tensor]:
-    """A measurement of one forward pass, and the pass's first output."""
-    with observe(model, *observers) as seen:
+    """A measurement of one forward pass, rows read whole, and the pass's first output."""
+    with observe(model, *observers, apart=False) as seen:
         first = model(**inputs)[0]
     return seen.measurement(), first
 
@@ -106,12 +106,12 @@ def by_stack(measurement: Measurement) -> dict[str, list[Float[Tensor, "batch he
 
 
 def difference(wanted: Tensor, found: Tensor) -> float:
-    """Largest difference; heads and positions that only larger stacks of a model have must be NaN in `found`."""
-    heads, keys = wanted.shape[-2:]
-    own = found[:, :heads, :keys]
-    if int(found.isnan().sum()) != found.numel() - own.numel():
+    """Largest difference; infinite unless NaN are the keys that no query sees, and what only larger stacks have."""
+    whole = torch.full_like(found, torch.nan)
+    whole[:, : wanted.shape[1], : wanted.shape[2]] = wanted
+    if not torch.equal(whole.isnan(), found.isnan()):
         return float("inf")
-    return float((wanted - own).abs().nan_to_num(torch.inf).max())
+    return float((whole - found).abs().nan_to_num(0.0).max())
 
 
 def rows() -> Iterator[Row]:

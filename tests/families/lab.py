@@ -13,6 +13,7 @@ from sinkscope.model.config import LabConfig
 from sinkscope.model.lab import LabForCausalLM
 from tests.families.contract import Row, compare
 from tests.families.inputs import VOCABULARY
+from tests.families.reference import Map
 from tests.families.registry import FAMILIES
 
 SHARPNESS = 5.0  # on queries and keys, which takes attention far from uniform
@@ -41,7 +42,8 @@ def check(attention: str) -> Row:
     with torch.no_grad():
         maps = model(**inputs, output_attentions=True).attentions
     maps = [_as_measured(weights, CATALOG[attention].metric_weights) for weights in maps]
-    return compare(f"lab: {attention}", "its own", model, inputs, {"decoder": maps})
+    causal = [Map(weights, torch.ones_like(weights, dtype=torch.bool).tril()) for weights in maps]
+    return compare(f"lab: {attention}", "its own", model, inputs, {"decoder": causal})
 
 
 def rows() -> Iterator[Row]:

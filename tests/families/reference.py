@@ -5,53 +5,86 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.hooks.modules import attention_layers, dispatches
 from tests.families.family import Family
+from tests.families.recording import Softmaxes, recording, visible_by
 
-Maps = dict[str, list[Tensor]]  # by stack, layer after layer: (batch, heads, query, key), of windows another shape
+Maps = dict[str, list["Map"]]  # by stack, layer after layer
 SIDES = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
 
 
-def eager_maps(family: Family, inputs: Mapping[str, Tensor]) -> Maps:
-    """The attention maps that the family's eager attention returns, corrected where they omit a learned sink."""
+@dataclass(frozen=True, eq=False)
+class Map:
+    """The weights of a layer, and what the mask that made them lets each query see."""
+
+    weights: Float[Tensor, "batch heads query key"]
+    visible: Bool[Tensor, "batch heads query key"]
+
+    @property
+    def received(self) -> Float[Tensor, "batch heads key"]:
+        """alpha_k: the mean over the queries that the mask lets see k; NaN where there is none.
+
+        A weight of 0 does not tell: a softmax underflows, and some operations give exact zeros.
+        """
+        return self.weights.sum(-2) / self.visible.sum(-2)
+
+    @property
+    def sharpness(self) -> float:
+        """Mean over rows of the largest weight, over the same mean for uniform attention on the visible keys."""
+        return float(self.weights.amax(-1).mean() / (1 / self.visible.sum(-1)).mean())
+
+
+def eager_attention(family: Family, inputs: Mapping[str, Tensor]) -> Maps:
+    """The attention maps that the family's eager attention returns, corrected where they omit a learned sink.
+
+    Each with the mask that its attention function was given, or, where a family has attention of its own, with what
+    no mask had hidden from its softmax.
+    """
     model = family.build("eager")
+    given: list[tuple[Tensor, Tensor | None]] = []
+
+    def keep(module: nn.Module, weights: Tensor | None, arguments: Mapping[str, Any]) -> None:
+        if weights is not None:
+            given.append((weights, visible_by(arguments.get("attention_mask"))))
+
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if family.eager_omits_sink:
             stack.enter_context(_scaled_by_sink(model))
         towers = {name: _reading(model.get_submodule(path), stack) for name, path in family.towers.items()}
+        stack.enter_context(recording(keep))
+        softmaxes = stack.enter_context(Softmaxes())
         outputs = model(**inputs, output_attentions=True)
+
+    def mapped(weights: Tensor) -> Map:
+        for other, visible in given:
+            if other.shape == weights.shape and torch.equal(other, weights):
+                seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
+                return Map(weights, seen[..., : weights.shape[-1]].expand(weights.shape))
+        seen = softmaxes.visible(weights)
+        assert seen is not None, "a map that no attention function and no softmax made"
+        return Map(weights, seen)
+
     if towers:
-        return {name: list(read()) for name, read in towers.items()}
+        return {name: list(map(mapped, read())) for name, read in towers.items()}
     if model.config.is_encoder_decoder:
-        return {name: list(outputs[key]) for name, key in SIDES.items()}
+        return {name: list(map(mapped, outputs[key])) for name, key in SIDES.items()}
     maps = list(outputs.attentions)
     chosen = maps if family.maps is None else [maps[index] for index in family.maps]
-    return {_stack(model): [weights for weights in chosen for _ in range(family.calls)]}
+    return {_stack(model): [mapped(weights) for weights in chosen for _ in range(family.calls)]}
 
 
-def received(weights: Float[Tensor, "*batch heads query key"]) -> Float[Tensor, "*batch heads key"]:
-    """alpha_k from whole attention maps: the mean over the queries that give it any weight in some head.
-
-    Where queries see later keys, in some sample: far keys get weights that are zero only by underflow.
-    """
-    seen = (weights > 0).any(-3, keepdim=True)
-    if seen.ndim == 4 and bool(seen.triu(1).any()):
-        seen = seen.any(0, keepdim=True)
-    return weights.sum(-2) / seen.sum(-2).clamp(min=1)
-
-
-def sharpness(weights: Float[Tensor, "batch heads query key"]) -> float:
-    """Mean over rows of the largest weight, over the same mean for uniform attention on the keys with any weight."""
-    visible = (weights > 0).any(0, keepdim=True).any(1, keepdim=True)
-    return float(weights.amax(-1).mean() / (1 / visible.sum(-1)).mean())
+def eager_maps(family: Family, inputs: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
+    """The weights alone of `eager_attention`."""
+    return {stack: [found.weights for found in maps] for stack, maps in eager_attention(family, inputs).items()}
 
 
 def _stack(model: PreTrainedModel) -> str:

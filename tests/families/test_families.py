@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.probes import AttentionReceived, SlotReceived, measure, observe
 from tests.families import contract
 from tests.families.contract import Row
-from tests.families.registry import FAMILIES, KINDS, Family
+from tests.families.reference import eager_maps
+from tests.families.registry import FAMILIES, KINDS, Family, Host
 
 CASES = [(name, host) for name, family in FAMILIES.items() for host in family.hosts]
 
@@ -67,12 +70,41 @@ def test_learned_sinks_take_what_the_tokens_do_not(name: str) -> None:
     if reason := FAMILIES[name].obstacle("eager"):
         pytest.skip(f"{name}: {reason}")
     family = FAMILIES[name]
-    maps = contract.eager_maps(family, family.inputs())["decoder"]
+    maps = eager_maps(family, family.inputs())["decoder"]
     slot = measure(family.build(), family.inputs(), [SlotReceived()]).data["slot_received"]
     for layer, weights in enumerate(maps):
         torch.testing.assert_close(
             torch.from_numpy(slot.values[:, layer]), 1 - weights.sum(-1).mean(-1), atol=2e-6, rtol=0
         )
+
+
+@pytest.mark.parametrize("host", ["eager", "sdpa"])
+def test_where_every_layer_attends_in_chunks_a_chunk_is_a_sample(host: Host) -> None:
+    """What no layer lets see another is a document of its own, whoever wrote the mask; one full layer joins them."""
+    chunked = FAMILIES["llama4"]
+    mixed = replace(chunked, options={**chunked.options, "no_rope_layer_interval": 2})
+    model, ids = chunked.build(host), chunked.inputs()["input_ids"]
+    data = measure(model, ids, [AttentionReceived()]).data
+    assert data["row"].values.tolist() == [row for row in range(3) for _ in range(3)]
+    assert data["start"].values.tolist() == [0, 8, 16] * 3
+    alone = measure(model, ids.reshape(9, 8), [AttentionReceived()]).data
+    for name in ("attention_received", "visible_queries", "uniform_received"):
+        torch.testing.assert_close(torch.from_numpy(data[name].values), torch.from_numpy(alone[name].values))
+    whole = measure(mixed.build(host), ids, [AttentionReceived()]).data
+    assert whole.sizes["sample"] == 3
+    assert whole["visible_queries"].values[0].tolist() == [[*range(8, 0, -1)] * 3, [*range(24, 0, -1)]]
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa", "axk2", "minimax_m3"])
+def test_keys_that_no_query_selects_have_no_number_and_stay_where_they_are(name: str) -> None:
+    """An index hides what it leaves out like any mask does; such a key is no padding, and moves nothing."""
+    family = FAMILIES[name]
+    data = measure(family.build("sdpa"), family.inputs(), [AttentionReceived()]).data
+    assert (data["tokens"].values == 24).all()
+    seen = data["visible_queries"].values
+    assert (seen.max(-1) < 24).all(), "the index must leave out keys for this to mean something"
+    unseen = torch.from_numpy(seen == 0)[:, :, None].expand(data["attention_received"].shape)
+    assert torch.equal(torch.from_numpy(data["attention_received"].values).isnan(), unseen)
 
 
 def test_hybrids_keep_the_models_own_layer_numbers() -> None:

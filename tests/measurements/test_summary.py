@@ -54,5 +54,8 @@ def test_the_summary_says_what_the_measurement_says(tiny_llama: torch.nn.Module)
     assert rate[0] == pytest.approx(m.sink_rate(position=0))
     assert sum(found.kinds.values()) == 8
     assert [head["alpha"] for head in found.strongest] == sorted(m.heads()["alpha"], reverse=True)[:5]
-    assert found.to_json()["rates"] == found.rates
+    assert found.to_json()["rates"] == {stack: list(rate) for stack, rate in found.rates.items()}
+    assert m.to_json()["answer"] == found.to_json()
+    alone = ss.measure(tiny_llama, torch.arange(24)[None]).to_json()["answer"]
+    assert alone["rates"]["decoder"][1:] == [None, None], "of one text there is no interval"
     assert str(found).splitlines() == found.lines()

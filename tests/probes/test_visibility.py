@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from transformers import DynamicCache
 from sinkscope.errors import InputError
 from sinkscope.measurements import Measurement, compare, strongest_position
 from sinkscope.probes import AttentionReceived, HiddenNorms, measure, observe
+from tests.families.family import Host
+from tests.families.reference import eager_maps
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.naive import close
@@ -96,6 +100,48 @@ def test_files_of_before_read_as_the_papers_and_do_not_mix_where_they_differ(tmp
             with pytest.raises(InputError, match="measure the older one anew"):
                 compare(old, new)
         assert not compare(old, old).table(0.05).empty
+
+
+@pytest.mark.parametrize("host", ["eager", "sdpa"])
+def test_cross_attention_of_more_queries_than_keys_sees_all_keys(host: Host) -> None:
+    """Where no mask is written, the last of 60 queries are behind every one of 9 keys, and see all of them."""
+    family = FAMILIES["bart"]
+    inputs = {"input_ids": torch.randint(3, 90, (2, 9)), "decoder_input_ids": torch.randint(3, 90, (2, 60))}
+    model = family.build(host)
+    data = measure(model, inputs, [AttentionReceived()]).data
+    cross = np.flatnonzero(data["stack"].values == "cross")
+    assert (data["visible_queries"].values[:, cross, :9] == 60).all()
+    close(data["uniform_received"].values[:, cross, :9], 1 / 9)
+    for layer, weights in zip(cross, eager_maps(family, inputs)["cross"], strict=True):
+        close(data["attention_received"].values[:, layer, :, :9], weights.mean(-2).numpy(), 1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["openai_gpt", "rembert", "xlnet", "bloom"])
+def test_a_key_whose_weight_underflows_is_still_seen(name: str) -> None:
+    """Of attention in a family's own code, too, it is masks that tell what a query sees, not weights above zero."""
+    family = replace(COLLECTED[name], sharpness=3000.0 if name != "bloom" else 100.0)
+    model, ids = family.build(), family.inputs()["input_ids"]
+    maps = model(ids, output_attentions=True).attentions
+    assert min(float((weights > 0).any(1).float().mean()) for weights in maps) < 0.5, "weights must underflow"
+    data = measure(model, ids, [AttentionReceived()]).data
+    queries = np.arange(TOKENS, 0, -1) if name in ("openai_gpt", "bloom") else np.full(TOKENS, TOKENS)
+    assert (data["visible_queries"].values == queries).all()
+    assert data["causal"].values.all() == (name in ("openai_gpt", "bloom"))
+    for layer, weights in enumerate(maps):
+        close(data["attention_received"].values[:, layer], weights.sum(-2).numpy() / queries, 1e-6)
+
+
+@torch.no_grad()
+def test_in_half_precision_a_small_weight_is_still_seen() -> None:
+    """Weights below 6e-8 are 0 in float16, long before a softmax in float32 underflows."""
+    model = COLLECTED["bloom"].build(dtype=torch.float16)
+    ids = COLLECTED["bloom"].inputs()["input_ids"]
+    for parameter in (block.self_attention.query_key_value.weight for block in model.transformer.h):
+        parameter.mul_(4)
+    assert min(float((each > 0).any(1).float().mean()) for each in model(ids, output_attentions=True).attentions) < 0.5
+    data = measure(model, ids, [AttentionReceived()]).data
+    assert (data["visible_queries"].values == np.arange(TOKENS, 0, -1)).all()
 
 
 @torch.no_grad()

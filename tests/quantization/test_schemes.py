@@ -27,7 +27,7 @@ from sinkscope.quantization import (
     linear_maps,
 )
 from sinkscope.quantization.schemes import scheme_named
-from sinkscope.sinks import First, Measured
+from sinkscope.sinks import First, Measured, Outliers
 from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
 
@@ -170,23 +170,27 @@ def test_shipped_models_are_tried(name: str) -> None:
     said = pytest.warns(UserWarning, match="dt_proj") if name == "nano-hybrid" else nullcontext()
     with said:
         found = scheme_trial(model, ids, "w8a8-tensor", First(1), controls=0)
-    assert found.mean("w4a8-tensor").value > 0
-    assert ("loss" in found.data) == (name != "nano-encoder")
+    assert found.mean("w8a8-tensor").value > 0
+    assert bool(found.data["nats"].notnull().all()) == (name != "nano-encoder")
 
 
 @pytest.mark.slow
 def test_nanos_sink_is_what_a_shared_range_loses_to(nano_text: torch.Tensor) -> None:
-    """Inequalities, not digits: the measured sink gives most of the cost back, random tokens nothing."""
+    """Inequalities, not digits: the measured sink gives most of the cost back, random tokens nothing.
+
+    Behind a second BOS attention is shared, and a head seldom gives one of the two over epsilon: outliers find both.
+    """
     model = ss.load("nano")
     found = scheme_trial(model, nano_text, "w8a8-tensor", Measured(by="row"), controls=2)
     assert found.recovered("measured").value > 0.5
     for name in found.controls("measured"):
         assert abs(found.recovered(name).value) < 0.1
     second = torch.cat([nano_text[:, :64], nano_text[:, :1], nano_text[:, 64:-1]], 1)
-    two = scheme_trial(model, second, "w8a8-tensor", Measured(by="row"), controls=1)
+    both = Measured(by="row") + Outliers()
+    two = scheme_trial(model, second, "w8a8-tensor", both, controls=1)
     first = next(name for name in two.arms if name.startswith("first "))
-    assert two.recovered("measured").value > 0.5 > 0.3 > two.recovered(first).value
-    assert two.difference(first, "measured").low > 0
+    assert two.recovered(str(both)).value > 0.8 > 0.4 > two.recovered(first).value
+    assert two.difference(first, str(both)).low > 0
 
 
 @pytest.fixture

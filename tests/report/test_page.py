@@ -1,4 +1,5 @@
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -61,15 +62,20 @@ def test_text_from_outside_never_becomes_an_element(elements):
     assert EVIL not in render(PAGE)
     assert [attributes.get("type", "script") for attributes, _ in elements.scripts] == [
         "application/json",
+        "text/plain",
         "script",
         "script",
     ]
 
 
-def test_only_the_two_scripts_of_the_page_may_run(elements):
+def test_only_the_scripts_of_the_page_and_what_it_unpacks_may_run(elements):
     code = [text for attributes, text in elements.scripts if "type" not in attributes]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code]
-    assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in elements.policy
+    [packed] = [text for attributes, text in elements.scripts if attributes.get("id") == "plotly"]
+    library = hashlib.sha256(gzip.decompress(base64.b64decode(packed))).digest()
+    hashes.insert(0, base64.b64encode(library).decode())
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    assert f"script-src {allowed};" in elements.policy
     assert elements.policy.startswith("default-src 'none'")
     assert "unsafe-eval" not in elements.policy
 
@@ -78,8 +84,19 @@ def test_nothing_is_loaded_from_elsewhere(elements):
     assert all(reference.startswith("#") for reference in elements.references)
 
 
-def test_plotly_is_inlined_once():
-    assert len(re.findall(r"\* plotly\.js v", render(PAGE))) == 1
+def test_plotly_is_packed_into_the_page_once():
+    html = render(PAGE)
+    [packed] = [text for attributes, text in Elements(html).scripts if attributes.get("id") == "plotly"]
+    assert len(re.findall(r"\* plotly\.js v", gzip.decompress(base64.b64decode(packed)).decode())) == 1
+    assert len(html) < 2_200_000
+
+
+def test_long_data_are_packed_and_come_out_as_they_were():
+    numbers = list(range(40_000))
+    section = Section("s", "s", widget=Widget("<div></div>", {"many": numbers, "few": [1]}))
+    found = {values.get("id"): text for values, text in Elements(render(Page("t", "l", sections=[section]))).scripts}
+    assert json.loads(gzip.decompress(base64.b64decode(found["many"]))) == numbers
+    assert json.loads(found["few"]) == [1]
 
 
 def test_the_figure_survives_its_embedding(elements):
@@ -153,5 +170,5 @@ def test_a_widget_takes_in_its_figures_and_its_scripts_may_run():
     found = Elements(html)
     assert re.search(r'<div id="here"><div class="figures"><figure><figcaption>the figure', html)
     assert json.loads({values.get("id"): text for values, text in found.scripts}["some-data"]) == [EVIL]
-    assert found.policy.count("sha256-") == 3
+    assert found.policy.count("sha256-") == 4  # the library, what unpacks it, the page's and the widget's
     assert ".observatory" in html

@@ -113,6 +113,9 @@ def test_where_nothing_is_a_sink_the_nearest_token_and_the_slots_are_named() -> 
     known = Received(alpha, visible, uniform, (0,), np.array([3]), np.array([0]), slots=0.4)
     with pytest.raises(NothingChosenError, match=r"0\.25.*position 9 of text 3.*slots take 40 %"):
         Measured().of(known)
+    short = Received(*arrays({0: 0.9}, seen=causal(3)), (0,), np.array([0]), np.array([0]))
+    with pytest.raises(NothingChosenError, match=r"0\.933, at position 0 .* uniform attention gives 0\.611"):
+        Measured().of(short)
 
 
 def test_first_positions_and_ids_are_told_by_a_pass() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from sinkscope.measurements import Measurement
 from sinkscope.survey import SurveySpec
+from sinkscope.survey.inputs import settled
 from sinkscope.survey.subjects import identity, subjects
 
 
@@ -117,7 +119,7 @@ def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, 
     monkeypatch.setattr(
         catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
     )
-    spec = SurveySpec(models=["nano"])
+    spec = SurveySpec(models=["nano"], corpus="python")
     before = text_read(spec)
     assert text_read(spec) == before
     text["torch/a.py"] = "def f(): return 2"
@@ -134,3 +136,12 @@ def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, 
     assert identity(subject) == before
     (tmp_path / "model" / name).write_text("{}")
     assert identity(subject) != before
+
+
+def test_a_survey_reads_what_a_measurement_reads_by_default():
+    spec, subject = settled(SurveySpec(models=["nano"]), subjects(SurveySpec(models=["nano"]))[0], None, None)
+    assert (spec.corpus, subject.chat_template) == ("python", False)
+    with_template = SimpleNamespace(chat_template="{{ messages }}")
+    assert settled(SurveySpec(models=["nano"]), subject, None, with_template)[1].chat_template is False
+    open_ = subjects(SurveySpec(models=["nano"]))[0]
+    assert settled(SurveySpec(models=["nano"]), open_, None, with_template)[1].chat_template is True

@@ -20,7 +20,7 @@ from tests.caches.families import REFUSALS, STREAMS
 from tests.families import contract
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED
 from tests.families.sweep import table as sweep
-from tools.pages import DOCS, families, observers, spared, streaming, zoo
+from tools.pages import DOCS, families, observers, streaming, zoo
 from tools.pages.findings import page as findings
 
 ERROR = 3  # the column of the table of families whose digits are those of the machine
@@ -33,7 +33,7 @@ EXPECTED = (
 )
 
 
-@pytest.mark.parametrize("tool", [zoo, observers, spared], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [zoo, observers], ids=lambda tool: tool.__name__)
 def test_a_page_of_text_is_that_of_the_code(tool) -> None:
     for name, text in tool.pages().items():
         assert committed(name) == text, f"write it again: python -m {tool.__name__}"

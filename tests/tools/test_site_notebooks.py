@@ -19,7 +19,7 @@ TOPICS = (
     "does_it_matter",
     "attach_and_fine_tune",
     "stream_for_a_million_tokens",
-    "what_to_spare_when_quantizing",
+    "what_to_protect_when_quantizing",
     "ask_your_own_question",
 )
 

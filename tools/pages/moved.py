@@ -27,7 +27,7 @@ FROZEN = ROOT / "results" / "frozen"
 SINCE = "6ca3717"
 TIMED = {"s", "tokens/s", "GB", "min", "MB", "x"}
 """Units of figures that depend on the machine."""
-STUDIES = ("cache_quality", "calibration", "quantization", "quantization_second", "quantized_cache", "quantized_linear")
+STUDIES = ("cache_quality", "calibration", "quantized_cache", "quantized_linear")
 """Stored studies whose details are results, not timings."""
 DIGITS = 4
 """Significant digits that are frozen and compared."""

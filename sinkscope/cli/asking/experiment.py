@@ -19,7 +19,7 @@ from sinkscope.cli.asking.verdict import (
     tell_damage,
     verdict_,
 )
-from sinkscope.cli.commands import App
+from sinkscope.cli.commands import App, When
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment's name,
 Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")]
 WHERE = "Where runs are trained; none: only judge those that exist."
 REUSE = "Take runs whose folders are gone from any record under --results; do not train them again."
+TRAINS = When(lambda values: values["backend"] != "none", "goes with a backend that trains: none only judges")
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
@@ -76,6 +77,9 @@ def show_(name: Name, as_json: Json = False) -> None:
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
     show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
+    from sinkscope.cli.live.planned import deciding
+
+    show(plain(f"\n{deciding(question, 'nano')}"))
     for gone in question.withdrawn:
         show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
@@ -85,12 +89,12 @@ def run_(
     name: Name,
     scale: Scale = "nano",
     seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
-    workers: Annotated[int, typer.Option(help=WORKERS)] = 1,
+    workers: Annotated[int, typer.Option(help=WORKERS), TRAINS] = 1,
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     results: Results = RESULTS,
     reuse: Annotated[bool, typer.Option("--reuse", help=REUSE)] = False,
-    compiled: Compiled = False,
+    compiled: Annotated[Compiled, TRAINS] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say how many runs, hours, bytes; train nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -107,6 +111,12 @@ def run_(
 
         show_planned(question, scale, seeds, workers, results, reuse, as_json)
         return
+    if backend != "none":
+        from sinkscope.cli.live.planned import deciding, planned
+
+        cost = planned(question, scale, seeds, workers, results, reuse)
+        about = "for a time that no record tells" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
+        note(f"{cost.runs} runs, {about}, less what is there already; {deciding(question, scale, seeds)}")
     record = findings.path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:

@@ -11,9 +11,9 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from sinkscope.cli.live.experiment import Reader, duration, values
+from sinkscope.cli.live.experiment import Reader, values
 from sinkscope.errors import InputError
-from sinkscope.live import Watch
+from sinkscope.live import Watch, duration
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _described(planned: Planned) -> dict[str, Any]:
 def watching(out: Path) -> Watch[Queue]:
     """What to hand to a queue: a live view on a terminal, a line per ended run elsewhere."""
     rows = _Rows(out)
-    return Watch(rows.view, rows.lines, stderr(), every=1.0)
+    return Watch(rows.view, rows.lines, stderr(), every=1.0, status=rows.status)
 
 
 class _Rows:
@@ -146,6 +146,14 @@ class _Rows:
             yield f"start {name}", f"{planned.called}: started ({planned.why})"
         for name, planned in queue.elsewhere.items():
             yield f"elsewhere {name}", f"{planned.called}: another process is at it"
+
+    def status(self, queue: Queue) -> str:
+        """What runs, and what is done."""
+        at = [
+            f"{planned.called}: {100 * self._share(queue, name):.0f} % {values(self._newest(name))}".strip()
+            for name, planned in queue.running.items()
+        ]
+        return "; ".join([*at, f"{len(queue.done)} done, {queue.missing} missing"])
 
     def view(self, queue: Queue) -> Group:
         rows = [

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from sinkscope.cli.commands import When
+from sinkscope.cli.options import OF_PEOPLE
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, plain, show, show_json, table
 
@@ -23,6 +25,7 @@ RESULTS = Path("results/experiments")
 KNOWN = "Folder of the records; without it those that come with the package, and results/experiments before them."
 Records = Annotated[Path | None, typer.Option("--results", help=KNOWN)]
 OF_THE_PAPER = ("the paper says", "published", "effect (95 % interval)", "seeds", "could show", "experiment", "verdict")
+OF_ALL = When(lambda values: values["every"], "goes with --all: one experiment is shown whole")
 OF_CLAIMS = ("claim", "asked", "effect (95 % interval)", "seeds", "could show", "verdict")
 
 
@@ -39,7 +42,10 @@ def verdict_(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name, or a Python file.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Judge every experiment.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone.")
+        bool,
+        typer.Option("--full", help="With --all: every claim and its verdict, not the sums alone."),
+        OF_ALL,
+        OF_PEOPLE,
     ] = False,
     scale: Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large the models are.")] = "nano",
     results: Records = None,
@@ -53,8 +59,6 @@ def verdict_(
     """
     from sinkscope.experiments import QUESTIONS, find, known, verdicts
 
-    if full and not every:
-        raise InputError("--full goes with --all: one experiment is shown whole")
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
     questions = list(QUESTIONS.values()) if name is None else [find(name)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from sinkscope.live import Watch
+from sinkscope.live import Watch, duration
 from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ OLD = "old"  # the state of a run that existed before
 def watching(out: Path) -> Watch[Progress]:
     """What to hand to `run`: a live view on a terminal, a line per settled run elsewhere."""
     rows = _Rows(out)
-    return Watch(rows.view, rows.lines, stderr(), every=1.0)
+    return Watch(rows.view, rows.lines, stderr(), every=1.0, status=rows.status)
 
 
 class Reader:
@@ -73,6 +73,17 @@ class _Rows:
             said = sweep.failed.get(name) or values(self.reader.newest(name, "done")) or "settled"
             yield name, f"{_called(progress, name)}: {said} ({number} of {len(_states(sweep))})"
 
+    def status(self, progress: Progress) -> str:
+        """What runs, and how long it will take."""
+        states = _states(progress.sweep)
+        at = [
+            f"{_called(progress, name)}: {100 * self.reader.share(progress.jobs, name, state):.0f} % "
+            f"{values(self.reader.newest(name, state))}".strip()
+            for name, state in states.items()
+            if state == "running"
+        ]
+        return "; ".join([*at, f"{counts(progress.sweep)}{self._left(progress, states)}"])
+
     def view(self, progress: Progress) -> Group:
         states = _states(progress.sweep)
         seeds = sorted({seed for _, seed in progress.cells})
@@ -105,14 +116,6 @@ class _Rows:
 def seconds_left(made: float, left: float, elapsed: float) -> float | None:
     """Seconds until `left` runs are made, when `made` took `elapsed`, both in parts of runs; None where none tells."""
     return left * elapsed / made if made > 0 and left > 0 else None
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: `40 s`, `12 min`, `3 h 20 min`."""
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def values(row: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ SHOWN = 20  # rows of the growing table that fit on a screen
 def watching() -> Watch[Progress]:
     """What to hand to `survey`: a live view on a terminal, a line per finished row elsewhere."""
     rows = _Rows()
-    return Watch(rows.view, rows.lines, stderr(), transient=True)
+    return Watch(rows.view, rows.lines, stderr(), transient=True, status=rows.status)
 
 
 class _Rows:
@@ -31,6 +31,11 @@ class _Rows:
     def lines(self, progress: Progress) -> Iterator[tuple[int, str]]:
         for index, row in enumerate(progress.rows):
             yield index, f"{row.label}, {row.input} input: {_outcome(row)}"
+
+    def status(self, progress: Progress) -> str:
+        """The model at work, and how much of it is done."""
+        at = f"{progress.done} of {progress.samples} samples" if progress.samples else "loading"
+        return f"{progress.label}, {progress.input} input: {at} (model {progress.model} of {progress.models})"
 
     def view(self, progress: Progress) -> Group:
         ended = not progress.label

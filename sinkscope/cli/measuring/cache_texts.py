@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sinkscope.errors import InputError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from sinkscope.cli.given import Reads, Runs
     from sinkscope.trials import Asked
 
 RECALL_MODEL = "nano-recall"
@@ -47,36 +48,25 @@ class Wanted:
         """Whether the model is the one that was trained to answer."""
         return Path(self.model).name == RECALL_MODEL
 
-    def texts(self, loaded: PreTrainedModel, source: dict[str, Any]) -> Texts:
+    def texts(self, loaded: PreTrainedModel, reads: Reads, runs: Runs, text: Path | None) -> Texts:
         """Texts of the model's kind: noise with needles for the recall model, natural text for others."""
-        if self.recalls and source["text"] is None:
+        if self.recalls and text is None:
             return self._of_needles()
-        from sinkscope.cli.measuring.job import tokenizer_of
-        from sinkscope.data import build_inputs, ordinary_tokens, vocabulary_of
+        from sinkscope.cli.measuring.job import inputs_of, tokenizer_of
+        from sinkscope.data import ordinary_tokens, vocabulary_of
         from sinkscope.trials.needles import hidden_in
 
         length = self._length(loaded)
         context = self._context(length)
-        if source["text"] is not None and source["split"] != "validation":
-            raise InputError(f"--split {source['split']} goes with --corpus: a --text is read as a whole")
-        tokenizer = tokenizer_of(self.model, source["revision"], True, source.get("trust_remote_code", False))
-        given = {name: value for name, value in source.items() if name not in ("revision", "trust_remote_code")}
-        inputs = build_inputs(
-            "natural",
-            tokenizer=tokenizer,
-            vocab_size=vocabulary_of(loaded),
-            tokens=length,
-            samples=self.count,
-            seed=self.seed,
-            **given,
-        )
+        inputs = inputs_of(loaded, self.model, "natural", replace(reads, tokens=length, samples=self.count), runs, text)
         needles = None
         if self.task == "recall":
+            tokenizer = tokenizer_of(self.model, runs.revision, True, runs.trust_remote_code)
             tokens = ordinary_tokens(tokenizer, vocabulary_of(loaded))
             pairs = max(4, context // TOKENS_A_PAIR)
             scored = inputs.input_ids[self.count - self.windows :, :context]
             needles = hidden_in(scored, tokens, pairs=pairs, asked=pairs // 2, seed=self.seed)
-        return Texts(inputs.input_ids, context, needles, inputs.description)
+        return Texts(inputs.input_ids, context, needles, f"{inputs.description}; first: {inputs.first}")
 
     def _of_needles(self) -> Texts:
         from sinkscope.trials import Needles

@@ -12,6 +12,7 @@ from sinkscope.cli import options
 from sinkscope.cli.given import AUTO, READS, RUNS, Reads, Runs, sharing
 from sinkscope.cli.measuring.folders import results_folder
 from sinkscope.errors import InputError
+from sinkscope.names import short
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
@@ -60,11 +61,12 @@ def compare(
         shared: list[str] = [] if reads.corpus == AUTO else [reads.corpus]  # all read what the first one reads
 
         def measured(name: str) -> Measurement:
-            from sinkscope.cli.measuring.job import NEEDS_TEXT, MeasuringJob, corpus_of, loaded, tokenizer_of
+            from sinkscope.cli.measuring.job import NEEDS_TEXT, MeasuringJob, loaded, tokenizer_of
+            from sinkscope.data import corpus_of
 
             model = loaded(name, device, runs)
             if not shared and text is None and kind in NEEDS_TEXT:
-                shared.append(corpus_of(model))
+                shared.append(corpus_of(model.config))
             job = MeasuringJob(
                 name=name,
                 model=model,
@@ -75,7 +77,7 @@ def compare(
                 observers=["few"],
                 medium=medium,
             )
-            return job.measured(job.reading(text), name)
+            return job.measured(job.reading(text), short(name))
 
         found = [one or measured(name) for name, one in zip(things, stored, strict=True)]
         both = side_by_side(*found, names=distinct(things))
@@ -111,6 +113,10 @@ def _write(both: Any, folder: Path, summary: dict[str, Any], epsilon: float, pos
 
 
 def _show(part: Comparison, epsilon: float, position: int) -> None:
+    frame = part.table(epsilon)
+    differs = (frame["low"] > 0) | (frame["high"] < 0)
+    nothing = (frame["first"] == 0) & (frame["second"] == 0)
+    shown = frame[~nothing].assign(differs=differs).sort_values("differs", ascending=False, kind="stable")
     rows = [
         (
             row.quantity,
@@ -120,9 +126,12 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
             f"{row.low:+.3g}",
             f"{row.high:+.3g}",
         )
-        for row in part.table(epsilon).itertuples()
+        for row in shown.itertuples()
     ]
+    show(plain(f"{int(differs.sum())} of {len(frame)} numbers have an interval that excludes 0; they come first"))
     show(table(("", *part.names, "difference", "from", "to"), rows))
+    if nothing.any():
+        show(plain(f"{int(nothing.sum())} more are 0 in both"))
     if not part.paired:
         show(plain("they read other tokens: differences are of independent samples"))
     if not part.has_partners:
@@ -132,7 +141,7 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
     most = heads.reindex(heads["difference"].abs().nlargest(HEADS).index)
     rows = [
         (
-            f"{row.layer}.{row.head}",
+            f"layer {row.layer}, head {row.head}",
             f"{row.first:.3f}",
             f"{row.second:.3f}",
             f"{row.difference:+.3f}",
@@ -141,5 +150,5 @@ def _show(part: Comparison, epsilon: float, position: int) -> None:
         )
         for row in most.itertuples()
     ]
-    show(table((f"attention received by {position}, head", *part.names, "difference", "from", "to"), rows))
+    show(table((f"attention received by position {position}", *part.names, "difference", "from", "to"), rows))
     show(plain(f"{int(heads['differs'].sum())} of {len(heads)} heads have an interval that excludes 0"))

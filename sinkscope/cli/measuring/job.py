@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sinkscope.data import Inputs, Reading
     from sinkscope.measurements import Measurement
 
-PROSE = "prose"  # of which no model has been trained here: all of it is read
-OWN = "sinkscope_lab"  # the model type of this package
 NEEDS_TEXT = ("natural", "first-token")
 
 
@@ -95,13 +93,13 @@ def reading_of(
 ) -> Reading:
     """What a model reads: of a text, of the corpus, or the images or recordings of a folder.
 
-    Raises `InputError` as `_inputs` and `media_reading` do.
+    Raises `InputError` as `inputs_of` and `media_reading` do.
     """
     from sinkscope.data import reading
     from sinkscope.data.media import media_reading
 
     if medium is None:
-        return reading(model, _inputs(model, name, kind, reads, runs, text, windows))
+        return reading(model, inputs_of(model, name, kind, reads, runs, text, windows))
     return media_reading(
         *medium,
         model,
@@ -113,7 +111,7 @@ def reading_of(
     )
 
 
-def _inputs(
+def inputs_of(
     model: PreTrainedModel,
     name: str,
     kind: InputKind,
@@ -126,29 +124,16 @@ def _inputs(
 
     Raises `InputError` for text with a kind that reads none, and as `build_inputs` does.
     """
-    from sinkscope.data import as_chat, build_inputs, vocabulary_of
+    from sinkscope.data import as_chat, build_inputs, corpus_of, vocabulary_of
 
     chat = runs.chat_template is True
-    if kind != "natural" and chat:
-        raise InputError(f"--chat-template goes with natural input, not with {kind}")
-    if kind not in NEEDS_TEXT and text is not None:
-        raise InputError(f"--text goes with natural and first-token input, not with {kind}")
-    if kind not in NEEDS_TEXT and reads.field is not None:
-        raise InputError(f"--field goes with natural and first-token input, not with {kind}")
-    if kind != "natural" and windows != "within":
-        raise InputError(f"--windows goes with natural input, not with {kind}")
-    if kind not in NEEDS_TEXT and reads.corpus != AUTO:
-        raise InputError(f"--corpus goes with natural and first-token input, not with {kind}")
     if chat and reads.bos != "auto":
         raise InputError(f"--bos {reads.bos} does not go with --chat-template, which decides what stands first")
-    if text is not None and reads.split != "validation":
-        raise InputError(f"--split {reads.split} goes with --corpus: a --text is read as a whole")
     vocabulary = vocabulary_of(model)
     needed = kind in NEEDS_TEXT or reads.bos in ("add", "double")
     tokenizer = tokenizer_of(name, runs.revision, needed, runs.trust_remote_code)
     if runs.chat_template is None and kind == "natural" and reads.bos == "auto":
         chat = bool(tokenizer.chat_template)
-    corpus = corpus_of(model) if reads.corpus == AUTO else reads.corpus
     inputs = build_inputs(
         kind,
         tokenizer=tokenizer,
@@ -157,18 +142,13 @@ def _inputs(
         samples=reads.samples,
         seed=runs.seed,
         text=text,
-        corpus=corpus,
-        split="all" if corpus == PROSE else reads.split,
+        corpus=corpus_of(model.config) if reads.corpus == AUTO else reads.corpus,
+        split=reads.split,
         field=reads.field,
         windows=windows,
         bos="none" if chat else reads.bos,
     )
     return as_chat(inputs, tokenizer) if chat else inputs
-
-
-def corpus_of(model: PreTrainedModel) -> str:
-    """What a model reads where nothing is said: code where it was trained on that here, prose otherwise."""
-    return "python" if model.config.model_type == OWN else PROSE
 
 
 def tokenizer_of(name: str, revision: str | None, needed: bool = False, trust_remote_code: bool = False) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sinkscope.measurements import Measurement
     from sinkscope.report.observatory import HeadMaps
 
-STRONGEST = 8  # heads that are drawn unless others are asked for
+STRONGEST = 6  # heads that are drawn unless others are asked for
 TOKENS = 64
 
 Head = tuple[int, int]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sinkscope.cli.options import usable_device
 from sinkscope.report.terminal import plain, show, show_json, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sinkscope.cli.given import Reads, Runs
     from sinkscope.measuring.planning import MeasuringPlan
 
@@ -17,14 +20,19 @@ ABOUT = (
 )
 
 
-def show_plans(models: list[str], reads: Reads, runs: Runs, device: str | None, as_json: bool) -> None:
-    """What measurements would take, on the terminal or as JSON."""
-    found = [_planned(model, reads, runs, device) for model in models]
+def show_plans(
+    models: Mapping[str, tuple[str, str | None]], reads: Reads, runs: Runs, device: str | None, as_json: bool
+) -> None:
+    """What measurements would take, on the terminal or as JSON; `models`: name and revision by label."""
+    found = [_planned(name, reads, replace(runs, revision=revision), device) for name, revision in models.values()]
     if as_json:
         show_json(found[0].to_dict() if len(found) == 1 else {"plans": [plan.to_dict() for plan in found]})
         return
     for plan in found:
         _show(plan, reads)
+    if len(found) > 1:
+        low, high = (sum(plan.seconds[end] for plan in found) for end in (0, 1))
+        show(plain(f"together {low:.1f} to {high:.1f} s, beside loading"))
     show(plain(ABOUT))
 
 

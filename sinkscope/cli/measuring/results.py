@@ -123,7 +123,8 @@ def _show_heads(measured: Measurement, epsilon: float) -> None:
     frame = frame.nlargest(HEADS, "alpha")
     several = len(set(measured.data["stack"].values)) > 1
     names = [
-        f"{row.stack} {row.layer}.{row.head}" if several else f"{row.layer}.{row.head}" for row in frame.itertuples()
+        f"{row.stack} L{row.layer} H{row.head}" if several else f"L{row.layer} H{row.head}"
+        for row in frame.itertuples()
     ]
     rows = [(metric.heading(), *map(_cell, frame[metric.name])) for metric in HEAD_METRICS if metric.name in frame]
     show(table(("strongest heads at position 0", *names), rows))

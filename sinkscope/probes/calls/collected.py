@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import Forward, Layer, axes, block_lists, family, no_attention, own_stack
+from sinkscope.hooks import Forward, Layer, axes, block_lists, family, no_attention, own_stack, unmasked
 from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.masks import Rule
+from sinkscope.probes.calls.masks import Written
 from sinkscope.probes.calls.reading import Refusal, real_tokens
 
 ENDING = "attentions"  # of the names under which maps are returned
 STACKS = {"encoder_attentions": "encoder", "decoder_attentions": "decoder", "cross_attentions": "cross"}
+ROWS = 64  # of a softmax's weights, by which the map is known that it made
 ROUNDING = 1e-4  # by how much a row may miss a sum of one, beside the rounding of its dtype
 
 
@@ -48,14 +49,67 @@ class _Stack:
 
     name: str
     maps: list[Any]
+    masks: list[Written]
     start: int
     real: Bool[Tensor, "batch query"] | None
     real_keys: Bool[Tensor, "batch key"] | None
 
-    def sees_future(self, weights: Float[Tensor, "batch heads query key"]) -> bool:
-        """Whether a real query gives weight to a later key."""
-        later = weights.triu(self.start + 1) > 0
+    def sees_future(self, mask: Written) -> bool:
+        """Whether a real query sees a later key."""
+        later = mask.mask.triu(self.start + 1)
         return bool((later if self.real is None else later & self.real[:, None, :, None]).any())
+
+
+@dataclass(frozen=True, eq=False)
+class _Softmax:
+    """One that was taken: a few rows of its weights, and which keys no mask had hidden from its scores."""
+
+    size: int
+    rows: Float[Tensor, "row key"]
+    visible: Bool[Tensor, "_ query key"]
+
+
+class Softmaxes:
+    """What was visible to the softmaxes of a pass, found again by the map that one of them made.
+
+    A weight of 0 does not tell: it is also what exp leaves of a score 104 below the largest (17 below in float16).
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """`dtype`: the model's, of which masks are made."""
+        self._dtype = dtype
+        self._taken: list[_Softmax] = []
+        self._masks: list[Written] = []
+
+    def clear(self) -> None:
+        """Forget the last pass."""
+        self._taken.clear()
+        self._masks.clear()
+
+    def take(self, scores: Float[Tensor, "*rows key"], weights: Float[Tensor, "*rows key"]) -> None:
+        """Keep what a softmax over the last axis of (…, query, key) was shown."""
+        if scores.ndim < 3 or not scores.numel():
+            return
+        visible = unmasked(scores, self._dtype).reshape(-1, *scores.shape[-2:])
+        same = (taken.visible for taken in self._taken if torch.equal(taken.visible, visible))
+        self._taken.append(_Softmax(weights.numel(), _some_rows(weights).clone(), next(same, visible)))
+
+    def mask(self, weights: Float[Tensor, "batch heads query key"]) -> Written:
+        """The mask behind a map; layers share theirs.
+
+        Where no softmax made the map, keys that a query gives weight to in some head are what it sees.
+        """
+        visible = next((taken.visible for taken in self._taken if _made(taken, weights)), None)
+        if visible is None:
+            visible = (weights.detach() > 0).any(1, keepdim=True)
+        else:
+            visible = visible.view(weights.shape)
+            if bool((visible == visible[:, :1]).all()):
+                visible = visible[:, :1]
+        known = next((mask for mask in self._masks if torch.equal(mask.mask, visible)), None)
+        if known is None:
+            self._masks.append(known := Written(visible))
+        return known
 
 
 class Collector:
@@ -77,11 +131,13 @@ class Collector:
         self._names, self._config = list(parameters), model.config
         self._encoder_decoder = bool(model.config.is_encoder_decoder)
         self._stack = own_stack(model)
+        self.softmaxes = Softmaxes(model.dtype)
         self._paths = {stack: list(blocks) for stack, blocks in block_lists(model).items()}
 
     def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
         """The arguments of a forward pass, all by name, that make the model return its maps; what was asked for."""
         given = dict(zip(self._names, args, strict=False)) | dict(kwargs)
+        self.softmaxes.clear()
         maps, named = given.get("output_attentions"), given.get("return_dict")
         request = Request(
             maps=bool(self._config.output_attentions if maps is None else maps),
@@ -133,15 +189,16 @@ class Collector:
         if sizes or queries != given or (name != "cross" and keys != start + queries):
             raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
         spans = slice(start, start + queries), slice(0, keys)
+        masks = [self.softmaxes.mask(weights) for weights in maps]
         real, real_keys = (
-            _seen(maps)[:, span]
+            _seen(masks)[:, span]
             if axis in forward.elsewhere and axis == sides[1]
             else _on(maps[0], real_tokens(forward, axis, span, refuse))
             for axis, span in zip(sides, spans, strict=True)
         )
-        stack = _Stack(name, maps, start, real, real_keys)
-        looks_ahead = name == "decoder" and not self._encoder_decoder and any(map(stack.sees_future, maps))
-        return stack if not looks_ahead else _Stack("encoder", maps, start, stack.real, stack.real_keys)
+        stack = _Stack(name, maps, masks, start, real, real_keys)
+        looks_ahead = name == "decoder" and not self._encoder_decoder and any(map(stack.sees_future, masks))
+        return replace(stack, name="encoder") if looks_ahead else stack
 
     def _call(self, weights: Tensor, stack: _Stack, index: int) -> AttentionCall:
         paths = self._paths.get(stack.name, [])
@@ -156,9 +213,9 @@ class Collector:
             query=weights.new_empty(*weights.shape[:3], 0),
             key=weights.new_empty(*weights.shape[:2], keys, 0),
             value=weights.new_empty(*weights.shape[:2], keys, 0),
-            mask=Rule(keys, causal=False),
+            mask=stack.masks[index],
             scaling=1.0,
-            causal=stack.name != "cross" and not stack.sees_future(weights),
+            causal=stack.name != "cross" and not stack.sees_future(stack.masks[index]),
             query_start=stack.start,
             key_start=0,
             own_keys=slice(own, keys),
@@ -184,9 +241,23 @@ class Collector:
         return Refusal(self.family, layer)
 
 
-def _seen(maps: list[Tensor]) -> Bool[Tensor, "batch key"]:
-    """Keys to which any query of any layer gives weight: the real ones, where no mask is over them."""
-    return torch.stack([(weights > 0).any(2).any(1) for weights in maps]).any(0)
+def _seen(masks: list[Written]) -> Bool[Tensor, "batch key"]:
+    """Keys that any query of any layer sees: the real ones, where the inputs do not tell them."""
+    return torch.stack([mask.mask.any(2).any(1) for mask in masks]).any(0)
+
+
+def _some_rows(weights: Float[Tensor, "*rows key"]) -> Float[Tensor, "row key"]:
+    rows = weights.reshape(-1, weights.shape[-1])
+    return rows[:: max(1, len(rows) // ROWS)]
+
+
+def _made(taken: _Softmax, weights: Float[Tensor, "batch heads query key"]) -> bool:
+    """Whether a map is what a softmax gave, but for rows that were set to 0 (of padding) and its dtype."""
+    if taken.size != weights.numel() or taken.visible.shape[-2:] != weights.shape[-2:]:
+        return False
+    rows = _some_rows(weights.detach())
+    same = (taken.rows.to(rows.dtype) == rows) | ~torch.isfinite(rows)
+    return bool((same.all(-1) | (rows == 0).all(-1)).all())
 
 
 def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -108,9 +108,9 @@ class Rule(VisibleKeys):
 
     def extent(self, samples: slice, rows: slice) -> slice:
         first, last = self.start + rows.start, self.start + rows.stop - 1
-        reach = self.window or self.keys
-        stop = last + 1 if self.causal else last + reach
-        return slice(max(0, first - reach + 1), min(self.keys, stop))
+        start = 0 if self.window is None else first - self.window + 1
+        stop = last + 1 if self.causal else self.keys if self.window is None else last + self.window
+        return slice(max(0, start), min(self.keys, stop))
 
     def hide(self, scores: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
         if not self.is_triangle:

@@ -21,7 +21,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 @dataclass(frozen=True)
 class ReceivedByLength(Observer):
     """alpha_k(T') = Σ_{k ≤ t < T'} A[t, k] / how many of these t see k, for the T' in `lengths`:
-    `attention_received_by_length`.
+    `attention_received_by_length`; the share of these t that see k: `visible_share_by_length` (sample, layer, length).
 
     (sample, layer, head, length): what position k (`position`, a real token) received when only the first T' tokens
     existed. Exact in causal layers, as later tokens change nothing before them (a rotation or a prefix mask that
@@ -57,7 +57,7 @@ class ReceivedByLength(Observer):
         index = columns[chunk.samples, None, None, :].expand(*chunk.weights.shape[:3], 1)
         weights = chunk.weights.gather(-1, index) * present[chunk.samples, None, None, :]
         yield self._sums(call, "received", weights[..., 0], chunk.samples, chunk.rows)
-        yield self._seen(call, columns, present, chunk.samples, chunk.rows)
+        yield from self._queries(call, columns, present, chunk.samples, chunk.rows)
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if not call.causal or not call.is_softmax:
@@ -67,26 +67,30 @@ class ReceivedByLength(Observer):
             weights = call.weights(samples, rows, columns[samples])
             weights = weights * present[samples, None, None, :]
             yield self._sums(call, "received", weights[..., 0], samples, rows)
-            yield self._seen(call, columns, present, samples, rows)
+            yield from self._queries(call, columns, present, samples, rows)
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         if (sums := found.sums.get("received")) is None:
             return {}
         long_enough = found.queries.sum(-1, keepdim=True) >= torch.tensor(self.lengths)
         counts = found.sums["seen"].where(long_enough[:, None], 0)
-        return {"attention_received_by_length": Array(divide(sums, counts), None, ("length",))}
+        behind = found.sums["behind"].where(counts > 0, 0)
+        return {
+            "attention_received_by_length": Array(divide(sums, counts), None, ("length",)),
+            "visible_share_by_length": Array(divide(counts, behind), None, ("length",), per_head=False),
+        }
 
-    def _seen(self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice) -> Piece:
-        """How many of these queries see the position."""
-        if call.collected is not None:
-            index = columns[samples, None, None].expand(-1, *call.collected.shape[1:2], rows.stop - rows.start, -1)
-            seen = (call.collected[samples, :, rows].gather(-1, index) > 0).any(1, keepdim=True)
-        else:
-            seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
+    def _queries(
+        self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice
+    ) -> Iterable[Piece]:
+        """How many of these queries see the position, and how many are not before it."""
+        seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
+        behind = (_real_positions(call)[samples, None, rows, None] >= self.position) & present[samples, None, None, :]
         seen = seen & present[samples, None, None, :]
         if call.real is not None:
-            seen = seen & call.real[samples, None, rows, None]
-        return self._sums(call, "seen", seen[..., 0].float(), samples, rows)
+            seen, behind = (queries & call.real[samples, None, rows, None] for queries in (seen, behind))
+        yield self._sums(call, "seen", seen[..., 0].float(), samples, rows)
+        yield self._sums(call, "behind", behind[..., 0].float(), samples, rows)
 
     def _sums(
         self, call: AttentionCall, name: str, weights: Float[Tensor, "batch heads query"], samples: slice, rows: slice

@@ -35,6 +35,8 @@ class AttentionReceived(Observer):
     form. Source: Gu et al. 2025, section 3, where the denominator is T − k: the same in plain causal layers, but not
     under windows, packed documents or prefixes (`denominator="paper"` of a measurement's rates gives theirs). Strictly
     a mean over the queries that were observed: with a prefix cached before observation began, only later queries count.
+    Sparse attention: an index that selects keys writes its choice into the mask, so alpha_k is the mean over the
+    queries that selected k, and NaN for a key that none did.
     """
 
     positions: str | Sequence[int] = "all"

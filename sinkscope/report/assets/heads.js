@@ -15,6 +15,23 @@
   const written = (metric, value) => `${number(value)}${metric.unit && value !== null ? `\u00a0${metric.unit}` : ""}`;
   const named = (layer, head) => `layer ${data.layers[layer]}, head ${head}`;
 
+  // The first map answers the page's question and stands at its top; the chief ones are beside each other, the others
+  // one at a time, by a menu.
+  const place = (metric) => {
+    if (metric === data.metrics[0]) return document.getElementById("first-map");
+    return document.getElementById(metric.chief ? "head-maps" : "head-other");
+  };
+
+  function menu() {
+    const others = data.metrics.filter((metric) => place(metric).id === "head-other");
+    document.getElementById("head-others").hidden = others.length === 0;
+    const only = (index) => others.forEach((metric, at) => {
+      document.querySelector(`[data-metric="${metric.key}"]`).hidden = at !== index;
+    });
+    chooser("head-metric", others.map(({ title }) => title), only);
+    only(0);
+  }
+
   function map(metric) {
     const shown = element("output");
     const canvas = element("canvas", { "aria-hidden": "true" });
@@ -26,14 +43,14 @@
     const title = element("h3", {}, metric.title, metric.positioned ? element("span", { class: "mark" }, "\u00a0◆") : "");
     const about = element("p", { class: "about" }, metric.about);
     const box = element("div", { class: "map", "data-metric": metric.key }, title, about, board, legend, shown);
-    document.getElementById("head-maps").append(box);
+    place(metric).append(box);
     const cell = { width: 0, height: 0 };
 
     function draw() {
       const width = board.clientWidth - 2;
       if (width <= 0) return;
-      cell.width = Math.min((width - MARGIN.left) / data.heads, 34);
-      cell.height = Math.max(4, Math.min(cell.width, 20, 280 / data.layers.length));
+      cell.width = Math.min((width - MARGIN.left) / data.heads, 90);
+      cell.height = Math.max(4, Math.min(cell.width, 40, 280 / data.layers.length));
       const size = { width, height: MARGIN.top + cell.height * data.layers.length + MARGIN.bottom };
       const dense = window.devicePixelRatio || 1;
       Object.assign(canvas, { width: size.width * dense, height: size.height * dense });
@@ -159,6 +176,7 @@
   }
 
   const maps = data.metrics.map(map);
+  menu();
   const update = () => { for (const show of maps) show(); numbers(); };
   selection.layers = data.layers.length;
   selection.heads = data.heads;

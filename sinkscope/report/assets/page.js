@@ -63,6 +63,7 @@
   });
 
   async function draw() {
+    await unpacked;
     await Promise.all(drawings.map((drawing) => drawing()));
     document.documentElement.dataset.drawn = scheme.matches ? "dark" : "light";
     document.dispatchEvent(new Event("drawn"));

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements import HeadMetric, applicable, head_table, layer_labels
+from sinkscope.measurements import HEAD_METRICS, HeadMetric, applicable, head_table, layer_labels
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short
@@ -18,7 +18,13 @@ from sinkscope.report.page import FIGURES, Section, Widget
 from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
-CHOICES = 16
+FIRST_MAP = '<div class="first-map" id="first-map"></div>'
+"""Where the map that answers the page's question goes, above the section of the others."""
+CHIEF = ("alpha", "sink", "slot", "value_ratio", "key_ratio", "cos_sink", "sink_output_norm")
+"""Metrics whose maps answer where a sink is and by which mechanism; the others are in a menu."""
+CHOICES = 8
+ROWS = 40  # heads in the table, those in which the position receives most
+KINDS = "A head is " + next(metric.about for metric in HEAD_METRICS if metric.name == "kind")
 NEGLIGIBLE = 1e-6
 """What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
 
@@ -27,6 +33,8 @@ MARKUP = f"""<div class="observatory" id="heads">
 <p class="control" id="head-position"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
 <output></output></label></p>
 <div class="maps" id="head-maps"></div>
+<p class="control" id="head-others"><label>Another metric <select id="head-metric"></select></label></p>
+<div class="maps" id="head-other"></div>
 </div>
 <div class="head-side" role="region" aria-label="The selected head">
 <p class="control"><label>Layer <select id="head-layer"></select></label>
@@ -85,13 +93,15 @@ def head_section(
     names = ("profile", "angles", "keys", "map")
     titles = (heads.PROFILE, heads.ANGLES, heads.KEYS, heads.MAP)
     payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
+    many = data.sizes["layer"] * data.sizes["head"] > ROWS
+    cut = f" The table has the {ROWS} heads in which the position receives most; heads.csv has all." if many else ""
     return Section(
         "Every head, by every metric",
         "In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
-        "samples. Click on a head, or move with the arrow keys: the same head is framed in all maps, and its details "
-        "stand beside them.",
+        f"samples. {KINDS} Click on a head, or move with the arrow keys: the same head is framed in all maps, and its "
+        f"details stand beside them.{cut}",
         figures,
-        _numbers(
+        _strongest(
             data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
         ),
         widget=Widget(MARKUP, {DATA: payload}),
@@ -99,7 +109,7 @@ def head_section(
 
 
 def choices(data: xr.Dataset, position: int) -> list[int]:
-    """Positions that a reader may choose: the first 16 and the one where the page looks for the sink."""
+    """Positions that a reader may choose: the first 8 and the one where the page looks for the sink."""
     measured = data["position"].values[:CHOICES].tolist() if "position" in data.coords else []
     return sorted({*measured, position})
 
@@ -112,6 +122,13 @@ def start(data: xr.Dataset, position: int) -> list[int]:
     received = data[name].sel(position=position).transpose("sample", "layer", "head")
     grid = np.nan_to_num(received.mean("sample").values, nan=-1.0)
     return [int(index) for index in np.unravel_index(grid.argmax(), grid.shape)]
+
+
+def _strongest(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
+    """The table of heads, of many those in which the position receives most, the strongest first."""
+    frame = _numbers(data, values, position)
+    received = next((metric.heading(position) for metric in values if metric.name == "alpha"), None)
+    return frame if len(frame) <= ROWS or received is None else frame.nlargest(ROWS, received)
 
 
 def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
@@ -127,6 +144,7 @@ def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str,
     return {
         "key": metric.name,
         "title": metric.title,
+        "chief": metric.name in CHIEF,
         "about": f"{metric.about} {metric.formula} ({metric.source}).",
         "unit": metric.unit,
         "positioned": metric.positioned,

@@ -23,8 +23,9 @@ from sinkscope.theme import BLUE, INK, PAPER, SINK, SLATE, figure, tint
 BINS = np.linspace(-1, 1, 41)
 MOST_NUMBERS = 200_000
 MOST_POINTS = 512
+MOST_KEYS = 60_000
 MAP_TOKENS = 128
-MAP_DIGITS = 3
+MAP_DIGITS = 2
 
 PROFILE: Final = "Attention received, by position"
 ANGLES: Final = "Angles between queries and keys"
@@ -131,7 +132,7 @@ def marked(vectors: xr.DataArray, position: int) -> int:
 
 def thinned(vectors: xr.DataArray, position: int, planes: int) -> xr.DataArray:
     """Fewer positions, if need be, so that `planes` drawings of all points stay small; `position` is among them."""
-    most = min(MOST_POINTS, max(32, MOST_NUMBERS // (2 * planes)))
+    most = min(MOST_POINTS, max(32, MOST_KEYS // (2 * planes)))
     labels = position_labels(vectors)
     chosen = few(labels, max(8, most // vectors.sizes["kept"]), (position,))
     return vectors.assign_coords(kept_position=labels).isel(kept_position=chosen)

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from sinkscope.cli.live import experiment as experiment_live
-from sinkscope.cli.live.experiment import duration, seconds_left
+from sinkscope.cli.live.experiment import seconds_left
 from sinkscope.experiments import jobs
 from sinkscope.experiments.running import Progress
 from sinkscope.experiments.sweep.sweeping import Sweep
+from sinkscope.live import duration
 
 
 class Job(jobs.Job):

@@ -14,7 +14,7 @@ def test_models_and_saved_measurements(sinkscope, model, text, tmp_path):
     assert sinkscope("measure", model, *read, "--observers", "few", "--out", "m").code == 0
     found = sinkscope("compare", "m", model, *read, "--out", "c", "--json").json
     assert found["paired"]
-    assert found["names"] == ["m", str(model)]
+    assert found["names"] == ["m", model.name]
     assert all(row["difference"] == 0 for row in found["heads"])
     files = {"compare.json", "figure.html", "heads.csv", "table.csv"}
     assert {path.name for path in (tmp_path / "c").iterdir()} == files

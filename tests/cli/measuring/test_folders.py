@@ -90,7 +90,7 @@ def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_
         raise KeyboardInterrupt
 
     monkeypatch.setattr(results, "write_page", interrupted)
-    assert sinkscope("measure", model, "--text", text, *QUICK, "--tokens", 12, "--out", "found").code == 130
+    assert sinkscope("measure", model, "--text", text, "--tokens", 12, *QUICK[2:], "--out", "found").code == 130
     assert {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()} == before
     assert Measurement.load(tmp_path / "found" / "measurement.nc").record["tokens"] == 16
 
@@ -127,7 +127,7 @@ def test_surveys_of_other_models_do_not_share_tables_and_reuse_results(sinkscope
 def test_images_and_text_exclude_each_other(sinkscope, model, text, kind):
     for wrong in (("--text", text), ("--input", "random"), ("--bos", "none"), ("--split", "all")):
         assert (
-            f"--{kind} takes the place of text: {wrong[0]} goes without it"
+            f"{wrong[0]} goes without --images and --audio, which take the place of text"
             in sinkscope("measure", model, f"--{kind}", "x", *wrong).error
         )
     assert "--prompt goes with --images" in sinkscope("measure", model, "--prompt", "x").error

@@ -10,7 +10,7 @@ GROUPS = {"n_group": 2, "topk_group": 1}
 LATENTS: dict[str, Family] = {
     "deepseek_v2": Family("DeepseekV2Config", {**LATENT, **GROUPS}, sharpness=40.0),
     "deepseek_v3": Family("DeepseekV3Config", {**LATENT, **GROUPS}, sharpness=40.0),
-    "minicpm3": Family("MiniCPM3Config", LATENT, sharpness=40.0),
+    "minicpm3": Family("MiniCPM3Config", LATENT, sharpness=30.0),
     "mistral4": Family("Mistral4Config", {**LATENT, **GROUPS}, auto="AutoModel", sharpness=40.0),
     "glm4_moe_lite": Family("Glm4MoeLiteConfig", {**LATENT, **GROUPS}, sharpness=40.0),
     "longcat_flash": Family(
@@ -24,7 +24,7 @@ LATENTS: dict[str, Family] = {
 INDEXED: dict[str, Family] = {
     "deepseek_v32": Family("DeepseekV32Config", {**LATENT, **GROUPS, **INDEX}, sharpness=40.0),
     "glm_moe_dsa": Family("GlmMoeDsaConfig", {**LATENT, **INDEX}, sharpness=40.0),
-    "axk2": Family("AXK2Config", {**LATENT, **GROUPS, **INDEX}, sharpness=300.0),
+    "axk2": Family("AXK2Config", {**LATENT, **GROUPS, **INDEX}, sharpness=600.0),
     "minimax_m3": Family(
         "MiniMaxM3VLTextConfig",
         {**GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": ["minimax_m3_sparse"] * 2}

@@ -23,6 +23,7 @@ MULTIMODAL: dict[str, Family] = {
         | {"projection_dim": 16},
         auto="AutoModel",
         kind="text_and_image",
+        sharpness=8.0,
         towers={"vision": "vision_model", "encoder": "text_model"},
     ),
     "llava": Family(
@@ -40,6 +41,7 @@ MULTIMODAL: dict[str, Family] = {
         | {"image_token_id": IMAGE_TOKEN, "projection_dim": 32, "hidden_size": 32},
         auto=SEEN_AND_READ,
         kind="image_in_typed_text",
+        sharpness=10.0,
         towers={"vision": "model.vision_tower", "encoder": "model.language_model"},
     ),
     "gemma3_vision": Family(

@@ -18,7 +18,7 @@ from sinkscope.probes import AttentionReceived, measure, observe
 from tests.families.sweep import zoo
 from tests.families.sweep.build import build, first
 from tests.families.sweep.build import inputs as inputs_of
-from tests.families.sweep.maps import Map, Maps, only, received, recorded, returned, sharpness
+from tests.families.sweep.maps import Map, Maps, recorded, returned
 from tests.families.sweep.parts import ROWS, Given, Padding
 from tests.families.sweep.unbuilt import UNBUILT
 
@@ -173,7 +173,7 @@ def _compared(model: PreTrainedModel, given: Given, padding: Padding, host: str,
             continue
         if found.weights.shape[0] != ROWS:
             raise Different(f"{where}: {name} measured although its batch is {found.weights.shape[0]}")
-        peak = min(peak, sharpness(found.weights)) if padding == "none" else peak
+        peak = min(peak, found.sharpness) if padding == "none" else peak
         for row in range(ROWS):
             other = alone[row].get(name) if alone and not unmasked else None
             words = {count: real[row] for count, real in given.real(padding).items()}
@@ -201,37 +201,36 @@ def _row(
     data, notes = measurement.data, []
     values = torch.from_numpy(data["attention_received"].values[row, index]).float()
     tokens = int(data["tokens"].values[row, index])
-    weights, queries, keys = found.of(row)
+    seen, queries, keys = found.of(row)
     if not found.crosses and len(queries) < len(keys) and len(queries) in words:
         notes.append(f"tokens are the first of its keys; {len(keys) - len(queries)} others beside them")
-        weights, keys = weights[:, :, : len(queries)], keys[: len(queries)]
+        leading = torch.arange(len(keys)) < len(queries)
+        seen, keys = seen.only(torch.ones_like(queries), leading), keys[: len(queries)]
     queries, keys = words.get(len(queries), queries), words.get(len(keys), keys)
     note, allowed = "", TOLERANCE
     if alone is not None and alone.weights is not None:
-        own, _, seen = alone.of(0)
-        own = only(
-            own,
-            *(
-                torch.ones(count, dtype=torch.bool) if count in {int(real.sum()) for real in words.values()} else real
-                for count, real in ((own.shape[1], alone.of(0)[1]), (own.shape[2], seen))
-            ),
-        )
+        own, own_queries, own_keys = alone.of(0)
+        lengths = {int(real.sum()) for real in words.values()}
+        own = own.only(*(torch.ones_like(real) if len(real) in lengths else real for real in (own_queries, own_keys)))
         allowed = SAME
-        if _holds(weights, own, (queries, keys)):
-            weights = own
+        if _holds(seen.weights, own.weights, (queries, keys)):
+            seen = own
         else:
             notes.append("not invariant to padding")
-            note = f" (alone {own.shape[2]}, the model is not invariant to padding)"
-            weights = only(weights, queries, keys)
+            note = f" (alone {own.weights.shape[2]}, the model is not invariant to padding)"
+            seen = seen.only(queries, keys)
     else:
-        weights = only(weights, queries, keys)
-    wanted = received(weights)
+        seen = seen.only(queries, keys)
+    wanted = seen.received
     if tokens != wanted.shape[1]:
         raise Different(f"{where}: T = {tokens}, not {wanted.shape[1]}{note}")
     mine = values[: wanted.shape[0], : wanted.shape[1]]
     if mine.shape != wanted.shape:
         raise Different(f"{where}: shape {tuple(values.shape)}, not {tuple(wanted.shape)}")
-    error = float((mine - wanted).abs().nan_to_num(9.0).max())
+    unseen = wanted.isnan()
+    if not torch.equal(mine.isnan(), unseen):
+        raise Different(f"{where}: {int(mine.isnan().sum())} keys without a number, not {int(unseen.sum())}{note}")
+    error = float((mine - wanted).abs().nan_to_num(0.0).max())
     if error > allowed:
         raise Different(f"{where}: off by {error:.1e} (says causal: {found.said}){note}")
     return notes
@@ -248,7 +247,7 @@ def _holds(weights: Tensor, own: Tensor, real: tuple[Tensor, Tensor]) -> bool:
     for one in rows:
         for other in columns:
             fits = int(one.sum()) == own.shape[1] and int(other.sum()) == own.shape[2]
-            if fits and float((only(weights, one, other) - own).abs().max()) < SAME / 10:
+            if fits and float((weights[:, one][:, :, other] - own).abs().max()) < SAME / 10:
                 return True
     return False
 

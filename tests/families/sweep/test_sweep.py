@@ -139,12 +139,12 @@ def test_the_sweep_notices_padding_that_counts_as_tokens(kind: str, monkeypatch:
 
 def test_the_sweep_notices_lost_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference that is wrong by little is another number too."""
-    original = maps.received
-    monkeypatch.setattr("tests.families.sweep.check.received", lambda *given: original(*given) + 1e-4)
+    original = maps.Seen.received.fget
+    monkeypatch.setattr(maps.Seen, "received", property(lambda self: original(self) + 1e-4))
     assert outcome("llama", ["eager"], ["none"]).outcome == "DIFFERENT"
 
 
 def test_the_reference_counts_queries_that_see_a_key() -> None:
     weights = torch.tensor([[[1.0, 0.0], [0.25, 0.75]]])
-    assert maps.received(weights).tolist() == [[0.625, 0.75]]
-    assert maps.received(torch.full((1, 2, 2), 0.5)).tolist() == [[0.5, 0.5]]
+    assert maps.Seen(weights, torch.ones(1, 2, 2).tril().bool()).received.tolist() == [[0.625, 0.75]]
+    assert maps.Seen(weights, torch.ones(1, 2, 2).bool()).received.tolist() == [[0.625, 0.375]]

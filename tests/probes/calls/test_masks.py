@@ -12,14 +12,14 @@ BATCH, QUERIES, KEYS = 2, 7, 11
 ALL = slice(0, BATCH), slice(0, QUERIES), slice(0, KEYS)
 
 
-def rule(**options: object) -> tuple[VisibleKeys, torch.Tensor]:
+def rule(queries: int = QUERIES, keys: int = KEYS, **options: object) -> tuple[VisibleKeys, torch.Tensor]:
     """A rule and its matrix, written with loops."""
-    mask = Rule(KEYS, **options)
+    mask = Rule(keys, **options)
     start, window, padding = mask.start, mask.window, mask.padding
-    matrix = torch.zeros(BATCH, 1, QUERIES, KEYS, dtype=torch.bool)
+    matrix = torch.zeros(BATCH, 1, queries, keys, dtype=torch.bool)
     for sample in range(BATCH):
-        for query in range(QUERIES):
-            for key in range(KEYS):
+        for query in range(queries):
+            for key in range(keys):
                 distance = start + query - key
                 allowed = not mask.causal or distance >= 0
                 allowed = allowed and (window is None or abs(distance) < window)
@@ -170,3 +170,10 @@ def test_blanking_leaves_what_is_seen_and_nothing_else(name: str) -> None:
             values = torch.full(seen.shape, 2.0).masked_fill(~seen, hidden)
             mask.blank(values, slice(0, BATCH), rows, columns)
             assert torch.equal(values, 2.0 * seen)
+
+
+def test_cross_attention_of_more_queries_than_keys_sees_all_keys() -> None:
+    mask, matrix = rule(queries=9, keys=4, causal=False)
+    assert bool(matrix.all())
+    for start in range(9):
+        assert mask.extent(slice(0, BATCH), slice(start, start + 1)) == slice(0, 4)

@@ -9,6 +9,7 @@ from sinkscope.probes import AttentionReceived, observing
 from sinkscope.probes.calls.call import AttentionCall
 from sinkscope.probes.calls.reading import read
 from tests.families import contract
+from tests.families.reference import Map
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import lab_model
 
@@ -26,14 +27,14 @@ def test_half_precision_agrees_with_an_fp32_softmax(
         measurement, _ = contract.observed(family.build(host, dtype), family.inputs(), AttentionReceived())
         wanted: dict[str, list[torch.Tensor]] = {}
         for call in calls:
-            wanted.setdefault(call.layer.stack, []).append(contract.received(naive(call)))
+            wanted.setdefault(call.layer.stack, []).append(naive(call).received)
         found = contract.by_stack(measurement)
         for stack, layers in wanted.items():
             for one, other in zip(layers, found[stack], strict=True):
                 assert contract.difference(one, other) <= 2e-3
 
 
-def naive(call: AttentionCall) -> torch.Tensor:
+def naive(call: AttentionCall) -> Map:
     """The whole attention map in double precision from the half-precision queries and keys."""
     keys = call.key.double().repeat_interleave(call.group, 1)
     scores = call.query.double() @ keys.mT * call.scaling
@@ -42,11 +43,12 @@ def naive(call: AttentionCall) -> torch.Tensor:
     if call.bias is not None:
         scores = scores + call.bias
     everything = slice(0, len(call.query)), slice(0, call.query.shape[2]), slice(0, call.key.shape[2])
-    scores = scores.masked_fill(~call.mask.visible(*everything), -torch.inf)
+    visible = call.mask.visible(*everything).expand(scores.shape)
+    scores = scores.masked_fill(~visible, -torch.inf)
     if call.sink is None:
-        return torch.softmax(scores, -1)
+        return Map(torch.softmax(scores, -1), visible)
     sink = call.sink.double().expand(scores.shape[:3])[..., None]
-    return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
+    return Map(torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1], visible)
 
 
 @pytest.mark.parametrize("name", ["softmax", "k_bias", "sigmoid"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError
+from sinkscope.measurements import received
 from sinkscope.probes import AttentionReceived, measure, observe
 from sinkscope.probes.observers.kept import KeyVectors
 from sinkscope.probes.observers.lengths import ReceivedByLength
@@ -25,7 +27,8 @@ NAME = "attention_received_by_length"
 @pytest.mark.parametrize(("name", "position"), list(product(CAUSAL, (0, 5))))
 def test_each_length_is_a_text_of_that_length(name: str, position: int, ids: torch.Tensor) -> None:
     model = build(name)
-    found = measure(model, ids, [ReceivedByLength(LENGTHS, position)]).data[NAME]
+    data = measure(model, ids, [ReceivedByLength(LENGTHS, position)]).data
+    found = data[NAME]
     assert found.dims == ("sample", "layer", "head", "length")
     assert found["length"].values.tolist() == list(LENGTHS)
     for length in LENGTHS[:-1]:
@@ -33,9 +36,25 @@ def test_each_length_is_a_text_of_that_length(name: str, position: int, ids: tor
         if length <= position:
             assert bool(here.isnull().all())
             continue
-        alone = measure(model, ids[:, :length], [AttentionReceived([position])]).data["attention_received"]
-        close(here, alone[..., 0], 2e-5)
+        alone = measure(model, ids[:, :length], [AttentionReceived([position])]).data
+        close(here, alone["attention_received"][..., 0], 2e-5)
+        share = data["visible_share_by_length"].sel(length=length)
+        ratio = received(alone, denominator="paper")[..., 0] / received(alone)[..., 0]
+        close(np.broadcast_to(share.values[..., None], ratio.shape), ratio, 2e-5)
     assert bool(found.sel(length=25).isnull().all()), "no text is that long"
+
+
+@pytest.mark.filterwarnings("ignore:sink rates say little")
+def test_a_sweep_counts_queries_as_rates_do(ids: torch.Tensor) -> None:
+    """A window of 8 hides the first token from most queries: the paper counts these."""
+    model = build("mistral")
+    found = measure(model, ids, [ReceivedByLength((16, 24)), AttentionReceived([0])])
+    for denominator in ("visible", "paper"):
+        sweep = found.sweep((0.1, 0.2), denominator=denominator).sel(length=24)
+        assert sweep.values.tolist() == [found.sink_rate(epsilon, 0, denominator=denominator) for epsilon in (0.1, 0.2)]
+    assert bool((found.sweep((0.1,), denominator="paper") < found.sweep((0.1,))).any())
+    with pytest.raises(InputError, match="denominator"):
+        found.sweep(denominator="papr")
 
 
 @pytest.mark.parametrize("name", ["llama", "lab:sigmoid"])

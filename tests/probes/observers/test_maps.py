@@ -9,7 +9,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.probes import measure
 from sinkscope.probes.observers.kept import AttentionMaps
-from tests.families import contract
+from tests.families import reference
 from tests.families.registry import FAMILIES
 from tests.probes.conftest import build
 
@@ -19,7 +19,7 @@ from tests.probes.conftest import build
 def test_maps_equal_eager_attention(name: str, tokens: int) -> None:
     family = FAMILIES[name]
     inputs = family.inputs()
-    [maps] = contract.eager_maps(family, inputs).values()
+    [maps] = reference.eager_maps(family, inputs).values()
     found = measure(build(name), inputs, [AttentionMaps(tokens)]).data["attention_map"]
     assert found.dims == ("kept", "layer", "head", "query", "key")
     kept = min(tokens, 24)

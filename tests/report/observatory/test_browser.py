@@ -57,8 +57,8 @@ def test_it_opens_offline_without_a_complaint_and_fits(browser, path, scheme, wi
     assert page.requests == [path.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.title() == f"planted {EVIL}"
-    heights = page.eval_on_selector_all(".board canvas", "all => all.map(canvas => canvas.clientHeight)")
-    assert len(heights) == DRAWN
+    assert page.locator(".board canvas").count() == DRAWN
+    heights = page.eval_on_selector_all(".map:not([hidden]) canvas", "all => all.map(canvas => canvas.clientHeight)")
     assert min(heights) > 40
     page.context.close()
 
@@ -92,7 +92,7 @@ def test_the_selection_stops_at_the_edges(opened):
 
 
 def test_a_click_selects_and_lists_select_too(opened):
-    canvas = opened.locator("[data-metric=max_logit] canvas")
+    canvas = opened.locator("[data-metric=key_ratio] canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     canvas.click(position={"x": 30, "y": box["height"] - 24})  # the lowest row, the leftmost column
@@ -162,3 +162,22 @@ def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, pa
     assert page.evaluate(FIRST) > 0
     assert page.complaints == []
     page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_first_screen_has_title_cards_and_a_map(browser, path, width):
+    page = opening(browser, path, "light", width)
+    for place in ("h1", ".headlines", "#first-map canvas"):
+        box = page.locator(place).bounding_box()
+        assert box["y"] + box["height"] <= 900, place
+    page.context.close()
+
+
+def test_maps_beside_the_chief_ones_come_one_at_a_time(opened):
+    shown = "document.querySelectorAll('#head-other .map:not([hidden])').length"
+    assert opened.evaluate(shown) == 1
+    names = opened.eval_on_selector_all("#head-metric option", "all => all.map(option => option.textContent)")
+    assert len(names) > 3
+    opened.select_option("#head-metric", label=names[2])
+    assert opened.evaluate(shown) == 1
+    assert opened.text_content("#head-other .map:not([hidden]) h3").startswith(names[2])

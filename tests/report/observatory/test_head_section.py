@@ -21,7 +21,7 @@ def test_the_payload_holds_the_numbers_of_the_maps(complete):
             expected = entry.at(complete.data, EPSILON, [position])[0]
             np.testing.assert_allclose(np.array(metric["values"][index]), expected, rtol=1e-3)
     assert [metric["key"] for metric in payload["metrics"]] == [entry.name for entry in HEAD_METRICS if entry.draw]
-    assert payload["positions"] == list(range(16))
+    assert payload["positions"] == list(range(8))
     assert payload["layers"] == ["0", "1", "2", "3"]
     assert payload["heads"] == 3
     assert payload["start"][1] == SINK_HEAD

@@ -122,13 +122,14 @@ def test_text_from_outside_never_becomes_an_element(page):
     assert EVIL not in html
     kinds = [attributes.get("type", "script") for attributes, _ in elements.scripts]
     assert kinds.count("script") == 6
-    assert {*kinds} == {"script", "application/json"}
+    assert {*kinds} == {"script", "application/json", "text/plain"}
 
 
 def test_every_script_may_run_and_no_other(page):
     elements = Elements(render(page))
     running = [text for attributes, text in elements.scripts if "type" not in attributes]
-    assert elements.policy.count("sha256-") == len(running) == 6
+    assert len(running) == 6
+    assert elements.policy.count("sha256-") == 1 + len(running)  # with the library, which is unpacked
 
 
 @pytest.mark.slow
@@ -162,8 +163,10 @@ def test_the_last_tokens_are_no_sink_however_much_they_look_at_themselves(comple
 @pytest.mark.parametrize("broken", [slice(None), slice(0, 2)])
 def test_activations_that_are_nan_give_a_page_that_says_so(complete, tmp_path, broken):
     data = complete.data.copy(deep=True)
-    for name in (name for name, variable in data.items() if variable.dtype.kind == "f" and "sample" in variable.dims):
-        data[name][broken] = np.nan
+    of_masks = {"visible_queries", "uniform_received"}  # which no activation changes
+    for name, variable in data.items():
+        if variable.dtype.kind == "f" and "sample" in variable.dims and name not in of_masks:
+            data[name][broken] = np.nan
     found = Measurement(data)
     page = observatory_page(found, "planted", EPSILON, definitions=found.definitions())
     assert write_page(page, tmp_path / "figure.html").stat().st_size > 1000

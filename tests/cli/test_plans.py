@@ -1,0 +1,79 @@
+"""`--plan`: what long work would take, said beforehand; nothing is written."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sinkscope.cli.app import _command
+from sinkscope.cli.live.planned import deciding
+from sinkscope.cli.trials import watching
+from sinkscope.experiments import QUESTIONS
+from sinkscope.live import pulse
+
+LONG = ("measure", "cache", "quantize", "intervene", "calibrate", "train", "survey", "demo")
+READ = ("--samples", 4, "--tokens", 16)
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_every_command_with_long_work_has_a_plan(command: str):
+    assert "--plan" in [option for param in _command().commands[command].params for option in param.opts]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("intervene", "MODEL", *READ),
+        ("intervene", "MODEL", "--by", "layer", "--what", "hide-sink", *READ),
+        ("quantize", "MODEL", "--scheme", "w8a8-tensor", "--hazards", *READ),
+        ("cache", "MODEL", "--windows", 2, "--tokens", 16),
+        ("calibrate", "MODEL", "--method", "act", *READ),
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[:3])),
+)
+def test_a_plan_says_seconds_and_memory_and_writes_nothing(sinkscope, model, text, tmp_path: Path, arguments):
+    given = [model if each == "MODEL" else each for each in arguments]
+    found = sinkscope(*given, "--text", text, "--plan", "--json").json
+    seconds = found["seconds"]
+    assert min(seconds.values() if isinstance(seconds, dict) else [seconds]) > 0
+    assert found["memory"] > 2**20
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_survey_is_planned_for_each_model(sinkscope, model, tmp_path: Path):
+    found = sinkscope("survey", model, "nano", "--plan", "--json").json["plans"]
+    assert [plan["model"] for plan in found] == [str(model), "nano"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_controls_take_longer(sinkscope, model, text):
+    few, many = (
+        sinkscope("intervene", model, "--text", text, *READ, "--controls", count, "--plan", "--json").json["readings"]
+        for count in (1, 5)
+    )
+    assert few < many
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_seeds_that_can_decide_nothing_are_named(name: str):
+    question = QUESTIONS[name]
+    counted = [each.first_seed("nano") + getattr(each.claim.rule, "seeds", 1) for each in question.assertions]
+    if not counted:
+        return
+    assert ("can never decide" in deciding(question, "nano", 2)) == (min(counted) > 2)
+    assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in deciding(question, "nano")
+
+
+def test_a_pipe_gets_lines_before_the_first_reading_and_after_it(capsys, monkeypatch):
+    monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.02))
+    with watching() as watch:
+        time.sleep(0.2)
+        watch(1, 4, "nearest so far: a")
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("preparing, for ")
+    assert lines[-1].startswith("25 %, about ")
+    assert lines[-1].endswith("left (1 of 4 readings); nearest so far: a")

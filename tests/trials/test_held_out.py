@@ -1,0 +1,129 @@
+"""Scored texts have no part in any calibration: what one is scored by does not depend on which others are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sinkscope.calibration import METHODS
+from sinkscope.quantization import Prefix, find_prefix
+from sinkscope.sinks import First, Measured, Outliers
+from sinkscope.trials import Trial, calibration_trial, eviction_trial, matters, scheme_trial
+from tests.families.registry import FAMILIES
+from tests.planted.factory import Plant, planted_ids, planted_model
+
+HALF, PROBES, BATCH = 8, 4, 2  # texts to calibrate on; scored ones that stay as they are; texts in a call
+FITTED = (
+    "w3-gptq",
+    "w3-slim",
+    "w8a8-static",
+    "w8a8-tensor-smooth",
+    "w4a4-token-duquant",
+    "w4a8-tensor-gptq",
+    "kv2-kvquant",
+)
+Case = Callable[[nn.Module, Tensor], Trial]
+
+
+def llama() -> tuple[nn.Module, Tensor]:
+    return FAMILIES["llama"].build("sdpa"), torch.randint(3, 90, (2 * HALF, 24), generator=torch.manual_seed(0))
+
+
+def late_sink() -> tuple[nn.Module, Tensor]:
+    plant = Plant(sinks=(5,))
+    return planted_model(plant), planted_ids(plant, samples=2 * HALF, tokens=48)
+
+
+def calibrated(method: str, model: nn.Module, ids: Tensor) -> Trial:
+    options = METHODS[method].options(METHODS[method].defaults, 0)
+    return calibration_trial(model, ids, options, choose_on=HALF, controls=1, batch_size=BATCH)
+
+
+def prefix_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Prefix:
+    return find_prefix(model, inputs, threshold=3.0, bos=0)
+
+
+SCHEMES: dict[str, Case] = {
+    name: partial(scheme_trial, scheme=name, protect=First(1), controls=1, batch_size=BATCH) for name in FITTED
+}
+CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], Case]] = {
+    **{name: (llama, case) for name, case in SCHEMES.items()},
+    **{name: (llama, partial(calibrated, name)) for name, method in METHODS.items() if method.of_images is None},
+    **{
+        what: (llama, partial(matters, what=(what,), on=(0,), after=4, controls=1, batch_size=BATCH))
+        for what in ("mean-sink", "fold-sink", "swap-sink")
+    },
+    "measured, hidden": (late_sink, partial(matters, what=("hide-sink",), after=4, controls=1, batch_size=BATCH)),
+    "measured, in a scheme": (
+        late_sink,
+        partial(
+            scheme_trial,
+            scheme="w8a8-tensor",
+            protect={"measured": Measured(), "both": Measured() + Outliers()},
+            controls=1,
+            batch_size=BATCH,
+        ),
+    ),
+    "a prefix that is found": (
+        late_sink,
+        lambda model, ids: scheme_trial(
+            model, ids, "w8a8-tensor", {"prefix": partial(prefix_of, model)}, controls=1, batch_size=BATCH
+        ),
+    ),
+    "measured, in a cache": (
+        late_sink,
+        partial(eviction_trial, policies=["keydiff"], budgets=[12], context=32, controls=1, batch_size=BATCH),
+    ),
+}
+
+
+def spoiled(ids: Tensor, rows: slice) -> Tensor:
+    """The same with one token repeated in these rows, from the second on."""
+    changed = ids.clone()
+    changed[rows, 1:] = 7
+    return changed
+
+
+def of_probes(trial: Trial) -> dict[str, np.ndarray]:
+    return {arm: trial.values(arm, "kl")[:PROBES] for arm in trial.arms}
+
+
+@pytest.mark.slow_except("w8a8-static", "a prefix that is found")
+@pytest.mark.parametrize("name", CASES)
+def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
+    build, case = CASES[name]
+    model, ids = build()
+    found = case(model, ids)
+    assert found.texts == HALF
+    assert not found.record["calibrated_on"]["in_sample"]
+    scores = of_probes(found)
+    others = of_probes(case(model, spoiled(ids, slice(HALF + PROBES, None))))
+    assert others.keys() == scores.keys()
+    for arm, values in scores.items():
+        np.testing.assert_array_equal(others[arm], values, err_msg=arm)
+
+
+def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
+    (model, ids), seen = late_sink(), []
+
+    def find(inputs: Mapping[str, Tensor]) -> Prefix:
+        seen.append(inputs["input_ids"])
+        return prefix_of(model, inputs)
+
+    trial = scheme_trial(model, ids, "w8a8-tensor", {"prefix": find}, controls=0)
+    assert [given.tolist() for given in seen] == [ids[:HALF].tolist()]
+    assert trial.record["calibrated_on"]["texts"] == trial.texts == HALF
+
+
+@pytest.mark.slow_except("w8a8-static")
+@pytest.mark.parametrize("name", FITTED)
+def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
+    """Else the test above would see nothing."""
+    model, ids = llama()
+    fitted, spoilt = (SCHEMES[name](model, given).values(name) for given in (ids, spoiled(ids, slice(0, HALF))))
+    assert not np.allclose(fitted, spoilt, rtol=1e-3)
