@@ -26,6 +26,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, unwrapped
 from sinkscope.model import load, load_tokenizer
+from sinkscope.trials import explained
 
 PACKAGES = ("sinkscope", "torch", "transformers")
 Watch = Callable[[str, int, int, str], object]
@@ -144,6 +145,7 @@ def _identity(made: Subject) -> dict[str, Any]:
         "dtype": str(next(made.model.parameters()).dtype),
         "controls": made.controls,
         "seed": made.seed,
+        "words": explained(),
         "versions": {each: version(each) for each in PACKAGES},
     }
 

@@ -48,7 +48,7 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("schema",), 7, "no card of schema 1"),
+        (("schema",), 7, "expected a card of schema 1"),
         (("texts", 0, "sha256"), "abc", "need a sha256"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 170.0, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 70.0, "not within its interval"),
