@@ -7,19 +7,25 @@ process that has measured another model before, so that imports do not count.
 "Bare" is what no way of reading all positions with torch's operations can go below: the forward, and for each layer the
 products of queries and keys on the causal half, their exponentials and column sums, with nothing around them.
 
-Run: python -m benchmarks.measure_overhead [--save]
+`--model NAME`: that model, with freed memory kept, on one text of 512 tokens and on 16 texts of 64, one text at a time
+and at the default batch size; its forward and eager maps at the same batch sizes.
+
+Run: python -m benchmarks.measure_overhead [--model NAME] [--save]
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from copy import deepcopy
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkscope as ss
-from benchmarks.memory import in_both_settings
-from benchmarks.sides import Figure, at_least, at_most, beside, in_turns
+from benchmarks.memory import in_both_settings, keep
+from benchmarks.sides import Figure, at_least, at_most, beside, in_turns, report
 
 LENGTH, LAYERS, ROUNDS, SAMPLES = 2048, 4, 7, 16
 
@@ -107,9 +113,55 @@ def figures() -> list[Figure]:
     ]
 
 
+def of_model(name: str) -> list[Figure]:
+    """A pretrained model, all sides at the same batch size."""
+    plain, found = ss.load(name).eval(), []
+    eager = deepcopy(plain, {id(one): one for one in plain.parameters()})
+    eager.set_attn_implementation("eager")
+    vocabulary = plain.config.vocab_size
+    for samples, length, batch in ((1, 512, 1), (16, 64, 1), (16, 64, 8)):  # 8: the default
+        ids = torch.randint(0, vocabulary, (samples, length), generator=torch.Generator().manual_seed(0))
+
+        @torch.no_grad()
+        def forward(ids: torch.Tensor = ids, batch: int = batch) -> None:
+            for rows in ids.split(batch):
+                plain(rows, use_cache=False, logits_to_keep=1)
+
+        @torch.no_grad()
+        def maps(ids: torch.Tensor = ids, batch: int = batch) -> None:
+            for rows in ids.split(batch):
+                for attention in eager(rows, output_attentions=True, use_cache=False, logits_to_keep=1).attentions:
+                    attention.sum(-2) / torch.arange(ids.shape[1], 0, -1)
+
+        def measured(position: str, ids: torch.Tensor = ids, batch: int = batch) -> None:
+            ss.measure(plain, ids, observers=[ss.AttentionReceived(position)], batch_size=batch)
+
+        sides = {
+            "forward": forward,
+            "first:8": lambda measured=measured: measured("first:8"),
+            "all": lambda measured=measured: measured("all"),
+            "default observers": lambda ids=ids, batch=batch: ss.measure(plain, ids, batch_size=batch),
+            "eager maps": maps,
+        }
+        seconds = in_turns(sides, 3, time.thread_time)
+        where = f"{Path(name).name}, {samples} × {length} tokens, batch {batch}"
+        found += [
+            beside(f"{where}: {side} / forward", value, seconds["forward"])
+            for side, value in seconds.items()
+            if side != "forward"
+        ]
+        found.append(beside(f"{where}: eager maps / all", seconds["eager maps"], seconds["all"]))
+    return found
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    in_both_settings("measure_overhead", figures)
+    if "--model" in sys.argv:
+        keep()
+        name = sys.argv[sys.argv.index("--model") + 1]
+        report(f"measure_overhead_{Path(name).name}", of_model(name))
+    else:
+        in_both_settings("measure_overhead", figures)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 96 rows of 64 random tokens through nano, or 16 rows through `--model NAME`, fp32; each side in processes of its own,
 in turns, one text at a time (as published scripts do) and `BATCH` at once. Memory is the peak above that of the process
-after its first batch. Run: python -m benchmarks.reference_method [--model NAME] [--save]
+after its first batch. With the 30 layers of SmolLM2-135M both sides differ by more than 1e-6, by rounding: of 4 texts
+maps are 4.8e-6 from those in fp64, measure 1.9e-6.
+
+Run: python -m benchmarks.reference_method [--model NAME] [--save]
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmarks"
+REAL = RESULTS.parent / "real"  # what was measured on pretrained models
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,11 @@ def report(name: str, figures: list[Figure], details: Mapping[str, object] | Non
 
         rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
         more = {"details": dict(details)} if details else {}
-        write_json(RESULTS / f"{name}.json", {"figures": rows, **more, "provenance": _provenance()})
+        write_json(RESULTS / f"{name}.json", {"figures": rows, **more, "provenance": provenance()})
 
 
-def _provenance() -> dict[str, object]:
+def provenance() -> dict[str, object]:
+    """Versions, machine, malloc settings, threads and device of this process."""
     packages = ("sinkscope", "torch", "transformers")
     return {
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},

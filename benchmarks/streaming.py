@@ -4,14 +4,18 @@ far out in the text; and what streaming keeps of a model's predictions on text t
 8 layers, width 512, 8 heads, fp32, one thread and its own time; `nano` as it is shipped for the text; for 100,000
 tokens one by one a model of 2 layers and width 64, of whose time the cache takes a larger part.
 
-Run: python -m benchmarks.streaming [--save]      # 10 minutes
+`--model NAME`: steps and reading of that model alone.
+
+Run: python -m benchmarks.streaming [--model NAME] [--save]      # 10 minutes
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +25,12 @@ from torch.nn import functional
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import sinkscope as ss
-from benchmarks.sides import Figure, at_least, at_most, in_turns, report
+from benchmarks.memory import keep
+from benchmarks.sides import Figure, at_least, at_most, beside, in_turns, report
 
 ROUNDS, NEAR, LONG, TEXT = 60, 1000, 100_000, 20_000
 SINKS = 4
+NAME = sys.argv[sys.argv.index("--model") + 1] if "--model" in sys.argv else ""
 
 
 def model_of(width: int = 512, layers: int = 8) -> LlamaForCausalLM:
@@ -83,6 +89,22 @@ def steps() -> Iterator[Figure]:
         yield at_most(f"a token at {what} / DynamicCache as long", seconds["streaming"], seconds["plain"], bound)
     seconds = in_turns(step_of(large, 1024, recompute=True), 7, time.thread_time)
     yield at_least("recomputing the window of 1024 / a token", seconds["again"], seconds["streaming"], 40)
+
+
+def of_model() -> Iterator[Figure]:
+    """The same of a pretrained model, at fewer rounds: a step takes its time; and how it reads a text."""
+    model, title = ss.load(NAME).eval(), Path(NAME).name
+    for length in (256, 1024):
+        seconds = in_turns(step_of(model, length), 7, time.thread_time)
+        what = f"{title}: a token at {length} / DynamicCache as long"
+        yield beside(what, seconds["streaming"], seconds["plain"])
+    ids = torch.randint(0, 2048, (1, 256), generator=torch.Generator().manual_seed(1))
+    sides = {
+        str(chunk): partial(lambda chunk: losses(model, ids, ss.StreamingCache(model, 4, 120), chunk), chunk)
+        for chunk in (1, 128)
+    }
+    seconds = in_turns(sides, 1, time.thread_time)
+    yield beside(f"{title}: token by token / in pieces of 128, read strictly", seconds["1"], seconds["128"])
 
 
 def far_out() -> Iterator[Figure]:
@@ -153,7 +175,11 @@ def held_out() -> Tensor:
 
 def main() -> None:
     torch.set_num_threads(1)
-    report("streaming", [*steps(), *text(), *far_out()])
+    if NAME:
+        keep()
+        report(f"streaming_{Path(NAME).name}", [*of_model()])
+    else:
+        report("streaming", [*steps(), *text(), *far_out()])
 
 
 if __name__ == "__main__":

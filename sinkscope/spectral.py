@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sinkscope.errors import InputError
 
 BLOCKS = 8  # of columns, of which products are made
+ROWS = 2048  # of the unembedding that are float64 at once
 _KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → (its state, V)
 
 
@@ -22,7 +23,8 @@ def spectral_bands(
 
     Bands differ by at most one direction in size; V is orthonormal, so Σ_b V_b V_bᵀ = 1 and the energies of the bands
     add up to ‖h‖² (Parseval). V comes from the eigenvectors of W_Uᵀ W_U (width × width) in float64, so the vocabulary
-    costs one product; it is returned in fp32 on the CPU. Raises `InputError` for a count outside 1 … width.
+    costs one product, made of blocks of rows; it is returned in fp32 on the CPU. Raises `InputError` for a count
+    outside 1 … width.
 
     Source: Cancedda 2024, where the last of 20 bands is the "dark" one. W_U is taken as it is: a gain of the final norm
     is not folded in, as the paper's does not say it is.
@@ -44,8 +46,7 @@ def _directions(unembedding: Tensor) -> Float[Tensor, "width width"]:
     state = (unembedding._version, unembedding.data_ptr())
     known = _KNOWN.get(unembedding)
     if known is None or known[0] != state:
-        products = _products(unembedding.detach().to("cpu", torch.float64))
-        ascending = torch.linalg.eigh(products, UPLO="L").eigenvectors
+        ascending = torch.linalg.eigh(_products(unembedding.detach()), UPLO="L").eigenvectors
         known = (state, ascending.flip(-1).float())
         _KNOWN[unembedding] = known
     return known[1]
@@ -54,8 +55,10 @@ def _directions(unembedding: Tensor) -> Float[Tensor, "width width"]:
 def _products(matrix: Float[Tensor, "vocabulary width"]) -> Float[Tensor, "width width"]:
     """The lower triangle of Wᵀ W, which is all that its eigenvectors are made from: little more than half the work."""
     width = matrix.shape[1]
-    products = matrix.new_zeros(width, width)
-    for start in range(0, width, max(1, width // BLOCKS)):
-        rows = slice(start, start + max(1, width // BLOCKS))
-        products[rows, : rows.stop] = matrix[:, rows].mT @ matrix[:, : rows.stop]
+    products = torch.zeros(width, width, dtype=torch.float64)
+    for part in matrix.split(ROWS):
+        wide = part.to("cpu", torch.float64)
+        for start in range(0, width, max(1, width // BLOCKS)):
+            rows = slice(start, start + max(1, width // BLOCKS))
+            products[rows, : rows.stop] += wide[:, rows].mT @ wide[:, : rows.stop]
     return products

@@ -2,10 +2,33 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sinkscope import spectral
 from sinkscope.errors import InputError
 from sinkscope.spectral import spectral_bands
+
+
+class Widest(TorchDispatchMode):
+    """The largest float64 tensor that is made inside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_the_unembedding_is_read_in_blocks() -> None:
+    """A float64 copy would be 1.3 GB for a vocabulary of 262,144 at width 640."""
+    weight = torch.randn(5 * spectral.ROWS + 3, 8)
+    with Widest() as seen:
+        basis, _ = spectral_bands(weight, 4)
+    assert 0 < seen.numbers <= spectral.ROWS * 8
+    _, singular, _ = torch.linalg.svd(weight.double(), full_matrices=False)
+    torch.testing.assert_close((weight @ basis).norm(dim=0).double(), singular, rtol=1e-5, atol=0)
 
 
 def test_bands_are_the_right_singular_vectors_in_order():

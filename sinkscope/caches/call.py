@@ -28,7 +28,8 @@ class EvictionCall:
     per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
     pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
     `at`: the slot of each head's new key, where it is not the last. `known`: the pass's weights, where they are at
-    hand.
+    hand. `lowest`: whether all slots hold keys and one goes of each head, the oldest of the lowest score, so that the
+    scores of others need only be higher.
 
     Of a decoded token, policies that score layers `together` get one call for all of them: their samples follow each
     other in the batch, and `layer` and `module` are those of the first.
@@ -54,6 +55,7 @@ class EvictionCall:
     notes: Mapping[object, Tensor] = field(default_factory=dict)
     at: Int[Tensor, "batch kv_heads 1"] | None = None
     known: Float[Tensor, "batch kv_heads group query key"] | None = None
+    lowest: bool = False
 
     @cached_property
     def real(self) -> Bool[Tensor, "batch kv_heads key"]:
@@ -109,8 +111,18 @@ class EvictionCall:
     def weights_of(
         self, query: Float[Tensor, "batch heads n dim"], columns: Int[Tensor, " n"]
     ) -> Float[Tensor, "batch kv_heads group n key"]:
-        """The same of any queries, that stood in these columns and saw what came before them."""
-        return self._shares(self._scores(query).masked_fill(~self._visible(columns), -torch.inf), columns)
+        """The same of any queries, that stood in these columns and saw what came before them.
+
+        The last columns, that is: all but the newest keys are seen by all of them, and only those are compared.
+        """
+        scores, late = self._scores(query), min(len(columns), self.places.shape[2])
+        newest = self.places.topk(late, -1)
+        unseen = (newest.values[:, :, None] > columns[:, None])[:, :, None].expand(*scores.shape[:4], late)
+        index = newest.indices[:, :, None, None].expand_as(unseen)
+        scores.scatter_(-1, index, scores.gather(-1, index).masked_fill_(unseen, -torch.inf))
+        if not bool(self.real.all()):
+            scores.masked_fill_(~self.real[:, :, None, None], -torch.inf)
+        return self._shares(scores, columns)
 
     def row_parts(self) -> Iterator[slice]:
         """This pass's queries, so many that their weights take at most about `ELEMENTS`."""
@@ -127,8 +139,8 @@ class EvictionCall:
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape
-        packed = wide(query).reshape(batch, self.key.shape[1], self.group * n, dim)
-        scores = torch.matmul(packed, wide(self.key).mT).mul_(self.scaling)
+        packed = (wide(query) * self.scaling).reshape(batch, self.key.shape[1], self.group * n, dim)
+        scores = torch.matmul(packed, wide(self.key).mT)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         return scores.view(batch, self.key.shape[1], self.group, n, -1)

@@ -277,6 +277,7 @@ class Engine(Editor):
         elif plan.when == "always" and layer.full:
             if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
                 self.ready.append((layer, call.query.shape[1]))
+            call = replace(call, lowest=not layer.gaps and layer.pads is None)
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if several:
             layer.forget([note for note in policy.needs if note not in plan.lasting])

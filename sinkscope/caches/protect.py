@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,4 +71,7 @@ class Protect(Wrapping):
         stays = call.places >= call.total - self.recent
         for part in self.parts:
             stays = stays | among(part, call)
-        return self.policy.score(call).masked_fill(stays, float("inf"))
+        scores = self.policy.score(call)
+        if call.lowest and bool(stays.gather(-1, scores.argmin(-1, keepdim=True)).any()):
+            scores = self.policy.score(replace(call, lowest=False))  # what stays hides the lowest of the others
+        return scores.masked_fill(stays, float("inf"))

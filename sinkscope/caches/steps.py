@@ -107,4 +107,5 @@ def call_of(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, we
         notes=rows,
         at=stack.hole,
         known=stack.weights if weighs else None,
+        lowest=True,
     )

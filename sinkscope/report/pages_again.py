@@ -45,7 +45,7 @@ def _trial(path: Path, hazards: Path | None = None) -> Page:
     more = [*heads_sections(trial)]
     if hazards is not None and hazards.is_file():
         more += hazards_sections(_hazards(hazards))
-    title = f"{record['scheme']} on {short(record.get('model'))}" if "scheme" in record else ""
+    title = f"{record['scheme']} on {short(str(record.get('model', '')))}" if "scheme" in record else ""
     return trial_page(trial, title=title, more=more)
 
 

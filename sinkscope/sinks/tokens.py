@@ -82,6 +82,12 @@ class Tokens:
     chosen_by: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        places = ", ".join(map(str, self.positions[:8])) + (", …" if len(self.positions) > 8 else "")
+        heads = f"{int(self.mask.any((0, 3)).sum())} of {self.mask.shape[1] * self.mask.shape[2]} heads"
+        where = "for any text" if self.rows is None else f"in {len(self.rows)} texts"
+        return f"Tokens({self.chosen_by or 'chosen'}: positions {places or 'none'}, {heads}, {where})"
+
     @property
     def for_every_text(self) -> bool:
         """Whether it names positions that hold for any text."""

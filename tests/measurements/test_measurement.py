@@ -114,6 +114,7 @@ def test_the_summary_is_the_designs_json(measurement: Measurement) -> None:
         "hidden_norm_ratio",
         "value_norm_ratio",
         "stacks",
+        "answer",
     ]
     assert (summary["tokens"], summary["samples"], summary["epsilon"]) == (24, 3, 0.2)
     assert summary["sink_rate"]["0"] == measurement.sink_rate(0.2, 0)

@@ -15,12 +15,17 @@ from sinkscope.metrics import EPSILONS, lift, mass_on_first, sweep
 from sinkscope.probes import AttentionReceived, measure
 from sinkscope.probes.observers.incoming import IncomingAttention
 from sinkscope.probes.observers.lengths import ReceivedByLength
-from tests.families.contract import received
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 from tests.probes.conftest import build
 from tests.probes.observers.naive import HUB, close, look
 
 LENGTHS = (8, 16, 24)
+
+
+def received(weights: torch.Tensor) -> torch.Tensor:
+    """alpha of causal maps: mean weight over the T − k queries that see key k."""
+    tokens = weights.shape[-1]
+    return weights.sum(-2) / torch.arange(tokens, 0, -1)
 
 
 def alphas(samples: int = 5, layers: int = 3, heads: int = 4, tokens: int = 12) -> np.ndarray:

@@ -199,3 +199,10 @@ def test_a_group_of_heads_keeps_what_any_of_them_chooses() -> None:
 def test_a_table_names_layers_heads_and_positions() -> None:
     table = Measured().resolve(evidence({0: 0.9}, {5: 0.9})).table()
     assert table[["head", "position"]].to_numpy().tolist() == [[0, 0], [1, 5]]
+
+
+def test_a_repr_is_a_line() -> None:
+    mask = np.zeros((1, 2, 3, 12), bool)
+    mask[0, 1, 0, [0, 5]] = mask[0, 1, 1, 0] = True
+    assert repr(Tokens(mask, chosen_by="measured")) == "Tokens(measured: positions 0, 5, 2 of 6 heads, for any text)"
+    assert "positions none" in repr(Tokens(np.zeros((1, 1, 1, 4), bool)))

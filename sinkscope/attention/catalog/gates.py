@@ -34,7 +34,7 @@ def gated_head(
 @line(
     formula="y = σ(W x + b) ⊙ softmax(s) V",
     rows=ONE,
-    source="Qiu et al. 2025 (2505.06708), as their code's `gate_elementwise`",
+    source="Qiu et al. 2025 (2505.06708), as `elementwise_attn_output_gate` of their code, which has no b",
     acts="per channel of every head, on the block's input, after aggregation",
 )
 def gated_elementwise(openness: Option = 0.5) -> AttentionSpec:

@@ -46,7 +46,7 @@ def sigmoid_power(p: Option = 2.0) -> AttentionSpec:
 @line(
     formula="A = σ(s − log n + b), n visible tokens",
     rows="n / (1 + n) for zero scores",
-    source="Ramapuram et al. 2024 (2409.04431), b = −log n as they recommend; their kernels take any b",
+    source="Ramapuram et al. 2024 (2409.04431); their code adds −log of the context, one number for all queries",
 )
 def sigmoid_bias(bias: Option = 0.0) -> AttentionSpec:
     return AttentionSpec(normalizer=Sigmoid(bias=bias, minus_log_n=True))

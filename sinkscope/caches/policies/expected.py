@@ -82,19 +82,18 @@ class ExpectedAttention(Policy):
         return self.sinks + 1
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        moments = call.notes[QueryMoments(self.sinks)].double()
+        key, moments = wide(call.key), wide(call.notes[QueryMoments(self.sinks)])
         mean, count = moments[..., 0, 1:], moments[..., :1, :1].clamp(min=1)
         covariance = moments[..., 1:, 1:] / count
         if call.rotation is not None:
             ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device)
-            forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])
-            mean = (mean[:, :, None] @ forward[:, None])[:, :, 0]
-            covariance = forward.mT[:, None] @ covariance @ forward[:, None]
-        key = wide(call.key)
-        heads = (call.key.shape[1], call.group)
-        mean, covariance = (x.to(key.dtype).unflatten(1, heads) for x in (mean, covariance))
-        likely = torch.einsum("bhkd,bhgd->bhgk", key, mean) * call.scaling
-        likely += torch.einsum("bhkd,bhgde,bhke->bhgk", key, covariance, key) * (call.scaling**2 / 2)
+            forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])[:, None].to(key.dtype)
+            mean = (mean[:, :, None] @ forward)[:, :, 0]
+            covariance = forward.mT @ covariance @ forward
+        mean, covariance = (x.unflatten(1, (key.shape[1], call.group)) for x in (mean, covariance))
+        # k·μ s + kᵀΣk s²/2 = k·(Σk s²/2 + μ s), a product of matrices for each query head
+        turned = key[:, :, None] @ (covariance * (call.scaling**2 / 2)) + mean[:, :, :, None] * call.scaling
+        likely = (turned * key[:, :, None]).sum(-1)
         others = call.real & (call.positions >= self.sinks)
         share = likely.masked_fill(~others[:, :, None], -torch.inf).softmax(-1).mean(2)
         return (share * wide(call.value).norm(dim=-1)).masked_fill(~others, torch.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall, wide
@@ -42,15 +42,24 @@ class KeyNorm(Policy):
 class KeyDiff(Policy):
     """Keys unlike the others: score = −cos(k, mean of k/‖k‖ over all stored keys). Source: Park et al. 2025."""
 
+    together = True
+
     @property
     def needs(self) -> tuple[Note, ...]:
         return (KeyLengths(),)
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        key, length = wide(call.key), call.notes[KeyLengths()].clamp(min=1e-12)
-        # Rows times matrices: of a matrix and one column, a CPU takes ten times as long.
-        anchor = (call.real / length)[:, :, None] @ key  # the sum of k/‖k‖, of which the direction counts
-        return -(anchor @ key.mT)[:, :, 0] / (length * torch.linalg.vector_norm(anchor, dim=-1).clamp(min=1e-8))
+        length = call.notes[KeyLengths()].clamp(min=1e-12)
+        share, found = (call.real / length)[:, :, None], torch.empty_like(length)
+        at_once = len(length) if call.key.dtype == length.dtype else 1  # no fp32 copy of the keys of all layers
+        for rows in torch.arange(len(length)).split(at_once):
+            rows = slice(int(rows[0]), int(rows[-1]) + 1)
+            key = wide(call.key[rows])
+            # Rows times matrices: of a matrix and one column, a CPU takes ten times as long.
+            anchor = share[rows] @ key  # the sum of k/‖k‖, of which the direction counts
+            norm = torch.linalg.vector_norm(anchor, dim=-1).clamp(min=1e-8)
+            torch.div(-(anchor @ key.mT)[:, :, 0], length[rows] * norm, out=found[rows])
+        return found
 
 
 @dataclass(frozen=True)
@@ -65,27 +74,37 @@ class LagKV(Policy):
 
     sinks: int = 4
     lag: int = 128
+    together = True
 
     def __post_init__(self) -> None:
         counted("LagKV", "sinks", self.sinks)
         counted("LagKV", "lag", self.lag, least=2)
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        """Heads that hold equally many keys are scored at once."""
+        """Heads that hold equally many keys are scored at once; where only the lowest counts, the first part alone.
+
+        There its own lowest has score 0, as those of other parts, and is the oldest of them.
+        """
+        if call.lowest and call.places.shape[2] >= self.sinks + 2 * self.lag:
+            return self._of_first(call)
         count = call.real.sum(-1)
         order = call.places.masked_fill(~call.real, -1).argsort(-1)
         found = torch.zeros(order.shape, device=order.device)
         for size in count.unique().tolist():
             rows = (count == size).nonzero(as_tuple=True)
             at = order[rows][:, order.shape[2] - size :]
-            first = (rows[0] * count.shape[1] + rows[1])[:, None] * order.shape[2]
-            # Whole rows by their number: a gather, channel by channel, takes six times as long.
-            flat = (first + at).flatten()
-            key, value = (
-                wide(x.flatten(0, 2).index_select(0, flat)).view(*at.shape, -1) for x in (call.key, call.value)
-            )
-            found[rows] = found[rows].scatter(1, at, self._of_rows(key, value))
+            heads = rows[0] * count.shape[1] + rows[1]
+            found[rows] = found[rows].scatter(1, at, self._of_rows(*_rows_of(call, heads, at)))
         return found
+
+    def _of_first(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        """Scores of the first part, by the part after it; 1 elsewhere."""
+        at = call.places.flatten(0, 1).topk(self.sinks + 2 * self.lag, largest=False).indices[:, self.sinks :]
+        key, value = _rows_of(call, torch.arange(len(at), device=at.device), at)
+        both = sum(_spread(x.unflatten(1, (2, self.lag))) for x in (key, value))[:, 0]  # type: ignore[index]
+        score = torch.ones(len(at), call.places.shape[2], device=at.device)
+        score.scatter_(1, at[:, : self.lag], both.argsort(-1).argsort(-1) / self.lag)
+        return score.view(call.places.shape)
 
     def _of_rows(self, key: Float[Tensor, "n key dim"], value: Float[Tensor, "n key value_dim"]) -> Tensor:
         """Of rows of keys in the order of their places, (n, key)."""
@@ -100,6 +119,14 @@ class LagKV(Policy):
         both = torch.stack([_spread(x[:, cut].unflatten(1, (parts, self.lag))) for x in (key, value)]).sum(0)
         score[:, self.sinks : cut.stop - self.lag] = (both.argsort(-1).argsort(-1) / self.lag).flatten(1)
         return score
+
+
+def _rows_of(call: EvictionCall, heads: Tensor, at: Int[Tensor, "n slots"]) -> tuple[Tensor, Tensor]:
+    """Keys and values in these slots of some heads, counted through the batch."""
+    # Whole rows by their number: a gather, channel by channel, takes six times as long.
+    flat = (heads[:, None] * call.places.shape[2] + at).flatten()
+    key, value = (wide(x.flatten(0, 2).index_select(0, flat)).view(*at.shape, -1) for x in (call.key, call.value))
+    return key, value
 
 
 def _spread(x: Float[Tensor, "n part lag dim"]) -> Float[Tensor, "n part_but_last lag"]:

@@ -52,10 +52,10 @@ class Policy(ABC):
 
     @property
     def together(self) -> bool:
-        """Whether a decoded token's scores come of `places`, `of_new`, `weights()`, `budget` and notes of keys alone.
+        """Whether a decoded token's scores come of what a call has of all layers at once: no `module`, no note of rows.
 
-        Layers that store alike are then scored in one call, which costs a fraction. Not for scores that read whole
-        keys or values: those of all layers at once take much memory.
+        Layers that store alike are then scored in one call, which costs a fraction. Their keys and values are those of
+        all layers, of which no copy is to be made.
         """
         return False
 

@@ -158,6 +158,10 @@ def attached_attention(
         first = total - key.shape[2]
     else:  # in a graph the room behind the tokens stays: the mask hides it
         first = (total - key.shape[2]).clamp(min=0)
+    if query.dtype != value.dtype and torch.is_autocast_enabled(query.device.type):
+        # Angles in fp32 leave rotated queries and keys in fp32 beside short values. SDPA casts all; our paths do not.
+        short = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(short), key.to(short), value.to(short)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     visibility = visibility_of(
         attention_mask,

@@ -74,23 +74,20 @@ class ReceivedByLength(Observer):
             return {}
         long_enough = found.queries.sum(-1, keepdim=True) >= torch.tensor(self.lengths)
         counts = found.sums["seen"].where(long_enough[:, None], 0)
-        behind = found.sums["behind"].where(counts > 0, 0)
+        after = (torch.tensor(self.lengths) - self.position).clamp(min=0).to(counts).where(counts > 0, 0)  # T' − k
         return {
             "attention_received_by_length": Array(divide(sums, counts), None, ("length",)),
-            "visible_share_by_length": Array(divide(counts, behind), None, ("length",), per_head=False),
+            "visible_share_by_length": Array(divide(counts, after), None, ("length",), per_head=False),
         }
 
     def _queries(
         self, call: AttentionCall, columns: Tensor, present: Tensor, samples: slice, rows: slice
     ) -> Iterable[Piece]:
-        """How many of these queries see the position, and how many are not before it."""
-        seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device)
-        behind = (_real_positions(call)[samples, None, rows, None] >= self.position) & present[samples, None, None, :]
-        seen = seen & present[samples, None, None, :]
+        """How many of these queries see the position."""
+        seen = call.mask.visible(samples, rows, columns[samples]).to(columns.device) & present[samples, None, None, :]
         if call.real is not None:
-            seen, behind = (queries & call.real[samples, None, rows, None] for queries in (seen, behind))
+            seen = seen & call.real[samples, None, rows, None]
         yield self._sums(call, "seen", seen[..., 0].float(), samples, rows)
-        yield self._sums(call, "behind", behind[..., 0].float(), samples, rows)
 
     def _sums(
         self, call: AttentionCall, name: str, weights: Float[Tensor, "batch heads query"], samples: slice, rows: slice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sinkscope.caches import POLICIES, EvictingCache, EvictionCall, Policy, Protect, evicting
 from sinkscope.caches.layers.stack import Stack
 from sinkscope.caches.notes import Note
-from sinkscope.caches.policies import H2O, VATP, FastV, KeyNorm, Streaming
+from sinkscope.caches.policies import H2O, VATP, FastV, KeyDiff, KeyNorm, LagKV, Streaming
 from sinkscope.errors import InputError
 from sinkscope.hooks import Editor, editing
 from sinkscope.probes import observe
@@ -34,6 +34,8 @@ LOOPS: dict[str, tuple[Policy, reference.Score]] = {
     "h2o": (H2O(), naive_scores.h2o(BUDGET // 2)),
     "observed": (POLICIES["observed"](), naive_scores.observed),
     "vatp": (VATP(2, 0.25), naive_scores.vatp(2, BUDGET // 4)),
+    "keydiff": (KeyDiff(), naive_scores.keydiff),
+    "lagkv": (LagKV(2, 4), naive_scores.lagkv(2, 4)),
 }
 MORE: dict[str, Policy] = {
     "skipping": KeyNorm(skipped_layers=1),
@@ -41,12 +43,13 @@ MORE: dict[str, Policy] = {
     "tokens": Protect(H2O(), TokenIds(*IMAGE[:2]), 2),
     "online": Protect(KeyNorm(), Online(0.3), 2),
     "first": Protect(POLICIES["tova"](), First(2), 2),
+    "lagkv, its first part protected": Protect(LagKV(0, 3), First(4), 2),
 }
 
 
 @dataclass(frozen=True)
 class Alone(Policy):
-    """The same policy, a layer at a time."""
+    """The same policy, a layer at a time, which scores all keys."""
 
     policy: Policy
 
@@ -63,7 +66,7 @@ class Alone(Policy):
         return self.policy.skipped
 
     def score(self, call: EvictionCall) -> Tensor:
-        return self.policy.score(call)
+        return self.policy.score(replace(call, lowest=False))
 
 
 def built(name: str = "llama", host: Any = "sdpa") -> PreTrainedModel:

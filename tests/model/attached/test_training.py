@@ -36,6 +36,20 @@ def test_only_the_operation_learns(name: str) -> None:
     assert set(everything) > set(learning)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_neox", "gemma3_text"])
+@pytest.mark.parametrize("operation", ["sink_logit", "gated_elementwise", "sigmoid"])
+def test_bf16_autocast_without_a_cache(name: str, operation: str) -> None:
+    """As `Trainer(bf16=True)` runs it: rotated queries and keys come in fp32, values in bf16."""
+    model = host(name).train()
+    ss.attach(model, operation, seed=0)
+    whole = model(**inputs(name), use_cache=False)[0].detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        short = model(**inputs(name), use_cache=False)[0].float()
+    assert float((short - whole).detach().abs().mean()) < 0.03 * float(whole.abs().mean())
+    short.square().mean().backward()
+    assert all(bool(p.grad.any()) for path, p in model.named_parameters() if ".operation." in path)
+
+
 def test_lab_models_have_operations_too_and_some_learn_nothing() -> None:
     lab = LabForCausalLM(LabConfig(hidden_size=16, num_hidden_layers=2, attention="sink_logit"))
     assert len(ss.trainable_only(lab, "operation")) == 2
