@@ -9,6 +9,8 @@ from sinkscope.report.page import Page, Section
 from sinkscope.report.provenance import joined
 from sinkscope.trials import explained
 
+CHAT = " in the chat format"
+
 
 def check_page(card: Card) -> Page:
     """The answers first, then a table for each section, and what the words mean."""
@@ -30,22 +32,27 @@ def check_page(card: Card) -> Page:
 def _said(part: Part) -> str:
     if part.first.missing:
         return f"Not run: {part.first.missing}."
-    names = list(part.found)
+    names = [name.removesuffix(CHAT) if part.name == "bos" else name for name in part.found]  # which reads plain texts
     return f"On {names[0]}." if len(names) == 1 else f"Numbers are of {names[0]}; words hold on {' and '.join(names)}."
 
 
 def _table(part: Part) -> pd.DataFrame | None:
+    """The rows under their readers' names; columns that say nothing are left out."""
     if not part.rows:
         return None
+    units = {row.unit for row in part.rows if row.number is not None}
+    one = units.pop() if len(units) == 1 else ""
+    number = f"{one} (95 %)" if one and not one.startswith("%") else "number (95 %)"
     rows = [
         {
-            "finding": row.finding,
-            "number (95 %)": row.shown(),
-            "texts": row.n or None,
+            "": row.finding,
+            number: row.shown(unit=not one),
+            "n": row.n or None,
             "word": row.word,
-            "KiB a text, of 16 bit": held(row),
-            "what to do, or why": "; ".join(filter(None, (row.advice, row.why))),
+            "KiB, of 16 bit": held(row),
+            "note": "; ".join(filter(None, (row.advice, row.why))),
         }
         for row in part.rows
     ]
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    return frame[[name for name in frame if any(bool(value) for value in frame[name])]]
