@@ -51,6 +51,19 @@ class Part:
         others = {row.key: row for row in self.found[names[1]].rows}
         return tuple(both(row, others.get(row.key), names) for row in self.first.rows)
 
+    @property
+    def answer(self) -> str:
+        """The first set's sentences, and what does not hold on the second."""
+        names = list(self.found)
+        if len(names) < 2 or not self.first.answer:
+            return self.first.answer
+        others = {row.key: row for row in self.found[names[1]].rows}
+        differ = [row for row in self.first.rows if row.key in others and others[row.key].word != row.word]
+        if not differ:
+            return f"{self.first.answer} All words hold on {names[1]} too."
+        said = ", ".join(f"{row.finding} {others[row.key].word}" for row in differ)
+        return f"{self.first.answer} Other words on {names[1]}: {said}."
+
     def to_json(self) -> dict[str, Any]:
         """As JSON-able data."""
         on = {name: found.to_json() for name, found in self.found.items()}
@@ -98,8 +111,8 @@ class Card:
         head = f"{self.record['model']}{weights}: {texts}; {self.record['seconds']:.0f} s."
         lines = textwrap.wrap(head, WIDTH)
         for part in self.parts:
-            if part.first.answer:
-                lines += textwrap.wrap(f"{part.title}: {part.first.answer}", WIDTH, subsequent_indent="  ")
+            if part.answer:
+                lines += textwrap.wrap(f"{part.title}: {part.answer}", WIDTH, subsequent_indent="  ")
         missing = [f"{part.title.lower()} ({part.first.missing})" for part in self.parts if part.first.missing]
         if missing:
             lines += textwrap.wrap(f"Not run: {'; '.join(missing)}.", WIDTH, subsequent_indent="  ")
@@ -239,7 +252,7 @@ class Card:
         """The sentences of the card, one a section."""
         texts = "; ".join(each["says"] for each in self.record["texts"])
         said = [f"{self.record['model']}: {texts}."]
-        said += [f"{part.title}: {part.first.answer}" for part in self.parts if part.first.answer]
+        said += [f"{part.title}: {part.answer}" for part in self.parts if part.answer]
         return [*said, *(f"{part.title}: not run, {part.first.missing}." for part in self.parts if part.first.missing)]
 
 

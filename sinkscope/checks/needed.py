@@ -12,7 +12,7 @@ OTHERS = "trim-others"
 SAID = {
     "hide-sink": "hiding the sink",
     "mute-sink": "muting its value",
-    "trim-sink": "a tenth of the mass off it",
+    "trim-sink": "mass trimmed off it",
     OTHERS: "the same mass off others",
 }
 
