@@ -14,7 +14,7 @@ types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replicati
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-real test-all test-oldest lint pages docs kernels bench clean
+.PHONY: help demo test test-slow test-real test-all test-oldest lint pages atlas docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ lint: .venv/dev.stamp ## style and types
 
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done
+
+atlas: .venv/dev.stamp ## write the table of models, docs/atlas.md, from results/models
+	$(venv)/python -m tools.pages.atlas
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
 	$(venv)/python -m tools.site

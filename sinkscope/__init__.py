@@ -25,6 +25,7 @@ _ROOMS = (
     "data",
     "quantization",
     "trials",
+    "checks",
     "training",
     "survey",
     "experiments",
@@ -36,6 +37,7 @@ _HOME = {
     "observe": "sinkscope.probes",
     "Measurement": "sinkscope.measurements",
     "compare": "sinkscope.measuring",
+    "check": "sinkscope.checks",
     "find_tokens": "sinkscope.measuring.evidence",
     "AttentionReceived": "sinkscope.probes",
     "EntriesReceived": "sinkscope.probes",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
     from sinkscope import calibration as calibration
+    from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
+    from sinkscope.checks import check as check
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task

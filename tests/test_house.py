@@ -35,7 +35,7 @@ LEVELS = (
     {"measuring"},
     {"quantization", "calibration"},
     {"trials"},
-    {"evaluate"},
+    {"checks", "evaluate"},
     {"training"},
     {"survey"},
     {"experiments"},

@@ -14,6 +14,7 @@ import typer
 from sinkscope.cli import (
     cache,
     calibrate,
+    check,
     demo,
     generate,
     intervene,
@@ -61,6 +62,7 @@ def _sinkscope(
 
 
 app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
+app.command("check", cls=check.ListingSections, epilog="Example: sinkscope check model.gguf --plan")(check.check)
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
 )

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.app import _command
-from sinkscope.cli.live.planned import deciding
 from sinkscope.cli.trials import watching
-from sinkscope.experiments import QUESTIONS
 from sinkscope.live import pulse
 
 LONG = ("measure", "cache", "quantize", "intervene", "calibrate", "train", "survey", "demo")
@@ -55,16 +53,6 @@ def test_more_controls_take_longer(sinkscope, model, text):
         for count in (1, 5)
     )
     assert few < many
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_seeds_that_can_decide_nothing_are_named(name: str):
-    question = QUESTIONS[name]
-    counted = [each.first_seed("nano") + getattr(each.claim.rule, "seeds", 1) for each in question.assertions]
-    if not counted:
-        return
-    assert ("can never decide" in deciding(question, "nano", 2)) == (min(counted) > 2)
-    assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in deciding(question, "nano")
 
 
 def test_a_pipe_gets_lines_before_the_first_reading_and_after_it(capsys, monkeypatch):

@@ -15,10 +15,10 @@ from sinkscope.files import check_writable
 if TYPE_CHECKING:
     from typer import Context
 
-Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate"]
+Kind = Literal["measure", "intervene", "survey", "cache", "compare", "quantize", "calibrate", "check"]
 
 INDIFFERENT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only", "save"}
-INDIFFERENT |= {"config", "full"}
+INDIFFERENT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain", "submit"}
 """Options that change no number."""
 NAMED = {"kind", "what", "scheme", "method"}  # options that the folder's name spells out
 STATIC = ("figure.svg", "figure.pdf", "figure.png")
@@ -39,6 +39,7 @@ FILES: Mapping[Kind, tuple[str, ...]] = {
         *("spared.json", "spared.safetensors"),  # their names before
     ),
     "calibrate": (*TRIAL, "choice.nc", "choice.json"),
+    "check": ("card.json", "table.csv", "figure.html"),
 }
 """What each command may leave in its folder."""
 
@@ -54,6 +55,7 @@ MARKS: Mapping[str, Kind] = {
     "study.nc": "quantize",
     "hazards.json": "quantize",
     "choice.json": "calibrate",
+    "card.json": "check",
 }
 """The files by which a folder is known to be a command's."""
 

@@ -1,0 +1,18 @@
+"""What can be decided by the seeds that are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from sinkscope.cli.live.planned import deciding
+from sinkscope_replication.questions import QUESTIONS
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_seeds_that_can_decide_nothing_are_named(name: str):
+    question = QUESTIONS[name]
+    counted = [each.first_seed("nano") + getattr(each.claim.rule, "seeds", 1) for each in question.assertions]
+    if not counted:
+        return
+    assert ("can never decide" in deciding(question, "nano", 2)) == (min(counted) > 2)
+    assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in deciding(question, "nano")

@@ -1,0 +1,112 @@
+"""Is my int8 recipe safe: ranges by token as servers have them, then by tensor and static as NPUs have them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sinkscope.checks.grid import on_four_bits
+from sinkscope.checks.row import ADVISED, Found, Row
+from sinkscope.checks.section import Progress, Section
+from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.errors import InputError
+from sinkscope.quantization import hazards
+from sinkscope.trials import Trial, scheme_trial
+
+RANGES = ("token", "tensor", "static")
+PROTECT = "measured+outliers"
+ALONE = 16  # bits of weights that stay as they are
+STATIC = "static range (NPU, ONNX, TensorRT)"
+WORST = 2  # sites that are named
+
+
+def applies(subject: Subject) -> str:
+    """Empty for a causal decoder."""
+    return subject.decodes()
+
+
+def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+    """What rounding to 8 bits costs with each kind of range, and what protecting tokens gives back."""
+    alone = on_four_bits(subject.model) > 0.9
+    rows: list[Row] = []
+    said: list[str] = []
+    for number, ranges in enumerate(RANGES):
+        scheme = f"w{ALONE if alone else 8}a8-{ranges}"
+        shown = f"a8-{ranges}" if alone else scheme
+
+        def watch(done: int, total: int, found: str, number: int = number) -> None:
+            if progress is not None:
+                progress(number * total + done, len(RANGES) * total, found)
+
+        try:
+            trial = scheme_trial(
+                subject.model,
+                texts.ids,
+                scheme,
+                PROTECT,
+                subject.controls,
+                calibrate_on=texts.choosing,
+                batch_size=subject.batch_size,
+                seed=subject.seed,
+                progress=watch,
+            )
+        except InputError as error:
+            said.append(f"{shown}: {error}")
+            continue
+        own = _rows(trial, scheme, shown)
+        rows += own
+        where = f"under a {STATIC} " if number == 1 else ""
+        said.append(f"{where}{shown} {own[0].word}{_rescued(own)}")
+    what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
+    return Found(
+        f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), {"activations_alone": alone}
+    )
+
+
+def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:
+    found = []
+    tokens = trial.record["arms"].get(PROTECT, {}).get("tokens_per_text")
+    for arm in [arm for arm in (scheme, PROTECT) if arm in trial.arms]:
+        grade = trial.grade(arm)
+        why = grade.why
+        finding = shown
+        advice = f"{shown} is safe" if grade.word in ADVISED and arm == scheme else ""
+        if arm == PROTECT:
+            back = trial.recovered(arm, of=scheme)
+            finding = f"{shown}, {tokens:.1f} tokens kept" if tokens is not None else f"{shown}, tokens kept"
+            if np.isfinite(back.value):
+                why = f"gives back {100 * back.value:.0f} % ({100 * back.low:.0f} to {100 * back.high:.0f})"
+            if trial.controls(arm) and trial.difference(arm).high >= 0:
+                why = "; ".join(filter(None, (why, "no more than random tokens")))
+            if grade.word in ADVISED and trial.word(scheme) not in ADVISED:
+                advice = f"{shown} with sinks and outliers in full precision"
+        found.append(
+            Row(
+                f"{shown}{'-protected' if arm == PROTECT else ''}",
+                finding,
+                trial.cost(arm),
+                "KL a token",
+                trial.texts,
+                grade.word,
+                why,
+                advice,
+                values=tuple(trial.values(arm).tolist()),
+            )
+        )
+    return found
+
+
+def _rescued(rows: list[Row]) -> str:
+    """What protecting does, where rounding everything is not free."""
+    if len(rows) < 2 or rows[0].word == "free":
+        return ""
+    return f" ({rows[1].word} with sinks and outliers kept)"
+
+
+def _worst(subject: Subject, texts: TextSet) -> str:
+    """The linear maps whose inputs reach furthest beyond the median."""
+    found = hazards(subject.model, texts.choosing).worst(WORST)
+    sites = ", ".join(f"block {row.block} {row.site} (× {row.max_median:.0f})" for row in found.itertuples())
+    return f"Largest ranges over their medians: {sites}."
+
+
+SECTION = Section("int8", "int8", "full", applies, 18.0, run_section)

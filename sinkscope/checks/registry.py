@@ -1,0 +1,39 @@
+"""The sections of the report card, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sinkscope.checks import bos, cache_bits, evicting, int8, needed, sink, streaming
+from sinkscope.checks.section import Section
+from sinkscope.errors import InputError, unknown
+
+SECTIONS: dict[str, Section] = {
+    one.name: one
+    for one in (
+        sink.SECTION,
+        bos.SECTION,
+        cache_bits.SECTION,
+        needed.SECTION,
+        streaming.SECTION,
+        evicting.SECTION,
+        int8.SECTION,
+    )
+}
+
+
+def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Section, ...]:
+    """The sections that are run: those of the tier, those of `only` whatever their tier, without those of `skip`.
+
+    Raises `InputError` for an unknown name, for a name in both, and where nothing is left.
+    """
+    for name in (*only, *skip):
+        if name not in SECTIONS:
+            raise unknown("section", name, SECTIONS)
+    if twice := set(only) & set(skip):
+        raise InputError(f"{min(twice)} is both in --only and in --skip")
+    tier = [name for name, one in SECTIONS.items() if full or one.tier == "default"]
+    names = [name for name in SECTIONS if name in (only or tier) and name not in skip]
+    if not names:
+        raise InputError("no section is left to run")
+    return tuple(SECTIONS[name] for name in names)

@@ -1,0 +1,88 @@
+"""Files of the atlas: what is written validates, what was changed does not, and those that are there do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkscope.checks import Card, Found, Part, Row
+from sinkscope.checks.atlas import read, submission, table, validate, write_submission
+from sinkscope.errors import InputError
+from sinkscope.statistics import Interval
+
+MODELS = Path(__file__).parents[2] / "results" / "models"
+SHA = "0" * 64
+
+
+@pytest.fixture
+def card() -> Card:
+    rate = Row("rate", "position 0 (<bos>)", Interval(77.0, 74.0, 79.0), "% of heads", 24, values=(77.0,) * 24)
+    bits = Row("kv4", "4 bits", Interval(0.01, 0.009, 0.011), "KL a token", 24, "small", bytes=100.0, of_16=0.3)
+    parts = (
+        Part("sink", "Sink", {"prose": Found("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
+        Part("cache", "Cache bits", {"prose": Found("4 bits small.", (bits,))}, 2.0),
+    )
+    record: dict[str, Any] = {"model": "some/model", "model_sha256": SHA, "weights": "weights in bfloat16"}
+    record |= {"parameters": 135_000_000, "dtype": "bfloat16", "seconds": 3.0, "controls": 1, "seed": 0}
+    record |= {"texts": [{"name": "prose", "says": "24 texts", "n": 24, "sha256": SHA}], "versions": {"torch": "2"}}
+    return Card(record, parts)
+
+
+def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -> None:
+    path = write_submission(card, tmp_path, "abc")
+    assert path.name == "some-model.json"
+    [found] = read(tmp_path)
+    assert found["revision"] == "abc"
+    assert "<bos>" not in path.read_text()
+    assert "Yes." not in path.read_text()
+    [row] = table([found]).to_dict(orient="records")
+    assert row["heads with a sink, %"] == "77 (74 to 79)"
+    assert row["block of the jump"] == 11
+    assert row["bits the cache bears"] == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("schema",), 7, "expected a card of schema 1"),
+        (("texts", 0, "sha256"), "abc", "need a sha256"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), 170.0, "out of bounds"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), 70.0, "not within its interval"),
+        (("sections", "sink", "on", "prose", "rows", 0, "n"), 1, "at least 4 texts"),
+        (("sections", "cache", "on", "prose", "rows", 0, "word"), "great", "no word of trials"),
+        (("sections", "cache", "on", "prose", "rows", 0, "values"), [1.0], "left out of the atlas"),
+    ],
+)
+def test_what_was_changed_is_refused_in_one_line(card: Card, place: tuple[Any, ...], value: Any, said: str) -> None:
+    data = copy.deepcopy(submission(card))
+    validate(data, "a.json")
+    inner: Any = data
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    with pytest.raises(InputError, match=said):
+        validate(data, "a.json")
+
+
+def test_a_field_that_is_missing_is_named(card: Card) -> None:
+    data = submission(card)
+    del data["versions"]
+    with pytest.raises(InputError, match="it lacks versions"):
+        validate(data, "a.json")
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(InputError, match=r"cannot read .*a\.json"):
+        read(tmp_path)
+
+
+def test_every_file_of_the_atlas_validates() -> None:
+    found = read(MODELS)
+    assert {data["model"] for data in found} >= {"nano"}
+    assert len(table(found)) == len(found) == len(list(MODELS.glob("*.json")))
+    assert all(json.dumps(data, allow_nan=False) for data in found)

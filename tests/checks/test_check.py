@@ -1,0 +1,207 @@
+"""The report card on models whose sink, BOS and cache are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+
+from sinkscope.checks import SECTIONS, Card, check, chosen
+from sinkscope.checks.bos import SECTION as BOS
+from sinkscope.checks.grid import on_four_bits
+from sinkscope.checks.subject import begins_with
+from sinkscope.errors import InputError
+from sinkscope.model import load, load_tokenizer
+
+TEXTS = 6
+
+
+@pytest.fixture(scope="module")
+def nano() -> tuple[Any, Any]:
+    """nano, which was trained with a BOS, and its tokenizer. Shared: leave both as they are."""
+    return load("nano"), load_tokenizer("nano")
+
+
+@pytest.fixture(scope="module")
+def card(nano: tuple[Any, Any]) -> Card:
+    return check(*nano, name="nano", count=TEXTS)
+
+
+def rows(card: Card, section: str) -> dict[str, Any]:
+    return {row.key: row for row in card.part(section).rows}
+
+
+def twice(tokenizer: Any) -> Any:
+    """The tokenizer, made to put two BOS before every text."""
+    made = load_tokenizer("nano")
+    bos = (tokenizer.bos_token, tokenizer.bos_token_id)
+    made.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos[0]} {bos[0]} $A", special_tokens=[bos])
+    return made
+
+
+def test_the_sink_of_nano_is_its_bos(card: Card) -> None:
+    found = card.part("sink").first
+    assert found.facts["position"] == 0
+    assert found.facts["layers"] == [3]
+    rate = rows(card, "sink")["rate"]
+    assert rate.number.low > 5
+    assert "<bos>" in rate.finding
+
+
+def test_a_missing_bos_and_another_token_cost_and_two_are_priced(card: Card) -> None:
+    found = rows(card, "bos")
+    assert card.part("bos").first.facts["tokenizer_adds"] == 1
+    assert found["no-BOS"].number.low > 0
+    assert found["another-token"].number.low > 0
+    assert abs(found["two-BOS"].number.value) < found["no-BOS"].number.value
+    assert "one-BOS" not in found
+    assert not card.raises("bos-twice")
+
+
+def test_a_bos_in_front_is_read_as_in_the_text(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano
+    card = check(model, tokenizer, count=4, only=["bos"])
+    from sinkscope.checks.subject import subject
+
+    plain = subject("nano", model, tokenizer, count=4).sets[0].plain
+    losses = []
+    for front in (1, 0):
+        ids = torch.cat([torch.full((4, front), tokenizer.bos_token_id), plain], 1)
+        with torch.no_grad():
+            logs = model(ids).logits[:, front:-1].double().log_softmax(-1)
+        losses.append(-logs.gather(-1, plain[:, 1:, None])[..., 0].mean(1))
+    expected = (losses[1] - losses[0]).tolist()
+    assert rows(card, "bos")["no-BOS"].values == pytest.approx(expected, abs=1e-5)
+
+
+def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano
+    double = twice(tokenizer)
+    assert begins_with(double) == 2
+    card = check(model, double, count=4, only=["bos"])
+    assert card.raises("bos-twice")
+    assert card.part("bos").first.facts["tokenizer_adds"] == 2
+    assert {"no-BOS", "one-BOS"} <= rows(card, "bos").keys()
+
+
+def test_a_template_that_writes_a_bos_is_found_beside_a_tokenizer_that_adds_one(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano[0], load_tokenizer("nano")
+    tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    card = check(model, tokenizer, count=4, only=["bos"])
+    assert card.raises("bos-twice-chat")
+    assert not card.raises("bos-twice")
+    assert "chat format" in card.record["texts"][0]["name"]
+
+
+def test_fewer_bits_cost_more_and_hold_less(card: Card) -> None:
+    found = rows(card, "cache")
+    costs = [found[f"kv{bits}"].number.value for bits in (8, 4, 2)]
+    held = [found[f"kv{bits}"].of_16 for bits in (8, 4, 2)]
+    assert costs == sorted(costs)
+    assert held == sorted(held, reverse=True)
+    assert 0.5 < held[0] < 0.7
+    assert found["kv8"].word == "free"
+    assert found["kv2-protected"].bytes > found["kv2"].bytes
+
+
+def test_only_what_is_free_or_small_is_advised(card: Card) -> None:
+    for part in card.parts:
+        for row in part.rows:
+            if row.advice and part.name == "cache":
+                assert row.word in ("free", "small")
+
+
+def test_what_does_not_apply_says_so_and_the_rest_runs() -> None:
+    card = check("nano-encoder", count=4)
+    assert card.part("sink").first.rows
+    assert "no causal decoder" in card.part("bos").first.missing
+    assert "no causal decoder" in card.part("cache").first.missing
+
+
+def test_a_model_without_tokenizer_reads_random_tokens(nano: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise InputError("none")
+
+    monkeypatch.setattr("sinkscope.checks.running.load_tokenizer", none)
+    card = check(nano[0], count=4, only=["sink", "bos"])
+    assert "random tokens" in card.record["texts"][0]["says"]
+    assert card.part("bos").first.missing == "the model has no tokenizer"
+    assert card.part("sink").first.rows
+
+
+def test_a_card_in_json_is_the_same_card_and_holds_no_text(card: Card, tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps(card.to_json(), allow_nan=False))
+    again = Card.load(path)
+    assert again.lines() == card.lines()
+    assert again.table().equals(card.table())
+
+
+def test_a_card_fits_a_screen(card: Card) -> None:
+    lines = card.lines()
+    assert len(lines) + len(card.cells()[1]) + 3 <= 30
+    assert max(map(len, lines)) <= 120
+
+
+def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) -> None:
+    same = card.against(card)
+    assert (same["difference"] == 0).all()
+    assert len(same) > 5
+    other = check(*nano, count=TEXTS, seed=1, only=["sink"])
+    with pytest.raises(InputError, match=r"made on other texts .*hashes differ"):
+        card.against(other)
+
+
+def test_a_finished_section_is_reused(nano: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = check(*nano, count=4, only=["bos"], out=tmp_path)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the section ran again")
+
+    monkeypatch.setitem(SECTIONS, "bos", replace(BOS, run=fail))
+    again = check(*nano, count=4, only=["bos"], out=tmp_path)
+    assert again.part("bos").rows == first.part("bos").rows
+    with pytest.raises(AssertionError, match="ran again"):
+        check(*nano, count=4, only=["bos"], out=tmp_path, controls=2)
+
+
+def test_flags_are_words_of_rows_or_names(card: Card) -> None:
+    assert card.raises("kv8:free")
+    assert not card.raises("kv8:breaks")
+    for wrong in ("bos-thrice", "kv8:bad"):
+        with pytest.raises(InputError, match="unknown"):
+            card.raises(wrong)
+
+
+def test_sections_are_chosen_by_tier_and_by_name() -> None:
+    assert [one.name for one in chosen()] == ["sink", "bos", "cache"]
+    assert [one.name for one in chosen(full=True)] == list(SECTIONS)
+    assert [one.name for one in chosen(only=["int8"])] == ["int8"]
+    assert [one.name for one in chosen(skip=["bos"])] == ["sink", "cache"]
+    with pytest.raises(InputError, match="did you mean 'cache'"):
+        chosen(only=["cach"])
+    with pytest.raises(InputError, match="both in"):
+        chosen(only=["bos"], skip=["bos"])
+
+
+def test_own_texts_that_are_too_short_are_refused(nano: tuple[Any, Any]) -> None:
+    with pytest.raises(InputError, match=r"the longest text has \d+ tokens, and 128 are asked for"):
+        check(*nano, ["too short"])
+
+
+def test_weights_on_a_four_bit_grid_are_told_from_others() -> None:
+    model = load("nano")
+    assert on_four_bits(model) == 0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2 and parameter.shape[1] % 32 == 0:
+                blocks = parameter.view(-1, 32)
+                low, high = blocks.amin(1, keepdim=True), blocks.amax(1, keepdim=True)
+                step = (high - low).clamp(min=1e-9) / 15
+                blocks.copy_(((blocks - low) / step).round() * step + low)
+    assert on_four_bits(model) > 0.9

@@ -1,0 +1,51 @@
+"""Sections of --full, on models of this package."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sinkscope.caches import StreamingCache
+from sinkscope.checks import Found, Part, Row, check
+from sinkscope.checks.streaming import _arm
+from sinkscope.model import load, load_tokenizer
+from sinkscope.statistics import Interval
+from sinkscope.trials import OnePass, cached, run, stream_nll
+
+
+def test_a_stream_read_in_chunks_is_a_stream_read_token_by_token() -> None:
+    model = load("nano")
+    ids = torch.randint(3, 2000, (2, 96), generator=torch.Generator().manual_seed(0))
+    trial = run(model, ids, [_arm(1, 24, "full")], reading=OnePass(from_token=24), controls=0)
+    one_by_one = stream_nll(model, ids, cached("stream", lambda model: StreamingCache(model, 1, 23)), context=1)
+    expected = one_by_one[:, 24:].mean(1)  # of tokens 25 on, which places 24 on predict
+    assert torch.allclose(torch.tensor(trial.values("1 first token kept", "nats")), expected, atol=1e-4)
+
+
+@pytest.mark.long
+def test_every_section_of_full_finds_something_on_nano() -> None:
+    card = check(load("nano"), load_tokenizer("nano"), count=6, only=["needed", "stream", "evict", "int8"])
+    assert not any(part.first.missing for part in card.parts)
+    rows = {row.key: row for part in card.parts for row in part.rows}
+    assert rows["hide-sink"].number.value > 0
+    assert rows["h2o@25%"].bytes < rows["h2o@50%"].bytes
+    assert rows["w8a8-token"].number.value < rows["w8a8-tensor"].number.value
+    assert {"sinks-0", "sinks-1", "sinks-2", "sinks-4"} <= rows.keys()
+
+
+def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
+    card = check(load("nano"), load_tokenizer("nano"), count=4, full=True, only=["bos"])
+    names = [each["name"] for each in card.record["texts"]]
+    assert names == ["code", "prose"]
+    assert set(card.part("bos").found) == set(names)
+    row = next(row for row in card.part("bos").rows if row.key == "no-BOS")
+    assert "holds on both" in row.why or " on prose" in row.why
+
+
+def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -> None:
+    number = Interval(0.05, 0.04, 0.06)
+    rows = [Row("kv2", "2 bits", number, "KL a token", 24, word, advice="use 2 bits") for word in ("small", "costs")]
+    part = Part("cache", "Cache bits", {"prose": Found("Use 2 bits.", (rows[0],)), "code": Found("", (rows[1],))})
+    assert part.answer == "Use 2 bits. Other words on code: 2 bits costs."
+    assert part.rows[0].word == "costs"
+    assert part.rows[0].advice == ""

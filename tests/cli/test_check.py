@@ -1,0 +1,69 @@
+"""`sinkscope check`: the card, its files, flags and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_a_card_is_printed_and_written(sinkscope, tmp_path: Path):
+    done = sinkscope("check", "nano", "--only", "sink,cache", "--texts", 4, "--explain")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0].startswith("nano, weights in float32: 4 texts of 128 tokens: code")
+    assert "Sink: Yes: position 0" in done.out
+    assert "The first that holds is the word" in done.out
+    folder = tmp_path / next((tmp_path / "sinkscope-check").iterdir())
+    card = json.loads((folder / "card.json").read_text())
+    assert set(card["sections"]) == {"sink", "cache"}
+    assert "Report card of nano" in (folder / "figure.html").read_text()
+    assert (folder / "table.csv").read_text().startswith("section,key,finding")
+
+
+def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
+    first = sinkscope("check", "nano", "--only", "bos", "--texts", 4, "--json", "--out", tmp_path / "a")
+    assert first.json["sections"]["bos"]["on"]["code"]["facts"]["tokenizer_adds"] == 1
+    again = sinkscope(
+        "check", "nano", "--only", "bos", "--texts", 4, "--json", "--out", "a", "--against", "a/card.json"
+    )
+    assert {row["difference"] for row in again.json["against"]} == {0.0}
+    other = sinkscope(
+        "check", "nano", "--only", "bos", "--texts", 4, "--seed", 1, "--out", "b", "--against", "a/card.json"
+    )
+    assert "their hashes differ" in other.error
+
+
+def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
+    done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "bos-twice,kv8:free")
+    assert done.code == 1
+    assert "found: kv8:free" in done.err
+    assert sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "kv8:breaks").code == 0
+
+
+def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sinkscope.cli.options.loaded", lambda *_: pytest.fail("it was loaded"))
+    done = sinkscope("check", "nano", "--plan", "--full", "--json")
+    assert {"sink", "bos", "cache", "int8"} <= {name for name, *_ in done.json["sections"]}
+    assert done.json["seconds"] == pytest.approx(sum(seconds for *_, seconds in done.json["sections"]))
+    shorter = sinkscope("check", "nano", "--plan", "--json").json
+    assert len(shorter["sections"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--only", "cach"), "unknown section 'cach': did you mean 'cache'?"),
+        (("--skip", "sink,bos,cache"), "no section is left to run"),
+        (("--fail-on", "bos-thrice"), "did you mean 'bos-twice'?"),
+        (("--fail-on", "kv4:bad"), "unknown word 'bad'"),
+        (("--against", "absent.json"), "cannot read absent.json"),
+        (("--against", "junk.json"), "junk.json: this is no report card"),
+        (("--text", "short.txt"), "the longest text has"),
+    ],
+)
+def test_bad_input_is_one_line(sinkscope, tmp_path: Path, arguments: tuple[str, ...], said: str):
+    (tmp_path / "junk.json").write_text("{}")
+    (tmp_path / "short.txt").write_text("short")
+    assert said in sinkscope("check", "nano", *arguments).error
