@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sinkscope.checks.atlas import read, table
-from tools.pages import ROOT, markdown, write
+from tools.pages import ROOT, write
 
 MODELS = ROOT / "results" / "models"
 TEXT = """# Atlas: sinks of models that people know
@@ -30,14 +30,18 @@ fewest of 8, 4 and 2 whose cost is *free* or *small*; 16 where none is. Empty: n
 def pages() -> dict[str, str]:
     """The page, from all files."""
     frame = table(read(MODELS))
-    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-    return {"atlas.md": TEXT.format(table=markdown.table([markdown.escaped(str(name)) for name in frame], rows))}
+    rows = [map(_cell, frame), ["---"] * frame.shape[1], *(map(_cell, row) for row in frame.itertuples(index=False))]
+    return {"atlas.md": TEXT.format(table="\n".join(f"| {' | '.join(row)} |" for row in rows))}
 
 
 def _cell(value: object) -> str:
+    """A value as Markdown shows it; names of models are other people's."""
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return ""
-    return markdown.escaped(f"{value:g}" if isinstance(value, float) else str(value))
+    text = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+    for mark, shown in (("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`"), ("<", "&lt;")):
+        text = text.replace(mark, shown)
+    return text
 
 
 if __name__ == "__main__":
