@@ -15,9 +15,7 @@ _ROOMS = (
     "statistics",
     "sinks",
     "attention",
-    "metrics",
-    "measurements",
-    "probes",
+    "measurement",
     "interventions",
     "caches",
     "calibration",
@@ -33,18 +31,18 @@ _ROOMS = (
 )
 
 _HOME = {
-    "measure": "sinkscope.measuring",
-    "observe": "sinkscope.probes",
-    "Measurement": "sinkscope.measurements",
-    "compare": "sinkscope.measuring",
+    "measure": "sinkscope.measurement",
+    "observe": "sinkscope.measurement",
+    "Measurement": "sinkscope.measurement",
+    "compare": "sinkscope.measurement",
     "check": "sinkscope.checks",
-    "find_tokens": "sinkscope.measuring.evidence",
-    "AttentionReceived": "sinkscope.probes",
-    "EntriesReceived": "sinkscope.probes",
-    "SlotReceived": "sinkscope.probes",
-    "HiddenNorms": "sinkscope.probes",
-    "QueryKeyValueNorms": "sinkscope.probes",
-    "QueryKeyAngles": "sinkscope.probes",
+    "find_tokens": "sinkscope.measurement.evidence",
+    "AttentionReceived": "sinkscope.measurement",
+    "EntriesReceived": "sinkscope.measurement",
+    "SlotReceived": "sinkscope.measurement",
+    "HiddenNorms": "sinkscope.measurement",
+    "QueryKeyValueNorms": "sinkscope.measurement",
+    "QueryKeyAngles": "sinkscope.measurement",
     "effect": "sinkscope.trials.changes",
     "load": "sinkscope.model",
     "attach": "sinkscope.model",
@@ -56,7 +54,7 @@ _HOME = {
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
     "operation": "sinkscope.attention.catalog.registering",
-    "observer": "sinkscope.probes.registering",
+    "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
     "question": "sinkscope.experiments.registering",
@@ -73,10 +71,7 @@ if TYPE_CHECKING:
     from sinkscope import data as data
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
-    from sinkscope import measurements as measurements
-    from sinkscope import metrics as metrics
     from sinkscope import model as model
-    from sinkscope import probes as probes
     from sinkscope import quantization as quantization
     from sinkscope import report as report
     from sinkscope import sinks as sinks
@@ -93,22 +88,22 @@ if TYPE_CHECKING:
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task
     from sinkscope.interventions.registering import intervention as intervention
-    from sinkscope.measurements import Measurement as Measurement
-    from sinkscope.measuring import compare as compare
-    from sinkscope.measuring import measure as measure
-    from sinkscope.measuring.evidence import find_tokens as find_tokens
+    from sinkscope.measurement import AttentionReceived as AttentionReceived
+    from sinkscope.measurement import EntriesReceived as EntriesReceived
+    from sinkscope.measurement import HiddenNorms as HiddenNorms
+    from sinkscope.measurement import Measurement as Measurement
+    from sinkscope.measurement import QueryKeyAngles as QueryKeyAngles
+    from sinkscope.measurement import QueryKeyValueNorms as QueryKeyValueNorms
+    from sinkscope.measurement import SlotReceived as SlotReceived
+    from sinkscope.measurement import compare as compare
+    from sinkscope.measurement import measure as measure
+    from sinkscope.measurement import observe as observe
+    from sinkscope.measurement.evidence import find_tokens as find_tokens
+    from sinkscope.measurement.observers.observer import observer as observer
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
-    from sinkscope.probes import AttentionReceived as AttentionReceived
-    from sinkscope.probes import EntriesReceived as EntriesReceived
-    from sinkscope.probes import HiddenNorms as HiddenNorms
-    from sinkscope.probes import QueryKeyAngles as QueryKeyAngles
-    from sinkscope.probes import QueryKeyValueNorms as QueryKeyValueNorms
-    from sinkscope.probes import SlotReceived as SlotReceived
-    from sinkscope.probes import observe as observe
-    from sinkscope.probes.registering import observer as observer
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
     from sinkscope.trials.changes import effect as effect

@@ -24,7 +24,7 @@ def registries() -> list[Registry]:
     from sinkscope.experiments import QUESTIONS
     from sinkscope.experiments.jobs import TASKS
     from sinkscope.interventions import NAMED
-    from sinkscope.probes import OBSERVERS
+    from sinkscope.measurement import OBSERVERS
 
     return [ENTRIES, *(place.kinds for place in PLACES.values()), OBSERVERS, NAMED, POLICIES, QUESTIONS, TASKS]
 

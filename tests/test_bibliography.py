@@ -164,7 +164,7 @@ def test_citations_are_found(text, found):
 
 
 def test_a_name_that_is_not_there_is_noticed():
-    assert unknown("sinkscope.probes.Nothing")
+    assert unknown("sinkscope.measurement.Nothing")
     assert unknown("sinkscope.nothing")
     assert unknown("softmaxx")
-    assert not unknown("sinkscope.probes.Mixing")
+    assert not unknown("sinkscope.measurement.Mixing")

@@ -15,7 +15,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 from sinkscope.attention import attend
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir
-from sinkscope.probes import observe
+from sinkscope.measurement import observe
 from tests.plugin import attention_as_before
 from tests.shapes import ONE_OF
 

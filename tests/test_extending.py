@@ -21,8 +21,8 @@ from sinkscope.caches import POLICIES
 from sinkscope.cli import main
 from sinkscope.experiments import QUESTIONS, find
 from sinkscope.interventions import NAMED, Subject, named
+from sinkscope.measurement import OBSERVERS
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import OBSERVERS
 from sinkscope.training import Recipe
 from tests.registering import TOY, registries, toy_installed
 

@@ -20,11 +20,11 @@ import sinkscope as ss
 from sinkscope.attention import CATALOG, AttentionSpec, resolve
 from sinkscope.errors import InputError
 from sinkscope.experiments import Findings, Observed
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import LabConfig
 from sinkscope.survey import SurveySpec, load_spec
 from sinkscope.training import Recipe, load_recipe
-from tests.measurements.planted import EVIL, measured
+from tests.measurement.planted import EVIL, measured
 
 pytestmark = pytest.mark.long
 

@@ -174,7 +174,7 @@ def test_imports_point_downward() -> None:
 @pytest.mark.parametrize(
     ("line", "room"),
     [
-        ("from sinkscope.probes import measure", "attention"),
+        ("from sinkscope.measurement import measure", "attention"),
         ("import sinkscope.report.page", "training"),
         ("from sinkscope import training", "model"),
         ("from sinkscope import measure", "cli"),
@@ -224,10 +224,10 @@ def test_rooms_are_entered_through_their_faces() -> None:
 @pytest.mark.parametrize(
     ("line", "count"),
     [
-        ("from sinkscope.probes import measure", 0),
-        ("from sinkscope.probes.measuring import measure", 1),
-        ("from sinkscope.probes.measuring import FRUGAL", 0),
-        ("from sinkscope.probes.calls.call import ROWS", 1),
+        ("from sinkscope.measurement import measure", 0),
+        ("from sinkscope.measurement.measuring import measure", 1),
+        ("from sinkscope.measurement.measuring import FRUGAL", 0),
+        ("from sinkscope.measurement.calls.call import ROWS", 1),
         ("from sinkscope.training.run import cut", 0),
         ("from sinkscope.training.run.log import cut", 1),
         ("from sinkscope.report.page import Page", 0),

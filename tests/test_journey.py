@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import load_tokenizer
 from tests.test_docs import BLOCK, ROOT
 from tests.test_wheel import run, wheel  # noqa: F401  (a fixture)

@@ -115,7 +115,7 @@ def _path_of(given: object) -> str | bytes:
 
 def _serve() -> None:
     import sinkscope.cli.measuring.results
-    import sinkscope.probes
+    import sinkscope.measurement
     import sinkscope.report.compose
     import sinkscope.survey
     import sinkscope.training  # noqa: F401

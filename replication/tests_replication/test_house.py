@@ -51,7 +51,7 @@ def test_it_imports_what_faces_export():
         ("from sinkscope.experiments.running import run", 1),
         ("from sinkscope.experiments import RunStore, findings", 1),
         ("import sinkscope.experiments.findings", 1),
-        ("def later():\n    from sinkscope.probes.observing import DEFAULT", 1),
+        ("def later():\n    from sinkscope.measurement.observing import DEFAULT", 1),
     ],
 )
 def test_going_behind_a_face_is_noticed(line, count):

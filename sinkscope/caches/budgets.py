@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 
 
 class Budget(ABC):
@@ -190,7 +190,9 @@ class HeadClasses(Budget):
                 raise InputError(f"HeadClasses.of: {name} is {share!r}, expected a share between 0 and 1")
         data = measurement.data
         if "window_mass" not in data:
-            raise InputError("HeadClasses.of: the measurement has no window_mass: observe sinkscope.probes.WindowMass")
+            raise InputError(
+                "HeadClasses.of: the measurement has no window_mass: observe sinkscope.measurement.WindowMass"
+            )
         mass = data["window_mass"].transpose("layer", "head", "sample", "position").values
         mass = mass[data["stack"].values == "decoder"]
         mass = mass.reshape(*mass.shape[:2], -1)

@@ -12,7 +12,7 @@ from transformers import Cache
 from sinkscope.checks.row import ADVISED, Found, Row
 from sinkscope.checks.section import Progress, Section
 from sinkscope.checks.subject import Subject, TextSet
-from sinkscope.measuring import rows_of
+from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import full_layers, scheme_named
 from sinkscope.sinks import Tokens

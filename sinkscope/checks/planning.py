@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkscope.checks.section import Section
 from sinkscope.checks.subject import TEXTS, TOKENS
-from sinkscope.measuring.planning import plan as measuring_plan
+from sinkscope.measurement.planning import plan as measuring_plan
 from sinkscope.model import blueprint
 
 SCORING = 1000  # operations that softmax, KL and the likeliest token of an entry take as long as: memory bounds them

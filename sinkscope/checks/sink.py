@@ -13,8 +13,8 @@ from sinkscope.checks.row import Found, Row
 from sinkscope.checks.section import Progress, Section
 from sinkscope.checks.subject import Subject, TextSet
 from sinkscope.hooks import Stream, text_config
-from sinkscope.measurements import Measurement, column_of, received, slot_mass, strongest_position
-from sinkscope.metrics import layer_rates, nanmean, over_others, sample_rates
+from sinkscope.measurement import Measurement, column_of, received, slot_mass, strongest_position
+from sinkscope.measurement.metrics import layer_rates, nanmean, over_others, sample_rates
 from sinkscope.sinks import EPSILON, NothingChosenError
 from sinkscope.statistics import Interval, mean_interval, share_interval
 

@@ -26,10 +26,8 @@ from sinkscope.data import (
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, family, is_encoder_decoder
-from sinkscope.measurements import Measurement
-from sinkscope.measuring import find_tokens
+from sinkscope.measurement import Measurement, find_tokens, measure
 from sinkscope.model import LabConfig
-from sinkscope.probes import measure
 from sinkscope.sinks import EPSILON, Measured, NothingChosenError, Tokens
 
 TOKENS, TEXTS = 128, 24

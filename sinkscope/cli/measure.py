@@ -19,7 +19,7 @@ from sinkscope.report.terminal import only_json, plain, show, show_json
 
 if TYPE_CHECKING:
     from sinkscope.cli.measuring.maps import Head
-    from sinkscope.measurements import Measurement
+    from sinkscope.measurement import Measurement
 
 
 OF_ONE = When(
@@ -82,15 +82,15 @@ def measure(
     from sinkscope.cli.measuring.job import loaded, tokenizer_of
     from sinkscope.cli.measuring.maps import heads_of
     from sinkscope.cli.measuring.results import show_results
-    from sinkscope.metrics import check_epsilon
-    from sinkscope.probes import chosen
+    from sinkscope.measurement import resolve_observers
+    from sinkscope.measurement.metrics import check_epsilon
 
     check_epsilon(reads.epsilon)
     if plan_only:
         show_plans({name: (name, runs.revision) for name in folders}, reads, runs, device, as_json)
         return
     options.check_written(figure, tables)
-    chosen(_names(observers))  # before a model is loaded
+    resolve_observers(_names(observers))  # before a model is loaded
     wanted = heads_of(maps or [])
     disable_progress_bar()  # of loading weights; downloads keep theirs
 

@@ -289,7 +289,7 @@ def check_written(figure: str | None, tables: str = "csv") -> None:
 
         require_export()
     if tables == "parquet":
-        from sinkscope.measurements.tables import require_parquet
+        from sinkscope.measurement.tables import require_parquet
 
         require_parquet()
 

@@ -19,7 +19,7 @@ from sinkscope.demo.closing import Closing, ending
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.look import EPSILON, INPUTS, input_table, measure_model
 from sinkscope.demo.plan import PATIENCE, DemoPlan
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report.demo_page import demo_page, evaluated, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds, StoredRun

@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from sinkscope.data import build_inputs
-from sinkscope.measurements import Measurement, rate_at
+from sinkscope.measurement import Measurement, measure, rate_at
 from sinkscope.model import load, load_tokenizer
-from sinkscope.probes import measure
 
 TOKENS, SAMPLES, EPSILON, SEED = 64, 100, 0.3, 0
 INPUTS = {"natural": "natural text", "random": "random tokens", "repeated": "repeated token"}

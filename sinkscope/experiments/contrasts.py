@@ -14,7 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.observed import Observed, on_few_tokens
 from sinkscope.experiments.question import Runs
 from sinkscope.intervals import Estimate, estimate
-from sinkscope.metrics import FEWEST
+from sinkscope.measurement.metrics import FEWEST
 
 Read = Callable[[Observed], float]
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sinkscope.errors import InputError
-from sinkscope.metrics import FEWEST
+from sinkscope.measurement.metrics import FEWEST
 
 Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
 Heads = Mapping[str, tuple[tuple[float, ...], ...]]  # by name, at each evaluation, a number of every head or depth

@@ -14,21 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope import metrics
 from sinkscope.data import UNSCORED
 from sinkscope.experiments.observed import Metrics
-from sinkscope.measurements import (
+from sinkscope.measurement import (
     PAPER,
     PER_HEAD,
-    depth_lengths,
-    query_counts,
-    received,
-    sample_lengths,
-    strongest_position,
-    visible_queries,
-)
-from sinkscope.metrics import FEWEST
-from sinkscope.probes import (
     AttentionEntropy,
     AttentionReceived,
     HiddenNorms,
@@ -41,8 +31,16 @@ from sinkscope.probes import (
     SelfAttention,
     SlotReceived,
     TokenPeaks,
+    depth_lengths,
     measure,
+    metrics,
+    query_counts,
+    received,
+    sample_lengths,
+    strongest_position,
+    visible_queries,
 )
+from sinkscope.measurement.metrics import FEWEST
 
 __all__ = [
     "BATCH",

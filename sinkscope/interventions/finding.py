@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
 from sinkscope.interventions.residual import Entry
-from sinkscope.measurements import PER_HEAD, Measurement, at, column_of, need
-from sinkscope.metrics import is_massive
+from sinkscope.measurement import PER_HEAD, Measurement, at, column_of, metrics, need
+from sinkscope.measurement.metrics import is_massive
 from sinkscope.sinks import exceeds
 
 

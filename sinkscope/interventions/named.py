@@ -18,7 +18,7 @@ from sinkscope.interventions.intervention import Intervention
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
 from sinkscope.interventions.visibility import FirstTokenView
-from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.registry import Registry
 
 Finder = Callable[["Subject"], "Found"]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from sinkscope.interventions import All, Intervention
-from sinkscope.measuring.peaks import peaks, sites
+from sinkscope.measurement.peaks import peaks, sites
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization.protected import Protect, described
 

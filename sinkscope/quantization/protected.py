@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
-from sinkscope.measuring import find_tokens, rows_of
+from sinkscope.measurement import find_tokens, rows_of
 from sinkscope.model.columns import UNKNOWN, Columns, columns_of, every_column, own_columns
 from sinkscope.sinks import Choice, Measured, Tokens
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sinkscope.measurements import Comparison, Comparisons
+from sinkscope.measurement import Comparison, Comparisons
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.theme import template
 

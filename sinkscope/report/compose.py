@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from sinkscope.claims import Verdict, cells, tally
-from sinkscope.measurements import rates_by_position, slot_mass, stack_rates
+from sinkscope.measurement import rates_by_position, slot_mass, stack_rates
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
 from sinkscope.report.experiments import page as experiments

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report import sections
 from sinkscope.report.curves import RATIO, SINK
 from sinkscope.report.page import Headline, Page, Section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report.observatory import observatory_page
 from sinkscope.report.page import write_page
 

@@ -11,7 +11,7 @@ from typing import Any
 from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.page import Page
 from sinkscope.report.pages_again import page_of

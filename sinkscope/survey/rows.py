@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.measurements import Measurement, slot_mass, stack_rates, strongest_position
-from sinkscope.metrics import quiet
+from sinkscope.measurement import Measurement, slot_mass, stack_rates, strongest_position
+from sinkscope.measurement.metrics import quiet
 from sinkscope.survey.subjects import Subject
 
 Status = Literal["measured", "skipped", "failed"]

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable
+from sinkscope.measurement import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
 from sinkscope.model import load
-from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, SlotReceived, measure
 from sinkscope.survey.inputs import (
     NEEDS_TEXT,
     inputs_of,

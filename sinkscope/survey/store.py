@@ -15,7 +15,7 @@ from typing import Any
 from sinkscope import __version__
 from sinkscope.errors import InputError
 from sinkscope.files import sweep, write_json, writing
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.survey.rows import Row, measured_row
 from sinkscope.survey.subjects import Identity, Subject
 

@@ -12,12 +12,18 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sinkscope import metrics
 from sinkscope.errors import InputError
 from sinkscope.hooks import check_weights
-from sinkscope.measurements import received, strongest_position
-from sinkscope.metrics import check_epsilon
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
+from sinkscope.measurement import (
+    AttentionReceived,
+    HiddenNorms,
+    Measurement,
+    measure,
+    metrics,
+    received,
+    strongest_position,
+)
+from sinkscope.measurement.metrics import check_epsilon
 from sinkscope.training.distributed.full_model import full_model
 from sinkscope.training.machine import preserved_rng
 from sinkscope.training.run.heads import HeadNumbers

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope import metrics
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import Stream, row_length, unwrapped
 from sinkscope.interventions import (
@@ -35,8 +34,7 @@ from sinkscope.interventions import (
 from sinkscope.interventions.inside import mean_masses
 from sinkscope.interventions.sink import ENOUGH
 from sinkscope.interventions.targets import AFTER, NEVER
-from sinkscope.measuring import find_tokens
-from sinkscope.probes import AttentionReceived, measure
+from sinkscope.measurement import AttentionReceived, find_tokens, measure, metrics
 from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
 from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts

@@ -31,7 +31,7 @@ from sinkscope.caches.policies import RandomKeys
 from sinkscope.caches.sinks import among
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
-from sinkscope.measuring import find_tokens
+from sinkscope.measurement import find_tokens
 from sinkscope.sinks import (
     Choice,
     Evidence,

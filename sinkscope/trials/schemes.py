@@ -22,8 +22,8 @@ from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError
 from sinkscope.hooks import device_of, evaluating, part, unwrapped
 from sinkscope.interventions import All, Intervention
-from sinkscope.measuring import find_tokens, rows_of
-from sinkscope.measuring.peaks import check_whole
+from sinkscope.measurement import find_tokens, rows_of
+from sinkscope.measurement.peaks import check_whole
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import Prefix, QuantizationScheme, full_layers, own_tokens, scheme_named
 from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix

@@ -10,8 +10,8 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.outputs.exclusive import orthogonal
 from sinkscope.errors import InputError
+from sinkscope.measurement import HeadOutputs, SinkUpdate, measure
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import HeadOutputs, SinkUpdate, measure
 
 from .problems import assert_close, assert_paths_agree, bound, problem
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sinkscope.caches import AdaptiveHeads, HeadClasses, Pyramid, Uniform, evicting
 from sinkscope.errors import InputError
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from tests.families.registry import FAMILIES
 
 TOKENS = torch.tensor([100, 40])

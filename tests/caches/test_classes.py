@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import HeadClasses, head_effects
 from sinkscope.errors import InputError
-from sinkscope.probes import WindowMass, measure
+from sinkscope.measurement import WindowMass, measure
 
 LENGTH, SINKS, RECENT = 48, 2, 8
 IDS = torch.randint(3, 90, (3, LENGTH), generator=torch.Generator().manual_seed(3))
@@ -55,7 +55,7 @@ def planted(low: dict[tuple[int, int], int]) -> Any:
     """A measurement in which, in some heads, so many of 300 queries look elsewhere."""
     import xarray as xr
 
-    from sinkscope.measurements import Measurement
+    from sinkscope.measurement import Measurement
 
     mass = np.full((3, 2, 4, 100), 0.99)
     for (layer, head), queries in low.items():

@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 from sinkscope.caches import POLICIES, AdaptiveHeads, EvictionCall, Policy, Pyramid, evicting
 from sinkscope.caches.layers.slots import SlotsLayer
 from sinkscope.caches.policies import H2O, FastV, KeyNorm, ObservedAttention, RandomKeys, SnapKV, Streaming
-from sinkscope.probes import measure, observe
+from sinkscope.measurement import measure, observe
 from tests.families.registry import FAMILIES
 
 IDS = torch.randint(3, 90, (2, 20), generator=torch.Generator().manual_seed(3))

@@ -15,13 +15,13 @@ from sinkscope.calibration.reweigh import joined, reweighed, weighed
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Invocation, watching
 from sinkscope.interventions import All, ForbidSink, ZeroHeads
+from sinkscope.measurement import AttentionReceived, observe
 from sinkscope.model import attach, load
-from sinkscope.probes import AttentionReceived, observe
 from tests.calibration import written
 from tests.families.registry import FAMILIES
 from tests.families.test_own_attention import tiny
 from tests.interventions.conftest import hooks, logits
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 HOSTS = [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("gemma2", "eager"), ("gpt_oss", "eager")]
 PADS = torch.tensor([0, 5, 9])

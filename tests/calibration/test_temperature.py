@@ -7,11 +7,11 @@ import torch
 
 from sinkscope.calibration import Temperature
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.probes import AttentionReceived, observe
+from sinkscope.measurement import AttentionReceived, observe
 from tests.calibration import written
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import logits
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from tests.victims import Victims
 
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli import main
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
 
 FEW = ("--tokens", 16, "--samples", 4)

@@ -13,7 +13,7 @@ from transformers import BartConfig, T5Config
 from sinkscope.cli.given import RUNS, Reads
 from sinkscope.cli.measuring.job import reading_of
 from sinkscope.interventions import NAMED, HideSink
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import load
 from tests.cli.conftest import prose
 from tests.families.processors import (

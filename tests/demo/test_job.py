@@ -10,7 +10,7 @@ import pytest
 from sinkscope.demo import ChildFailed, run
 from sinkscope.demo.job import stored_runs
 from sinkscope.demo.look import input_table, measure_model
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.training import load_recipe, train
 
 

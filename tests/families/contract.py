@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.measurements import Measurement
-from sinkscope.probes.observers.observer import Observer
-from sinkscope.probes.observers.received import AttentionReceived
-from sinkscope.probes.observing import observe
+from sinkscope.measurement import Measurement
+from sinkscope.measurement.observers.observer import Observer
+from sinkscope.measurement.observers.received import AttentionReceived
+from sinkscope.measurement.observing import observe
 from tests.families.reference import Maps, eager_attention
 from tests.families.registry import COLLECTED, FAMILIES, REFUSED, Host
 

@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes import AttentionReceived, HiddenNorms, QueryKeyValueNorms, measure, observe
-from sinkscope.probes.observers.entropy import AttentionEntropy
+from sinkscope.measurement import AttentionReceived, HiddenNorms, QueryKeyValueNorms, measure, observe
+from sinkscope.measurement.observers.entropy import AttentionEntropy
 from tests.families import contract
 from tests.families.recording import Softmaxes
 from tests.families.reference import eager_attention

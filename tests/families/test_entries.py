@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes import AttentionEntropy, AttentionReceived, EntriesReceived, SlotReceived, measure
-from sinkscope.probes.calls import masks
+from sinkscope.measurement import AttentionEntropy, AttentionReceived, EntriesReceived, SlotReceived, measure
+from sinkscope.measurement.calls import masks
 from tests.families.registry import ENTRIES
 
 OBSERVERS = [AttentionReceived(), SlotReceived(), EntriesReceived(), AttentionEntropy()]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes import AttentionReceived, SlotReceived, measure, observe
+from sinkscope.measurement import AttentionReceived, SlotReceived, measure, observe
 from tests.families import contract
 from tests.families.contract import Row
 from tests.families.reference import eager_maps

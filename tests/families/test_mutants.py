@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.probes import observing
-from sinkscope.probes.calls.call import AttentionCall
-from sinkscope.probes.calls.masks import Rule
+from sinkscope.measurement import observing
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.masks import Rule
 from tests.families import contract
 from tests.families.registry import FAMILIES, Host
 

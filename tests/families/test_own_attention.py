@@ -11,10 +11,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.hooks import Computed, following, own_attention, projection, projections
-from sinkscope.probes import AttentionReceived, HeadOutputs, MaximalLogits, QueryKeyValueNorms, every, measure, observe
-from sinkscope.probes.calls.collected import Collector
-from sinkscope.probes.calls.own import OwnCalls
-from sinkscope.probes.observers.update import SinkUpdate
+from sinkscope.measurement import (
+    AttentionReceived,
+    HeadOutputs,
+    MaximalLogits,
+    QueryKeyValueNorms,
+    every,
+    measure,
+    observe,
+)
+from sinkscope.measurement.calls.collected import Collector
+from sinkscope.measurement.calls.own import OwnCalls
+from sinkscope.measurement.observers.update import SinkUpdate
 from tests.families.family import Family
 from tests.families.registry import COLLECTED
 from tests.families.registry.sizes import MASKED, SIZES, TEXT

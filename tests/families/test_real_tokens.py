@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.interventions import SetActivations
-from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from tests.families.family import PROJECTIONS
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}

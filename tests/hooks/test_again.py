@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Invocation, watching
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 
 class Again:

@@ -12,8 +12,8 @@ from transformers import DynamicCache
 from sinkscope.caches import StreamingCache
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import difference_behind, parameters, reads_at_once
+from sinkscope.measurement import AttentionReceived, measure, observe
 from sinkscope.model import load
-from sinkscope.probes import AttentionReceived, measure, observe
 from sinkscope.trials import Feed
 from tests.families.registry import FAMILIES
 

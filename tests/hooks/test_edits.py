@@ -18,7 +18,7 @@ from sinkscope.hooks.modules import attention_layers
 from sinkscope.hooks.passes import Passes
 from sinkscope.hooks.projections import Projection, attention_projections, projection, projections
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import build
+from tests.measurement.conftest import build
 
 HOSTS = (
     "llama",

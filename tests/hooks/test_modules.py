@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 from sinkscope.hooks.modules import attention_layers, block_lists, blocks, dispatches, text_config
 from tests.families.registry import FAMILIES
 from tests.families.sweep.build import build
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 
 class Extended(LlamaAttention):

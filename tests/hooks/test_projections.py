@@ -14,7 +14,7 @@ from sinkscope.hooks.dispatch import Invocation, watching
 from sinkscope.hooks.modules import attention_layers, family, position_embedding, unembedding
 from sinkscope.hooks.projections import head_count, key_projection, output_projection
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import build
+from tests.measurement.conftest import build
 
 WITHOUT_KEYS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "minicpm3", "mistral4")
 WITHOUT_KEYS = (*WITHOUT_KEYS, "longcat_flash", "axk2", "hy_v4", "inkling2", "ctrl")  # latent, or of their own

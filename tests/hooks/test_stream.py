@@ -13,9 +13,9 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.modules import blocks
 from sinkscope.hooks.stream import OpenStream, Stream, read_stream, row_length, width_of
 from sinkscope.interventions import ForbidSink, Intervention, SetActivations, ZeroHeads
-from sinkscope.probes import HiddenNorms, observe
+from sinkscope.measurement import HiddenNorms, observe
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import build
+from tests.measurement.conftest import build
 
 
 def depths_of(model: nn.Module, **inputs: Tensor) -> dict[int, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tests.families.registry import FAMILIES
-from tests.probes.conftest import build
+from tests.measurement.conftest import build
 
 HOSTS = [(name, host) for name in ("llama", "gpt2", "bert") for host in ("eager", "sdpa")]
 HOSTS += [("gemma2", "eager"), ("gpt_oss", "eager"), ("lab:softmax", "eager"), ("lab:sigmoid", "eager")]

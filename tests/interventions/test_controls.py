@@ -18,7 +18,7 @@ from sinkscope.interventions import (
 from sinkscope.interventions.finding import largest_activations, onset_depth, sink_heads
 from sinkscope.interventions.named import Subject, named
 from sinkscope.interventions.positions import ReplacePosition, SwapPositions
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.trials import changed
 from tests.interventions.conftest import a_model, inputs_of, logits
 from tests.planted.factory import F3, planted_ids, planted_model

@@ -18,7 +18,7 @@ from sinkscope.interventions import (
     sink_heads,
 )
 from sinkscope.interventions.named import NAMED, Subject, named
-from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.trials import Trial, changed
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits

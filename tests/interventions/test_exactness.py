@@ -20,7 +20,7 @@ from sinkscope.interventions import (
 )
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import a_model, inputs_of, logits, stream
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 
 def maps(name: str, **inputs: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from sinkscope.interventions import (
     SwapPositions,
     ZeroHeads,
 )
-from sinkscope.probes import measure, observe
+from sinkscope.measurement import measure, observe
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import HOSTS, a_model, generator, hooks, inputs_of, logits
 

@@ -24,7 +24,7 @@ from sinkscope.interventions import (
     ZeroHeads,
     named,
 )
-from sinkscope.probes import AttentionReceived, HeadOutputs, QueryKeyValueNorms, measure, observe
+from sinkscope.measurement import AttentionReceived, HeadOutputs, QueryKeyValueNorms, measure, observe
 from sinkscope.trials import changed
 from tests.families.registry import COLLECTED
 from tests.families.test_own_attention import OWN, padded, tiny

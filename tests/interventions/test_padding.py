@@ -30,7 +30,7 @@ from sinkscope.interventions import (
 )
 from sinkscope.trials import Trial, changed
 from tests.interventions.conftest import a_model, inputs_of, logits
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 REAL, PADDED = 14, 20
 SIDES = ("left", "right")

@@ -26,7 +26,7 @@ from sinkscope.interventions import (
     TrimMass,
     constants,
 )
-from sinkscope.probes import AttentionReceived, measure
+from sinkscope.measurement import AttentionReceived, measure
 from tests.interventions.conftest import a_model, hooks, logits
 
 AFTER = 3

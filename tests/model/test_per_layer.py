@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 import sinkscope.attention as zoo
 from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
+from sinkscope.measurement import AttentionReceived, measure
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import AttentionReceived, measure
 from tests.model.positions.models import SIZES, in_chunks
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}

@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 from sinkscope.data import build_inputs
+from sinkscope.measurement import AttentionReceived, Measurement, measure
 from sinkscope.model import SHIPPED, load, load_tokenizer
-from sinkscope.probes import AttentionReceived, Measurement, measure
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from transformers import BertForMaskedLM, JambaForCausalLM
 
 from sinkscope.data import Inputs, build_inputs
+from sinkscope.measurement import measure
 from sinkscope.model import SHIPPED, load, load_tokenizer
-from sinkscope.probes import measure
 
 CLASSES = {"nano-encoder": BertForMaskedLM, "nano-hybrid": JambaForCausalLM}
 both = pytest.mark.parametrize("name", CLASSES)

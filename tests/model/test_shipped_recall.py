@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from transformers import LlamaForCausalLM
 
+from sinkscope.measurement import measure
 from sinkscope.model import SHIPPED, load, load_tokenizer
-from sinkscope.probes import measure
 from sinkscope.trials import Alphabet, Asked, Needles, noise, recalled, stream_nll, unchanged
 
 FOLDER = SHIPPED["nano-recall"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sinkscope.data import build_inputs
-from sinkscope.measuring.evidence import find_tokens
+from sinkscope.measurement.evidence import find_tokens
 from sinkscope.quantization import hazards
 from sinkscope.sinks import Measured, Outliers
 from sinkscope.trials import scheme_trial

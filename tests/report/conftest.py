@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report.runs import StoredRun
-from tests.measurements.planted import LAYERS, POSITIONS, SAMPLES, small_dataset
+from tests.measurement.planted import LAYERS, POSITIONS, SAMPLES, small_dataset
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE = 120_000  # ms; nothing in a browser is timed here, and a machine may have other work

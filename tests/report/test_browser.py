@@ -6,7 +6,7 @@ import pytest
 
 from sinkscope.report import sections
 from sinkscope.report.page import Headline, Page, write_page
-from tests.measurements.planted import small_dataset
+from tests.measurement.planted import small_dataset
 from tests.report.conftest import CHROMIUM, context_of
 
 EVIL = "<script>document.title = 'owned'</script>"

@@ -9,7 +9,7 @@ import pytest
 
 from sinkscope.survey import Survey, SurveySpec, running, survey
 from tests.families.registry import COLLECTED, FAMILIES
-from tests.probes.conftest import lab_model
+from tests.measurement.conftest import lab_model
 
 BUILDERS: dict[str, Callable] = {
     "sinks": lambda: FAMILIES["gpt_oss"].build(),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.survey import SurveySpec
 from sinkscope.survey.inputs import settled
 from sinkscope.survey.subjects import identity, subjects

@@ -9,7 +9,7 @@ import torch
 
 import sinkscope as ss
 from sinkscope.data import build_inputs
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import load
 from sinkscope.survey import Survey, SurveySpec, survey
 from tests.survey.conftest import BUILDERS, FEW

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.model import load
 from sinkscope.survey import Progress, Survey, running
 from sinkscope.training import locked

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 import sinkscope as ss
-from sinkscope import probes
 from tools.pages import DOCS
 from tools.site import names
 from tools.site.names import Public, everything, explained, exported, note_of
@@ -29,7 +28,7 @@ def test_every_public_name_is_explained_once_and_only_once() -> None:
 def test_what_import_sinkscope_offers_is_explained_there() -> None:
     pages = explained()
     assert {each.name for each in pages["sinkscope"][0]} == set(ss._HOME)
-    assert "AttentionReceived" in {each.name for each, _ in pages["sinkscope.probes"][1]}
+    assert "AttentionReceived" in {each.name for each, _ in pages["sinkscope.measurement"][1]}
 
 
 def test_a_face_exports_what_it_says_or_what_it_imports() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.probes import AttentionReceived, HiddenNorms, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.training import LAB, Recipe, inputs_of, load_recipe, sink_metrics
 from sinkscope.training.kinds.kind import prepared
 from sinkscope.training.start import lab_model

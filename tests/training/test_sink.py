@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from sinkscope.errors import InputError
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
+from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training import SinkCallback, sink_metrics
 from sinkscope.training.machine import preserved_rng
 

@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 from sinkscope.errors import InputError
-from sinkscope.probes import measure
+from sinkscope.measurement import measure
 from sinkscope.training import SinkCallback, SinkLogger, sink_metrics
 
 ROWS = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 101, (8, 12))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from sinkscope.probes import every
-from sinkscope.probes.observers.kept import AttentionMaps
-from sinkscope.probes.observers.observer import Observer
-from sinkscope.probes.observing import DEFAULT
+from sinkscope.measurement import every
+from sinkscope.measurement.observers.kept import AttentionMaps
+from sinkscope.measurement.observers.observer import Observer
+from sinkscope.measurement.observing import DEFAULT
 from tools.pages import write
 
 HEAD = """# Observers

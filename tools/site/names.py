@@ -26,7 +26,7 @@ class Public:
 
     @property
     def full(self) -> str:
-        """`sinkscope.probes.observe`."""
+        """`sinkscope.measurement.observe`."""
         return f"{self.home}.{self.name}"
 
     @property

@@ -12,7 +12,6 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope import metrics
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.experiments import Metrics
 from sinkscope.experiments.readings import masses, rates
@@ -25,7 +24,7 @@ from sinkscope.interventions import (
     perturbation_spread,
     sink_heads,
 )
-from sinkscope.probes import AttentionReceived, Measurement, measure
+from sinkscope.measurement import AttentionReceived, Measurement, measure, metrics
 from sinkscope.trials import OnePass, intervention_arm, run
 from sinkscope_replication.questions.variations import OTHERS
 

@@ -9,10 +9,8 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope import metrics
 from sinkscope.experiments import Metrics
-from sinkscope.measurements import PAPER, received
-from sinkscope.probes import KeyVectors, Measurement, measure
+from sinkscope.measurement import PAPER, KeyVectors, Measurement, measure, metrics, received
 
 
 def keys_apart(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.probes import Array, Hidden, LayerSums, Observer, Piece, divide, whole, whole_rows
+from sinkscope.measurement import Array, Hidden, LayerSums, Observer, Piece, divide, whole, whole_rows
 
 SPREAD, DISTANCE = "relative_spread", "relative_pair_distance"
 

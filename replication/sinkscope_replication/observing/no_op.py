@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.experiments import Metrics
-from sinkscope.measurements import PER_HEAD
-from sinkscope.probes import GivenTo, HeadOutputs, measure
+from sinkscope.measurement import PER_HEAD, GivenTo, HeadOutputs, measure
 
 SINK = 0.3  # the mean weight on the sink beyond which a head has it, as in the paper's rate
 ON, OFF = 0.8, 0.2  # weights on the sink beyond which, and below which, a query counts

@@ -31,7 +31,7 @@ from sinkscope.experiments.readings import (
     strongest,
     strongest_metrics,
 )
-from sinkscope.probes import HeadOutputs, measure
+from sinkscope.measurement import HeadOutputs, measure
 from sinkscope_replication.observing.ablations import moved_positions, sink_heads_zeroed, spread_of_a_change
 from sinkscope_replication.observing.keys import keys_apart
 from sinkscope_replication.observing.mixing import RelativeMixing

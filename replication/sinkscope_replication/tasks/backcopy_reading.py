@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from sinkscope.hooks import device_of, evaluating
-from sinkscope.probes import HeadOutputs, HiddenNorms, QueryKeyValueNorms, observe
+from sinkscope.measurement import HeadOutputs, HiddenNorms, QueryKeyValueNorms, observe
 from sinkscope_replication.tasks.backcopy_law import Law
 
 SMALLEST = 1e-30  # weights below it are taken for it where a logarithm is asked for

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.attention import Attended, Full, Learned, attend, resolve
+from sinkscope.measurement import AttentionReceived, Measurement, measure
 from sinkscope.model import LabBlock, LabConfig, LabForCausalLM
-from sinkscope.probes import AttentionReceived, Measurement, measure
 
 SHARPER = 2.5
 """Factor on query and key projections: random models of this width would attend almost uniformly."""

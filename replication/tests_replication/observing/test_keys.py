@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sinkscope.measurements import PER_HEAD
-from sinkscope.metrics import key_angles, key_manifold
-from sinkscope.probes import AttentionReceived, KeyVectors, measure
+from sinkscope.measurement import PER_HEAD, AttentionReceived, KeyVectors, measure
+from sinkscope.measurement.metrics import key_angles, key_manifold
 from sinkscope_replication.observing.keys import keys_apart
 from tests.planted.factory import NULL, null_model, planted_ids, planted_model
 from tests.planted.plant import Plant

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sinkscope.measurement import Mixing, measure
 from sinkscope.model import LabForCausalLM
-from sinkscope.probes import Mixing, measure
 from sinkscope_replication.observing.mixing import RelativeMixing
 from tests_replication.observing.test_readings import lab
 

@@ -16,7 +16,7 @@ from sinkscope.names import short
 from sinkscope.report.terminal import only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.measurements import Comparison, Measurement
+    from sinkscope.measurement import Comparison, Measurement
 
 Things = Annotated[
     list[str],
@@ -51,9 +51,8 @@ def compare(
     folder = results_folder("compare", out, things, [medium[0] if medium else kind], context)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.measurements import Comparisons
-    from sinkscope.measurements import compare as side_by_side
-    from sinkscope.measuring import distinct, saved
+    from sinkscope.measurement import Comparisons, distinct, saved
+    from sinkscope.measurement import compare as side_by_side
 
     disable_progress_bar()
     with only_json(as_json):

@@ -13,7 +13,7 @@ from sinkscope.cli.measuring.folders import old_files
 from sinkscope.cli.measuring.job import MeasuringJob
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import replacing, write_json, write_text
-from sinkscope.measurements import Measurement, rate_at, stack_rates
+from sinkscope.measurement import Measurement, rate_at, stack_rates
 from sinkscope.report import sections
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.provenance import facts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sinkscope.data import Inputs, Reading
-    from sinkscope.measurements import Measurement
+    from sinkscope.measurement import Measurement
 
 NEEDS_TEXT = ("natural", "first-token")
 
@@ -51,7 +51,6 @@ class MeasuringJob:
 
     def measured(self, given: Reading, label: str) -> Measurement:
         """The measurement, with a bar on a terminal, and a line every ten seconds in a pipe."""
-        from sinkscope import probes
 
         note(f"{label}: {given.description}; first: {given.first}")
         about = {"kind": self.input, "description": given.description, "first": given.first, "seed": self.runs.seed}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sinkscope.data import Reading
-    from sinkscope.measurements import Measurement
+    from sinkscope.measurement import Measurement
     from sinkscope.report.observatory import HeadMaps
 
 STRONGEST = 6  # heads that are drawn unless others are asked for
@@ -34,8 +34,7 @@ def head_maps(model: PreTrainedModel, given: Reading, measured: Measurement, wan
 
     Raises `InputError` for a head that the model does not have.
     """
-    from sinkscope import probes
-    from sinkscope.measurements import TokenTexts
+    from sinkscope.measurement import TokenTexts
     from sinkscope.report.observatory import HeadMaps
 
     chosen = list(wanted) or _strongest(measured)
@@ -60,8 +59,8 @@ def _strongest(measured: Measurement) -> list[Head]:
     """The heads in which some token receives most attention, one after the other."""
     import numpy as np
 
-    from sinkscope.measurements import comparable_places, received
-    from sinkscope.metrics import nanmean
+    from sinkscope.measurement import comparable_places, received
+    from sinkscope.measurement.metrics import nanmean
 
     counted = comparable_places(measured.data)[:, :, None]
     by_head = np.nan_to_num(nanmean(np.where(counted, received(measured.data), np.nan), 0)).max(-1)

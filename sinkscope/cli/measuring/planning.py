@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sinkscope.cli.given import Reads, Runs
-    from sinkscope.measuring.planning import MeasuringPlan
+    from sinkscope.measurement.planning import MeasuringPlan
 
 ABOUT = (
     "parameters are counted; memory, disk and time are estimates: time from what matrix products just took here, "
@@ -37,7 +37,7 @@ def show_plans(
 
 
 def _planned(model: str, reads: Reads, runs: Runs, device: str | None) -> MeasuringPlan:
-    from sinkscope.measuring.planning import plan
+    from sinkscope.measurement.planning import plan
 
     return plan(
         model,
@@ -52,7 +52,7 @@ def _planned(model: str, reads: Reads, runs: Runs, device: str | None) -> Measur
 
 
 def _show(found: MeasuringPlan, reads: Reads) -> None:
-    from sinkscope.measuring.planning import GIB
+    from sinkscope.measurement.planning import GIB
 
     low, high = found.seconds
     rows = [

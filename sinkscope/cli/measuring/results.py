@@ -11,10 +11,10 @@ from rich.text import Text
 
 from sinkscope.cli.measuring.folders import old_files
 from sinkscope.files import replacing
-from sinkscope.measurements import HEAD_METRICS, Measurement, TokenView
-from sinkscope.measurements.rates import warn_if_short
-from sinkscope.measurements.summary import summary
-from sinkscope.measurements.tables import write_tables
+from sinkscope.measurement import HEAD_METRICS, Measurement, TokenView
+from sinkscope.measurement.rates import warn_if_short
+from sinkscope.measurement.summary import summary
+from sinkscope.measurement.tables import write_tables
 from sinkscope.pictures import write_figure
 from sinkscope.report.observatory import HeadMaps, observatory_page
 from sinkscope.report.page import write_page

@@ -14,7 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import CURVES, RATES, Heads, Observed
 from sinkscope.files import write_json
-from sinkscope.metrics import FEWEST
+from sinkscope.measurement.metrics import FEWEST
 from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
 
 

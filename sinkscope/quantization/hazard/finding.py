@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, checked_inputs, family, unwrapped
-from sinkscope.measurements import Measurement
-from sinkscope.measuring import find_tokens
-from sinkscope.measuring.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
+from sinkscope.measurement import Measurement, find_tokens, measure
+from sinkscope.measurement.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
 from sinkscope.model.columns import Columns, columns_of
-from sinkscope.probes import measure
 from sinkscope.quantization.hazard.advice import advice_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers, bits_lost

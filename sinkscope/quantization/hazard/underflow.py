@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.probes import Array, LayerSums, Observer, Piece, divide
+from sinkscope.measurement import Array, LayerSums, Observer, Piece, divide
 
 LOST = 2.0**-10  # half of the least positive number of e4m3, 2^-9: from there down, rounding to even gives 0
 SCALE = 256  # by which kernels multiply before they cast

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import batches, checked_inputs, evaluating, unwrapped
-from sinkscope.measuring.peaks import BATCH, Site, peaks, sites
+from sinkscope.measurement.peaks import BATCH, Site, peaks, sites
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
 from sinkscope.quantization.prefix.prefix import Prefix

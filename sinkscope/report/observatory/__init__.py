@@ -1,6 +1,6 @@
 """The page of one measurement: head maps, tokens, depths, and one number or curve per metric."""
 
-from sinkscope.measurements.finding import answer
+from sinkscope.measurement.finding import answer
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 

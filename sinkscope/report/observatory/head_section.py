@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements import HEAD_METRICS, HeadMetric, applicable, head_table, layer_labels
+from sinkscope.measurement import HEAD_METRICS, HeadMetric, applicable, head_table, layer_labels
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short

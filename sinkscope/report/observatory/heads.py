@@ -15,8 +15,8 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import PER_HEAD
-from sinkscope.metrics import KeyManifold, key_manifold, nanmean
+from sinkscope.measurement import PER_HEAD
+from sinkscope.measurement.metrics import KeyManifold, key_manifold, nanmean
 from sinkscope.report.observatory.numbers import few, short
 from sinkscope.theme import BLUE, INK, PAPER, SINK, SLATE, figure, tint
 

@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from sinkscope.measurements import depth_labels, has_position
-from sinkscope.measurements.rates import sweep
-from sinkscope.metrics import EPSILONS, nanmean, principal_components
+from sinkscope.measurement import depth_labels, has_position
+from sinkscope.measurement.metrics import EPSILONS, nanmean, principal_components
+from sinkscope.measurement.rates import sweep
 from sinkscope.report import sections
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.numbers import short

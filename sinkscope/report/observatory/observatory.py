@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import (
+from sinkscope.measurement import (
     Measurement,
     SlotMass,
     applicable,
@@ -21,9 +21,9 @@ from sinkscope.measurements import (
     stacks_apart,
     strongest_position,
 )
-from sinkscope.measurements.depths import TOP
-from sinkscope.measurements.finding import INTERVENE, answer
-from sinkscope.measurements.rates import interval_words, rate_words
+from sinkscope.measurement.depths import TOP
+from sinkscope.measurement.finding import INTERVENE, answer
+from sinkscope.measurement.rates import interval_words, rate_words
 from sinkscope.report import sections
 from sinkscope.report.observatory.head_section import FIRST_MAP, head_section
 from sinkscope.report.observatory.heads import HeadMaps

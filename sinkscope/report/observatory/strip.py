@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from sinkscope.measurements import PER_HEAD, TokenTexts, comparable_places, layer_labels, layers_of, sample_lengths
-from sinkscope.metrics import layer_rates, nanmean, token_rates
+from sinkscope.measurement import PER_HEAD, TokenTexts, comparable_places, layer_labels, layers_of, sample_lengths
+from sinkscope.measurement.metrics import layer_rates, nanmean, token_rates
 from sinkscope.report.observatory.numbers import short
 from sinkscope.report.page import Section, Widget
 from sinkscope.theme import SEQUENTIAL

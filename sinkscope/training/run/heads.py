@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from sinkscope import metrics
-from sinkscope.measurements import PER_HEAD, strongest_position
-from sinkscope.probes import (
+from sinkscope.measurement import (
+    PER_HEAD,
     AttentionBefore,
     Measurement,
     Observer,
@@ -21,6 +20,8 @@ from sinkscope.probes import (
     QueryKeyValueNorms,
     SlotReceived,
     measure,
+    metrics,
+    strongest_position,
 )
 
 DIGITS = 4  # significant ones that are kept

@@ -18,7 +18,7 @@ from sinkscope.caches.notes import Note
 from sinkscope.caches.policies import H2O, VATP, FastV, KeyDiff, KeyNorm, LagKV, Streaming
 from sinkscope.errors import InputError
 from sinkscope.hooks import Editor, editing
-from sinkscope.probes import observe
+from sinkscope.measurement import observe
 from sinkscope.sinks import First, Online, TokenIds
 from tests.caches import naive_scores, reference
 from tests.families.registry import FAMILIES

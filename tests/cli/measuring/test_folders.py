@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 
 QUICK = ("--tokens", 16, "--samples", 4, "--observers", "few")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 
 
 @pytest.mark.slow
 def test_observers_by_name_and_of_ones_own(sinkscope, model, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
-        "from sinkscope.probes import Array, Observer, Piece\n"
+        "from sinkscope.measurement import Array, Observer, Piece\n"
         "@dataclass(frozen=True)\n"
         "class Ones(Observer):\n"
         "    def on_call(self, call):\n"

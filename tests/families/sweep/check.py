@@ -13,8 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.measurements import Measurement
-from sinkscope.probes import AttentionReceived, measure, observe
+from sinkscope.measurement import AttentionReceived, Measurement, measure, observe
 from tests.families.sweep import zoo
 from tests.families.sweep.build import build, first
 from tests.families.sweep.build import inputs as inputs_of

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from sinkscope.probes import observing, visibility
-from sinkscope.probes.calls.call import AttentionCall
+from sinkscope.measurement import observing, visibility
+from sinkscope.measurement.calls.call import AttentionCall
 from tests.families.sweep import maps, table, zoo
 from tests.families.sweep.check import HOSTS, NEEDS, PADDINGS, Result, outcome
 from tests.families.sweep.unbuilt import UNBUILT

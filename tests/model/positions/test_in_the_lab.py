@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 import sinkscope.attention as zoo
 from sinkscope.errors import InputError
+from sinkscope.measurement import AttentionReceived, measure
 from sinkscope.model import LabConfig, LabForCausalLM, load
-from sinkscope.probes import AttentionReceived, measure
 from tests.model.positions.models import SCHEMES, SIZES, build, in_chunks
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}

@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope import measure
-from sinkscope.probes import AttentionMaps
+from sinkscope.measurement import AttentionMaps
 from sinkscope.quantization import Fp8Underflow
 from sinkscope.quantization.hazard.underflow import BLOCK, running_largest
 from tests.planted.factory import F3, planted_ids, planted_model

@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 import sinkscope as ss
 from sinkscope.caches.memory import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.measuring.evidence import find_tokens
+from sinkscope.measurement.evidence import find_tokens
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import Grid, SinkQuantizedCache, effective_bits, quantized_cache, resolved
 from sinkscope.sinks import Choice, First, Measured, Positions, TokenIds

@@ -12,7 +12,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import All, SetActivations
-from sinkscope.probes import AttentionReceived, observe
+from sinkscope.measurement import AttentionReceived, observe
 from sinkscope.quantization import (
     GPTQ,
     Grid,

@@ -1,7 +1,7 @@
 import pytest
 
-from sinkscope.measurements import Measurement
-from tests.measurements.planted import measured
+from sinkscope.measurement import Measurement
+from tests.measurement.planted import measured
 
 
 @pytest.fixture(scope="session")

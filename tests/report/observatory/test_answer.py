@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sinkscope.measurements import Measurement, strongest_position
-from sinkscope.measurements.finding import answer
+from sinkscope.measurement import Measurement, strongest_position
+from sinkscope.measurement.finding import answer
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import render
 

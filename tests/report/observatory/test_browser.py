@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from sinkscope.measurements import HEAD_METRICS
+from sinkscope.measurement import HEAD_METRICS
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import write_page
-from tests.measurements.planted import EVIL
+from tests.measurement.planted import EVIL
 from tests.report.conftest import CHROMIUM, context_of
 
 pytestmark = [

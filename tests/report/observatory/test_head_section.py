@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.measurements import HEAD_METRICS
+from sinkscope.measurement import HEAD_METRICS
 from sinkscope.report.observatory.head_section import DATA, head_section, scale, start
 from sinkscope.report.observatory.heads import BINS, HeadMaps, angles, histograms, keys, profile
-from tests.measurements.planted import SINK_HEAD
+from tests.measurement.planted import SINK_HEAD
 
 EPSILON = 0.3
 

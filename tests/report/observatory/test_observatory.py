@@ -2,12 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sinkscope.measurements import Measurement
+from sinkscope.measurement import Measurement
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.observatory import observatory_page
 from sinkscope.report.page import render, write_page
 from sinkscope.theme import SINK
-from tests.measurements.planted import EVIL, edited_record, measured
+from tests.measurement.planted import EVIL, edited_record, measured
 from tests.report.test_page import Elements
 
 EPSILON = 0.3

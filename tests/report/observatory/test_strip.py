@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from sinkscope.metrics import exceeds
+from sinkscope.measurement.metrics import exceeds
 from sinkscope.report.observatory.strip import DATA, drawn, strip_payload, strip_section, token_stack
-from tests.measurements.planted import EVIL, measured
+from tests.measurement.planted import EVIL, measured
 
 EPSILON = 0.3
 

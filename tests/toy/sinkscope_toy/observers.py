@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 import sinkscope as ss
-from sinkscope.probes import Array, Observer, Piece, divide
+from sinkscope.measurement import Array, Observer, Piece, divide
 
 
 @ss.observer

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.probes import AttentionReceived, HiddenNorms, Measurement, measure
 from sinkscope.training import Recipe, Run
 from sinkscope.training.run.heads import OBSERVERS, PREFIX, HeadNumbers
 from tests.planted.factory import planted_ids, planted_model

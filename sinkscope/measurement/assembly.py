@@ -1,0 +1,340 @@
+"""From the sums of all batches to one labeled measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
+from sinkscope.measurement.batch import Batch
+from sinkscope.measurement.measurement import Measurement
+from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, divide
+from sinkscope.measurement.selection import VISIBLE
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """One array at one place for the samples of one batch, reduced to real tokens.
+
+    `samples`: which of the measurement these are, rising. `positions`: a range where all are covered; None where no
+    axis is a position.
+    """
+
+    name: str
+    samples: slice | list[int]
+    place: Place
+    array: Array
+    values: Float[np.ndarray, "batch heads *n"]
+    positions: Sequence[int] | None
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes, of which `place` is one."""
+        sample = "sample" if self.array.kept is None else "kept"
+        position = () if self.positions is None else ("position",)
+        return (sample, *_axes(self.place, self.array.per_head), *position, *self.array.extra)
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """All places of a measurement, in order, by kind."""
+
+    layers: Sequence[Layer]
+    depths: Sequence[Depth]
+    experts: Sequence[ExpertLayer]
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> _Places:
+        places = list(dict.fromkeys(place for batch in batches for place in batch.places))
+        return cls(
+            _by_stack([place for place in places if isinstance(place, Layer)]),
+            _by_stack([place for place in places if isinstance(place, Depth)]),
+            [place for place in places if isinstance(place, ExpertLayer)],
+        )
+
+    @property
+    def ranks(self) -> dict[Place, int]:
+        """Which place of its kind each is."""
+        kinds: tuple[Sequence[Place], ...] = (self.layers, self.depths, self.experts)
+        return {place: index for kind in kinds for index, place in enumerate(kind)}
+
+
+def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Mapping[str, Any]) -> Measurement:
+    """The measurement. What was NaN or infinite is NaN in it, and `record["non_finite"]` names where, first first."""
+    found, broken = list(_found(batches, observers)), _non_finite(batches)
+    places = _Places.of(batches)
+    samples = sum(batch.size for batch in batches)
+    coordinates: dict[str, Any] = _coordinates(found, places) | _extra(found, observers)
+    for name in ("row", "start"):
+        numbers = {at: each for batch in batches for at, each in zip(batch.index, getattr(batch, name), strict=True)}
+        coordinates[name] = ("sample", [numbers[at] for at in range(samples)])
+    coordinates["causal"] = ("layer", [not _looks_ahead(batches, layer) for layer in places.layers])
+    if (ids := _token_ids(batches)) is not None and "position" in coordinates:
+        coordinates["token_id"] = (("sample", "position"), _at_positions(ids, np.array(coordinates["position"][1])))
+    tokens = _tokens(batches, places.layers)
+    record = {**facts, "samples": samples, "tokens": int(tokens.max()), "denominator": VISIBLE}
+    record |= {"non_finite": broken} if broken else {}
+    variables = _variables(found, places, samples) | {"tokens": (("sample", "layer"), tokens)}
+    variables["queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.query_count))
+    variables["most_queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.most_queries))
+    if "position" in coordinates:
+        variables |= _from_masks(batches, places, np.array(coordinates["position"][1]))
+    return Measurement(xr.Dataset(variables, coordinates, {"record": json.dumps(record)}))
+
+
+def compact(
+    values: Float[Tensor, "batch heads n *extra"], real: Bool[Tensor, "batch position"]
+) -> Float[Tensor, "batch heads position *extra"]:
+    """Entries of real tokens moved to the front of the third axis, NaN behind them and where `values` ends early."""
+    extra = values.shape[3:]
+    missing = real.shape[1] - values.shape[2]
+    if missing > 0:
+        values = torch.cat([values, values.new_full((*values.shape[:2], missing, *extra), torch.nan)], 2)
+    if bool(real.all()):
+        return values[:, :, : real.shape[1]]
+    order = torch.argsort((~real).int(), dim=-1, stable=True)
+    tail = torch.arange(real.shape[1]) >= real.sum(-1, keepdim=True)
+    shape = (len(real), 1, real.shape[1], *(1 for _ in extra))
+    front = values.gather(2, order.view(shape).expand_as(values))
+    return front.masked_fill(tail.view(shape), torch.nan)
+
+
+def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Found]:
+    whose: dict[str, str] = {}
+    for batch in batches:
+        for place in batch.places:
+            known = dict(batch.found(place))
+            for observer in observers:
+                mine = type(observer).__name__
+                if (sums := known.get(mine)) is None:
+                    continue
+                for name, array in observer.arrays(sums).items():
+                    if (other := whose.setdefault(name, mine)) != mine:
+                        raise InputError(f"{other} and {mine} both yield '{name}': ask for one of them")
+                    values, positions = _reduced(array, sums)
+                    count = len(values)
+                    if array.kept is not None:
+                        count = min(count, sum(index < array.kept for index in batch.index))
+                    if count:
+                        yield _Found(name, _run(batch.index[:count]), place, array, values[:count], positions)
+
+
+def _run(index: Sequence[int]) -> slice | list[int]:
+    """Numbers that follow one another as a slice, of which numpy gives views."""
+    follow = index[-1] - index[0] + 1 == len(index)
+    return slice(index[0], index[-1] + 1) if follow else list(index)
+
+
+def _reduced(array: Array, sums: LayerSums) -> tuple[np.ndarray, Sequence[int] | None]:
+    if array.along is None or isinstance(array.along, tuple):
+        return array.values.numpy(), array.along
+    values = compact(array.values, sums.keys if array.along == "key" else sums.queries).numpy()
+    return values, range(values.shape[2])
+
+
+def _non_finite(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Where activations were NaN or infinite, in the order in which the places ran; empty where nowhere."""
+    rows = {batch: {place: sums.broken_rows(batch.size) for place, sums in batch.places.items()} for batch in batches}
+    broken = [_called(place) for found in rows.values() for place, bad in found.items() if bad.any()]
+    if not broken:
+        return {}
+    samples = sum(int(torch.stack(list(found.values())).any(0).sum()) for found in rows.values())
+    return {"first": broken[0], "places": list(dict.fromkeys(broken)), "samples": samples}
+
+
+def _called(place: Place) -> str:
+    return f"depth {place.index} of the {place.stack}" if isinstance(place, Depth) else f"layer '{place.name}'"
+
+
+def _positions(found: Sequence[_Found]) -> list[int]:
+    """All positions of the arrays that cover everything; where there is none, those that were asked for."""
+    covered = [len(item.positions) for item in found if isinstance(item.positions, range)]
+    if covered:
+        return list(range(max(covered)))
+    return sorted({position for item in found for position in item.positions or ()})
+
+
+def _variables(found: Sequence[_Found], places: _Places, samples: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Every array in one block per name, NaN where a sample, layer or head has no value, or one that is not finite."""
+    column = {position: index for index, position in enumerate(_positions(found))}
+    sizes = {"sample": samples, "layer": len(places.layers), "depth": len(places.depths)}
+    sizes |= {"moe_layer": len(places.experts), "position": len(column)}
+    rank = places.ranks
+    for item in found:
+        sizes |= _sizes(item, sizes)
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    for item in found:
+        if item.name not in variables:
+            variables[item.name] = item.dims, np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
+        _, block = variables[item.name]
+        part = block[item.samples, rank[item.place]]
+        _fill(part, item, column)
+        if isinstance(item.samples, list):  # then it is a copy
+            block[item.samples, rank[item.place]] = part
+    return variables
+
+
+def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
+    """Lengths of the axes that are as long as their longest array."""
+    sizes = dict(zip(item.array.extra[::-1], item.values.shape[::-1], strict=False))
+    if item.array.per_head and not isinstance(item.place, Depth):
+        sizes[_axes(item.place, True)[-1]] = item.values.shape[1]
+    if item.array.kept is not None:
+        sizes["kept"] = item.samples.stop if isinstance(item.samples, slice) else item.samples[-1] + 1
+    return {dim: max(length, known.get(dim, 0)) for dim, length in sizes.items()}
+
+
+def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
+    """Write an array into its part of the block: `view` is the block at the item's samples and place."""
+    values, finite = item.values, np.isfinite(item.values)
+    if not finite.all():
+        values = np.where(finite, values, np.nan)
+    if isinstance(item.place, Depth) or not item.array.per_head:
+        values, lead = values[:, 0], 1
+    else:
+        lead = 2
+        view = view[:, : values.shape[1]]
+    if isinstance(item.positions, range):  # then the columns are all positions, and these the first of them
+        _put(view, lead, slice(0, len(item.positions)), values, item.array.extra)
+    elif item.positions is not None:
+        known = [index for index, position in enumerate(item.positions) if position in column]
+        values = values.take(known, axis=lead)
+        target = [column[item.positions[index]] for index in known]
+        _put(view, lead, target, values, item.array.extra)
+    else:
+        _put(view, lead, None, values, item.array.extra)
+
+
+def _put(
+    view: np.ndarray, lead: int, target: list[int] | slice | None, values: np.ndarray, extra: tuple[str, ...]
+) -> None:
+    ends = tuple(slice(0, length) for length in values.shape[values.ndim - len(extra) :])
+    place = (slice(None),) * lead + (() if target is None else (target,)) + ends
+    view[place] = values
+
+
+def _axes(place: Place, per_head: bool) -> tuple[str, ...]:
+    if isinstance(place, Depth):
+        return ("depth",)
+    if isinstance(place, ExpertLayer):
+        return ("moe_layer", "expert") if per_head else ("moe_layer",)
+    return ("layer", "head") if per_head else ("layer",)
+
+
+def _coordinates(found: Sequence[_Found], places: _Places) -> dict[str, tuple[str, list[Any]]]:
+    layers, depths = places.layers, places.depths
+    coordinates: dict[str, tuple[str, list[Any]]] = {
+        "layer_index": ("layer", _indices(layers)),
+        "stack": ("layer", [layer.stack for layer in layers]),
+        "layer_name": ("layer", [layer.name for layer in layers]),
+    }
+    if depths:
+        coordinates["depth"] = ("depth", list(range(len(depths))))
+        coordinates["depth_index"] = ("depth", [depth.index for depth in depths])
+        coordinates["depth_stack"] = ("depth", [depth.stack for depth in depths])
+    if places.experts:
+        coordinates["moe_layer"] = ("moe_layer", [expert.name for expert in places.experts])
+    if positions := _positions(found):
+        coordinates["position"] = ("position", positions)
+    return coordinates
+
+
+def _extra(found: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
+    """Coordinates that observers give to axes of their own, where those are used."""
+    used = {dim for item in found for dim in item.array.extra}
+    named = {name: values for observer in observers for name, values in observer.coordinates.items()}
+    return {name: (name, list(values)) for name, values in named.items() if name in used}
+
+
+def _indices(layers: Sequence[Layer]) -> list[int]:
+    """The model's own layer numbers; running ones in a stack whose layers have none, or share them."""
+    numbers: list[int] = []
+    for layer in layers:
+        members = [other for other in layers if other.stack == layer.stack]
+        own = [other.index for other in members]
+        numbers.append(layer.index if -1 not in own and len(set(own)) == len(own) else members.index(layer))
+    return numbers
+
+
+def _from_masks(
+    batches: Sequence[Batch], places: _Places, positions: Int[np.ndarray, "position"]
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """`visible_queries` and `uniform_received`: whatever was observed, at the positions of what was.
+
+    Where a mask differs between heads, their mean.
+    """
+    shape = sum(batch.size for batch in batches), len(places.layers), len(positions)
+    seen, uniform = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    for batch in batches:
+        rows = list(batch.index)
+        for index, layer in enumerate(places.layers):
+            if (sums := batch.visible(layer)) is None:
+                continue
+            counts, shares = sums
+            real = batch.keys(layer)
+            for block, values in ((seen, counts), (uniform, divide(shares, counts))):
+                front = compact(values.nanmean(1, keepdim=True), real)[:, 0].numpy()
+                there = positions < front.shape[1]
+                part = block[rows, index]
+                part[:, there] = front[:, positions[there]]
+                block[rows, index] = part
+    dims = ("sample", "layer", "position")
+    return {"visible_queries": (dims, seen), "uniform_received": (dims, uniform)}
+
+
+def _looks_ahead(batches: Sequence[Batch], layer: Layer) -> bool:
+    """Whether a query saw a later key there, in any sample."""
+    return any(batch.places[layer].ahead for batch in batches if layer in batch.places)
+
+
+def _per_layer(
+    batches: Sequence[Batch], layers: Sequence[Layer], count: Callable[[Batch, Layer], np.ndarray]
+) -> np.ndarray:
+    """A number for each sample and layer; 0 where the layer did not run."""
+    found = np.zeros((sum(batch.size for batch in batches), len(layers)), np.int64)
+    for batch in batches:
+        for column, layer in enumerate(layers):
+            found[list(batch.index), column] = count(batch, layer)
+    return found
+
+
+def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
+    """Real tokens that a sample's keys were, per layer; 0 where the layer did not run."""
+
+    def real(batch: Batch, layer: Layer) -> np.ndarray:
+        return batch.keys(layer).sum(-1).numpy() if layer in batch.places else np.zeros(batch.size, np.int64)
+
+    return _per_layer(batches, layers, real)
+
+
+def _by_stack(places: list[Any]) -> list[Any]:
+    """Places of one stack together, otherwise in the order in which they ran."""
+    stacks = list(dict.fromkeys(place.stack for place in places))
+    return sorted(places, key=lambda place: stacks.index(place.stack))
+
+
+def _token_ids(batches: Sequence[Batch]) -> np.ndarray | None:
+    """Ids of each sample's real tokens (sample, position), −1 behind them; None where not all were given as ids."""
+    rows = [batch.token_ids() for batch in batches]
+    if any(ids is None for ids in rows):
+        return None
+    known = [ids for ids in rows if ids is not None]
+    found = np.full((sum(map(len, known)), max(ids.shape[1] for ids in known)), -1, known[0].dtype)
+    for batch, ids in zip(batches, known, strict=True):
+        found[list(batch.index), : ids.shape[1]] = ids
+    return found
+
+
+def _at_positions(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Columns of `ids` at these positions, −1 beyond the last."""
+    padded = np.pad(ids, ((0, 0), (0, max(0, int(positions.max()) + 1 - ids.shape[1]))), constant_values=-1)
+    return padded[:, positions]

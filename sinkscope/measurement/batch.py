@@ -1,0 +1,271 @@
+"""Sums of one batch of samples, over all forward passes that continue it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from transformers import Cache
+
+from sinkscope.hooks import Axis, Depth, Forward, Layer, Place, Samples
+from sinkscope.measurement.calls.masks import WrittenMasks
+from sinkscope.measurement.calls.reading import Known
+from sinkscope.measurement.left_out import LeftOut
+from sinkscope.measurement.observers.observer import LayerSums, Observer, Piece, Reduction
+from sinkscope.measurement.shelf import Shelf
+from sinkscope.measurement.visibility import Seen, SeenKeys
+
+MASKS = "masks"  # the owner of what is read from masks, whatever is observed
+
+
+@dataclass
+class PlaceSums:
+    """Sums at one place, by observer and name.
+
+    `query`, `key`: the token axes; lengths: how far the positions seen there reach; `real_queries`, `real_keys`: False
+    for padding among them, None where all are real. `causal`: what the layer's last call was read as; `ahead`: whether
+    any query so far saw a later key.
+    """
+
+    query: Axis
+    key: Axis
+    causal: bool
+    ahead: bool = False
+    real_queries: Bool[Tensor, "batch _"] | None = None
+    real_keys: Bool[Tensor, "batch _"] | None = None
+    sums: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    reductions: dict[tuple[str, str], Reduction] = field(default_factory=dict)
+    query_length: int = 0
+    key_length: int = 0
+
+    def see(self, seen: Seen, start: int, batch: int) -> None:
+        """Add what the mask of a call shows, of keys from `start` on."""
+        self.ahead |= seen.ahead
+        for name, values in (("seen", seen.queries), ("uniform", seen.uniform)):
+            self.add(MASKS, Piece(name, values, start), batch)
+
+    @property
+    def observed(self) -> bool:
+        """Whether an observer saw something here."""
+        return any(owner != MASKS for owner, _ in self.sums)
+
+    def add(self, owner: str, piece: Piece, batch: int) -> None:
+        """Add a piece of the observer `owner`; positions beyond those seen so far extend the sum."""
+        key, values, start = (owner, piece.name), piece.values, piece.start or 0
+        self.reductions[key] = piece.reduction
+        length = values.shape[2] if values.ndim > 2 else None
+        total = self._wide_enough(key, piece, batch, 0 if length is None else start + length)
+        part = total
+        if piece.samples is not None and piece.samples.indices(len(total)) != (0, len(total), 1):
+            part = total[piece.samples]
+        if length is not None and part.shape[2] != length:
+            part = part.narrow(2, start, length)
+        if piece.reduction == "sum":
+            part.add_(values)
+        else:
+            torch.maximum(part, values, out=part)
+
+    def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int, stop: int) -> Tensor:
+        """The sum so far, up to position `stop` at least; of nothing where this is the first piece."""
+        values, total = piece.values, self.sums.get(key)
+        if total is not None and total.shape[1] < values.shape[1]:  # one head stood for all so far
+            total = self.sums[key] = total.expand(-1, values.shape[1], *total.shape[2:]).clone()
+        empty = 0.0 if piece.reduction == "sum" else -torch.inf
+        if total is None:
+            lengths = [stop, *values.shape[3:]] if values.ndim > 2 else []
+            total = values.new_full([batch, values.shape[1], *lengths], empty)
+        elif stop and total.shape[2] < stop:
+            more = [*total.shape[:2], stop - total.shape[2], *total.shape[3:]]
+            total = torch.cat([total, total.new_full(more, empty)], 2)
+        elif total.is_inference() and not torch.is_inference_mode_enabled():
+            total = total.clone()  # such a tensor may only be written to where it was made
+        else:
+            return total
+        self.sums[key] = total
+        return total
+
+    def broken_rows(self, batch: int) -> Bool[Tensor, "batch"]:
+        """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""
+        broken = torch.zeros(batch, dtype=torch.bool)
+        for key, values in self.sums.items():
+            if math.isfinite(values.sum()):  # the rule: then all of it is
+                continue
+            bad = ~torch.isfinite(values)
+            if self.reductions[key] == "max":
+                bad &= values != -torch.inf
+            broken |= bad.flatten(1).any(1).cpu()
+        return broken
+
+    def merge(self, other: PlaceSums) -> None:
+        """Add what a later pass of the same batch found here."""
+        for (owner, name), values in other.sums.items():
+            self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
+        self.causal, self.ahead = other.causal, self.ahead or other.ahead
+        self.real_queries, self.real_keys = other.real_queries, other.real_keys
+        self.query_length = max(self.query_length, other.query_length)
+        self.key_length = max(self.key_length, other.key_length)
+
+    def settle(self, observer: Observer) -> None:
+        """Let an observer make its sums smaller, when nothing will be added to them any more."""
+        owner = type(observer).__name__
+        own = {name: values for (of, name), values in self.sums.items() if of == owner}
+        settled = observer.settled(own)
+        for name in own.keys() - settled.keys():
+            del self.sums[owner, name], self.reductions[owner, name]
+        for name in settled.keys() - own.keys():
+            self.sums[owner, name], self.reductions[owner, name] = settled[name], "sum"
+
+
+@dataclass(eq=False)
+class Batch(Samples):
+    """Samples that go through the model together, with all sums over them.
+
+    `index`: which samples of the measurement they are; `row`, `start`: which row each is of, and from which of its real
+    tokens on: documents that are packed into a row are samples of their own.
+    """
+
+    places: dict[Place, PlaceSums] = field(default_factory=dict)
+    index: tuple[int, ...] = ()
+    row: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+
+    def commit(self, done: OpenPass, cache: Cache | None) -> None:
+        """Take over what a finished pass found, and the cache that it left."""
+        lengths = (place.query_length for place in done.places.values() if place.query == "tokens")
+        self.extend(done.forward, max(lengths, default=done.forward.seen), cache)
+        for place, sums in done.places.items():
+            if place in self.places:
+                self.places[place].merge(sums)
+            else:
+                self.places[place] = sums
+
+    def settle(self, observers: Sequence[Observer], shelf: Shelf) -> None:
+        """Shrink what was found, and let go of the rest; called when no further pass can continue this batch."""
+        self.cache = None
+        for sums in self.places.values():
+            for observer in observers:
+                sums.settle(observer)
+            sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
+
+    def found(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
+        """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
+        sums = self.places[place]
+        queries, keys = self.queries(place), self.keys(place)
+        first = self.first if sums.query == "tokens" else 0
+        found: dict[str, dict[str, Tensor]] = {}
+        for (owner, name), values in sums.sums.items():
+            found.setdefault(owner, {})[name] = values.cpu()
+        visible = found.pop(MASKS, {}).get("seen")
+        for owner, own in found.items():
+            yield owner, LayerSums(own, queries, keys, first, visible)
+
+    def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
+        """Per key, how many of a layer's queries see it, and what these give it where they attend uniformly."""
+        sums = {} if layer not in self.places else self.places[layer].sums
+        if (MASKS, "seen") not in sums:
+            return None
+        return sums[MASKS, "seen"].cpu(), sums[MASKS, "uniform"].cpu()
+
+    def query_count(self, layer: Layer) -> np.ndarray:
+        """Real queries of each sample that were observed; 0 where the layer did not run."""
+        if layer not in self.places:
+            return np.zeros(self.size, np.int64)
+        first = self.first if self.places[layer].query == "tokens" else 0
+        return self.queries(layer)[:, first:].sum(-1).numpy()
+
+    def most_queries(self, layer: Layer) -> np.ndarray:
+        """How many queries of each sample see the key that is seen by most; 0 where the layer did not run."""
+        if (sums := self.visible(layer)) is None:
+            return np.zeros(self.size, np.int64)
+        return sums[0].amax((1, 2)).round().long().numpy()
+
+    def queries(self, place: Place) -> Bool[Tensor, "batch query"]:
+        """Which queries there are real tokens."""
+        return self._real(self.places[place].real_queries, self.places[place].query_length)
+
+    def keys(self, place: Place) -> Bool[Tensor, "batch key"]:
+        """Which keys there are real tokens."""
+        return self._real(self.places[place].real_keys, self.places[place].key_length)
+
+    def _real(self, real: Tensor | None, length: int) -> Bool[Tensor, "batch position"]:
+        return torch.ones(self.size, length, dtype=torch.bool) if real is None else real[:, :length].cpu()
+
+
+@dataclass
+class OpenPass:
+    """What one forward pass has found so far; it counts only when the pass ends without an error.
+
+    `samples_before`: how many samples the measurement had before this batch; `left_out`: what was not read, and why;
+    `unmasked`: stacks that attend to everything although the model was given a mask; `masks`: those of its layers;
+    `seen`: what they show;
+    `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream
+    was read.
+    """
+
+    forward: Forward
+    batch: Batch
+    samples_before: int = 0
+    places: dict[Place, PlaceSums] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    unmasked: dict[str, str] = field(default_factory=dict)
+    masks: WrittenMasks = field(default_factory=WrittenMasks)
+    seen: SeenKeys = field(default_factory=SeenKeys)
+    attended: dict[str, Tensor | None] = field(default_factory=dict)
+    assumed: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
+        """The sums at a place, made when it is met first; the last word on `causal` counts."""
+        found = self.places.setdefault(place, PlaceSums(query, key, causal))
+        found.causal = causal
+        return found
+
+    def known(self, layer: Layer) -> Known | None:
+        """What earlier passes over these samples said of a layer."""
+        found = self.batch.places.get(layer)
+        return None if found is None else Known(found.causal, found.real_keys)
+
+    def real(self, stack: str, side: Axis, stop: int, mask: Tensor | None) -> Tensor | None:
+        """Which of a stack's `stop` tokens are real; None where all are.
+
+        Told by the inputs, else by its attention, else by the `mask` that its first block was given.
+        """
+        if self.forward.stated(side, stop):
+            return self.forward.real.get(side)
+        attended = self.attended.get(stack)
+        if stack in self.attended and (attended is None or attended.shape[1] == stop):
+            return attended
+        if mask is not None and mask.ndim == 4 and mask.shape[-1] == stop:
+            seen = self.masks.of(mask, mask.shape[2], stop).keys_seen
+            return None if seen is None else seen.expand(self.forward.batch, -1)
+        if mask is not None and mask.shape == (self.forward.batch, stop):
+            return mask.bool()
+        return None
+
+    def drop_stream(self, stack: str, reason: str) -> None:
+        """Forget the residual stream of a stack."""
+        self.left_out.streams[stack] = reason
+        for place in [place for place in self.places if isinstance(place, Depth) and place.stack == stack]:
+            del self.places[place]
+
+    def note_unused_masks(self) -> None:
+        """Note masks that the model was given and of which no layer hides anything."""
+        layers = [sums for place, sums in self.places.items() if isinstance(place, Layer)]
+        if layers and all(sums.real_keys is None or bool(sums.real_keys.all()) for sums in layers):
+            self.unmasked |= dict.fromkeys(self.forward.other_masks, "no layer hides anything of what it hides")
+
+    def drop_misread(self) -> None:
+        """Forget the residual stream of stacks of which other tokens turned out to be real than it was read with."""
+        for stack in self.assumed.keys() & self.attended.keys():
+            if not _same(self.assumed[stack], self.attended[stack]):
+                self.drop_stream(stack, "which of its tokens are real is told too late")
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if all(real is None or bool(real.all()) for real in (one, other)):
+        return True
+    return one is not None and other is not None and torch.equal(one.cpu(), other.cpu())

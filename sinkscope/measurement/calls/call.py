@@ -1,0 +1,274 @@
+"""One call of an attention layer, as an observer sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinkscope.attention import Context, Operation, Weights, dot_product
+from sinkscope.hooks import Layer
+from sinkscope.measurement.calls.arithmetic import UNIT, lengths, product, shares
+from sinkscope.measurement.calls.masks import Columns, Rule, VisibleKeys, take
+from sinkscope.measurement.calls.positions import locate
+
+ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
+ROWS = 64  # queries of a chunk; fewer where that many do not fit, up to twice as many where they see few keys
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Keys behind the tokens' own, each of which stands for several tokens or for one of another stack.
+
+    Compressed keys of DeepSeek-V4, or the encoder's in a decoder that reads both in one softmax.
+    """
+
+    key: Float[Tensor, "batch kv_heads entry dim"]
+    value: Float[Tensor, "batch kv_heads entry value_dim"]
+    mask: VisibleKeys
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """Queries, keys and values as the layer's attention function received them (after rotation and cache), detached.
+
+    `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
+    tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
+    covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
+    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query); `entries`: keys in
+    the same softmax that are no tokens of this layer. `operation`, with its
+    `context`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
+    log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
+    `samples_before`: how many samples the measurement had before this batch. `collected`: the weights, where the model
+    returned them and nothing else is known; then queries, keys and values have width 0.
+    """
+
+    layer: Layer
+    query: Float[Tensor, "batch heads query dim"]
+    key: Float[Tensor, "batch kv_heads key dim"]
+    value: Float[Tensor, "batch kv_heads key value_dim"]
+    mask: VisibleKeys
+    scaling: float
+    causal: bool
+    query_start: int
+    key_start: int
+    own_keys: slice
+    real: Bool[Tensor, "batch query"] | None = None
+    real_keys: Bool[Tensor, "batch position"] | None = None
+    softcap: float | None = None
+    bias: Float[Tensor, "_ _ query key"] | None = None
+    sink: Float[Tensor, "_ heads _"] | None = None
+    entries: Entries | None = None
+    operation: Operation | None = None
+    context: Context | None = None
+    kernel_lse: Float[Tensor, "batch heads query"] | None = None
+    kernel_has_sink: bool = False
+    output: Float[Tensor, "batch heads query value_dim"] | None = None
+    samples_before: int = 0
+    collected: Float[Tensor, "batch heads query key"] | None = None
+
+    @property
+    def heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def is_softmax(self) -> bool:
+        """True where weights are exp(score − log-sum-exp), and scores are known."""
+        if self.collected is not None:
+            return False
+        if self.operation is None or self.context is None:
+            return True
+        return self.operation.spec.is_plain_softmax and self.context.bias is None
+
+    @cached_property
+    def wide_query(self) -> Float[Tensor, "batch heads query dim"]:
+        return self.query.float().contiguous()
+
+    @cached_property
+    def scaled_query(self) -> Float[Tensor, "batch heads query dim"]:
+        """Queries times the scale, as `attention.dot_product` has them: scores of 100 show another order of the two
+        products in the fifth digit."""
+        return self.scaling * self.wide_query
+
+    @cached_property
+    def wide_key(self) -> Float[Tensor, "batch kv_heads key dim"]:
+        return self.key.float().contiguous()
+
+    @cached_property
+    def wide_value(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
+        return self.value.float().contiguous()
+
+    @cached_property
+    def query_lengths(self) -> Float[Tensor, "batch heads query"]:
+        """‖q‖₂."""
+        return lengths(self.wide_query)
+
+    @cached_property
+    def key_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
+        """‖k‖₂."""
+        return lengths(self.wide_key)
+
+    @cached_property
+    def value_lengths(self) -> Float[Tensor, "batch kv_heads key"]:
+        """‖v‖₂."""
+        return lengths(self.wide_value)
+
+    @cached_property
+    def lse(self) -> Float[Tensor, "batch heads query"]:
+        """log(Σ_visible exp(score) + Σ exp(sink)) in nats: from the kernel where it gave one, else in chunks."""
+        lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
+        if self.entries is not None and self.kernel_lse is None:
+            lse = torch.logaddexp(lse, self._lse_of_entries(self.entries))
+        if self.sink is None or (self.kernel_lse is not None and self.kernel_has_sink):
+            return lse
+        return torch.logaddexp(lse, self.sink.expand_as(lse))
+
+    @cached_property
+    def counted(self) -> Bool[Tensor, "batch heads query"]:
+        """False for queries that count nowhere: padding, or nothing visible."""
+        seeing = (self.lse != -torch.inf) & (self.lse != torch.inf)
+        return seeing if self.real is None else seeing & self.real[:, None, :]
+
+    @cached_property
+    def counted_lse(self) -> Float[Tensor, "batch heads query"]:
+        """`lse`, with +inf for queries that count nowhere: exp(score − inf) = 0."""
+        return self.lse.masked_fill(~self.counted, torch.inf)
+
+    @cached_property
+    def shift(self) -> Float[Tensor, "batch heads query"]:
+        """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
+        return self.counted_lse * -UNIT
+
+    @property
+    def is_product(self) -> bool:
+        """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
+        return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
+
+    def weights(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
+
+        In the memory `room`, where that is given and of use.
+        """
+        shift = self.shift[samples, :, rows, None]
+        if not self.is_product:
+            return shares(self.scores(samples, rows, columns), shift)
+        weights = shares(self.products(samples, rows, columns, room), shift)
+        self.mask.blank(weights, samples, rows, columns)
+        return weights
+
+    def products(
+        self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
+    ) -> Float[Tensor, "batch heads query key"]:
+        """scaling · q·k in fp32, whatever the mask; in the memory `room`, where that is given."""
+        return product(self.scaled_query[samples, :, rows], self._keys_at(samples, columns), room)
+
+    def scores(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
+        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column."""
+        query = self.wide_query[samples, :, rows]
+        scores = dot_product(query, self._keys_at(samples, columns), self.scaling)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            bias = self.bias if self.bias.shape[0] == 1 else self.bias[samples]
+            scores += take(bias[:, :, rows], columns)
+        self.mask.restrict(scores, samples, rows, columns)
+        return scores
+
+    def entry_scores(self, samples: slice, rows: slice) -> Float[Tensor, "batch heads query entry"]:
+        """Logits on `entries` in fp32, −inf where masked. Raises `ValueError` for a call without any."""
+        if self.entries is None:
+            raise ValueError(f"layer '{self.layer.name}' has no entries")
+        scores = dot_product(self.wide_query[samples, :, rows], self.entries.key[samples].float(), self.scaling)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        self.entries.mask.restrict(scores, samples, rows, slice(0, scores.shape[-1]))
+        return scores
+
+    def operation_weights(self, rows: slice) -> Weights:
+        """Weights of a lab or attached layer as its operation writes them out, raw, for the queries in `rows`."""
+        assert self.operation is not None
+        assert self.context is not None
+        known = self.context
+        return self.operation.weights(
+            self.query,
+            self.key,
+            known.visibility,
+            rows=rows,
+            hidden=known.hidden,
+            scaling=known.scaling,
+            carried=known.carried,
+            bias=known.bias,
+        )
+
+    def operation_logits(self, rows: slice) -> tuple[Float[Tensor, "batch heads query key"], ...]:
+        """Scores of a lab or attached layer as its normalizer gets them, −inf where masked, for each of its maps."""
+        assert self.operation is not None
+        assert self.context is not None
+        return self.operation.logits(self.query, self.key, self.context, rows)
+
+    def row_parts(self) -> Iterator[slice]:
+        """Rows of all samples, so many that scores on all keys take at most about `ELEMENTS`."""
+        batch, heads, queries, _ = self.query.shape
+        step = min(ROWS, max(1, ELEMENTS // (batch * heads * max(self.mask.keys, 1))))
+        for start in range(0, queries, step):
+            yield slice(start, min(queries, start + step))
+
+    def locate(self, positions: Sequence[int]) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
+        """Column of each row's p-th real token for p in `positions`, and whether this call has that column."""
+        return locate(positions, self.real_keys, self.query, self.key_start, self.key.shape[2])
+
+    def parts(self, columns: int | None = None) -> Iterator[tuple[slice, slice]]:
+        """Samples and rows of chunks in which `columns` take at most about `ELEMENTS` scores.
+
+        Default: the columns that a row may see; up to twice as many rows where these are few.
+        """
+        batch, heads, queries, _ = self.query.shape
+        per_row = heads * max(columns or self.mask.keys, 1)
+        rows = min(queries, ROWS if columns is None else queries, max(8, ELEMENTS // per_row))
+        samples = max(1, ELEMENTS // (rows * per_row))
+        for sample in range(0, batch, samples):
+            several, row = slice(sample, min(batch, sample + samples)), 0
+            while row < queries:
+                stop = row + (rows if columns else self._height(several, row, rows))
+                yield several, slice(row, min(queries, stop))
+                row = stop
+
+    def _height(self, samples: slice, start: int, rows: int) -> int:
+        """How many rows from `start` on have no more scores than `rows` rows on all keys; at most twice as many.
+
+        Only of masks whose extent costs nothing to know.
+        """
+        if not isinstance(self.mask, Rule):
+            return rows
+        seen = self.mask.extent(samples, slice(start, min(self.query.shape[2], start + 2 * rows)))
+        return max(rows, min(2 * rows, rows * self.mask.keys // max(seen.stop - seen.start, 1)))
+
+    def _keys_at(self, samples: slice, columns: Columns) -> Float[Tensor, "batch kv_heads n dim"]:
+        key = self.wide_key[samples]
+        if isinstance(columns, slice):
+            return key[:, :, columns]
+        return key.gather(2, columns[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1]))
+
+    def _computed_lse(self) -> Float[Tensor, "batch heads query"]:
+        lse = torch.empty(self.query.shape[:3], device=self.query.device)
+        for samples, rows in self.parts():
+            columns = self.mask.extent(samples, rows)
+            lse[samples, :, rows] = torch.logsumexp(self.scores(samples, rows, columns), -1)
+        return lse
+
+    def _lse_of_entries(self, entries: Entries) -> Float[Tensor, "batch heads query"]:
+        lse = torch.empty(self.query.shape[:3], device=self.query.device)
+        for samples, rows in self.parts(max(1, entries.key.shape[2])):
+            lse[samples, :, rows] = torch.logsumexp(self.entry_scores(samples, rows), -1)
+        return lse

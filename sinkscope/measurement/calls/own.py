@@ -1,0 +1,185 @@
+"""Calls of families with attention in code of their own: queries, keys and values beside the map that is returned.
+
+What entered the products of such a module makes a call only if the softmax of its scores is the map that the model
+returned. The scale is one that the module names, and what is added to scores is nothing or the position bias that the
+module was given (ALiBi); anything else is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.hooks import Computed, Layer, own_attention
+from sinkscope.measurement.calls.arithmetic import rounding
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.chunks import chunks
+from sinkscope.measurement.calls.masks import Written
+
+FACTORS = ("softmax_scale", "inv_norm_factor", "scaling", "scale", "attention_scale")  # on products of queries and keys
+DIVISORS = ("scale_attn", "norm_factor")  # of them
+BIASES = ("alibi", "position_bias")  # arguments that are added: (batch · heads | heads, 1, key), or per query as well
+FLOOR = 1e-5  # of the tolerance, of a weight and relative to Σ_k w_k |v_k|
+
+
+class Unclear(Exception):
+    """Why the map cannot be made of what entered the products."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Scoring:
+    """How a module makes scores of its products: scale · q·k + bias."""
+
+    scaling: float
+    bias: Float[Tensor, "_ heads _ key"] | None
+
+
+class OwnCalls:
+    """What modules with attention of their own multiplied in a pass, until the maps of that pass come back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = own_attention(model)
+        self._found: dict[Layer, tuple[nn.Module, Computed | str]] = {}
+        self._masks: list[Bool[Tensor, "batch _ query key"]] = []
+
+    def begin(self) -> None:
+        """Forget the last pass."""
+        self._found.clear()
+        self._masks.clear()
+
+    def take(self, module: nn.Module, computed: Computed | str) -> None:
+        """Keep one use of a module; layers share their mask."""
+        layer = self._modules[module]
+        if layer in self._found:
+            computed = "it is used several times in a pass"
+        elif isinstance(computed, Computed):
+            computed = replace(computed, visible=self._shared(computed.visible))
+        self._found[layer] = module, computed
+
+    def call(self, returned: AttentionCall) -> AttentionCall | str:
+        """The call of which the model returned the map, with queries, keys and values; or why there is none."""
+        module, computed = self._found.pop(returned.layer, (None, "its queries, keys and values are made elsewhere"))
+        if module is None or isinstance(computed, str):
+            return str(computed)
+        try:
+            return _verified(returned, _with_vectors(returned, module, computed), computed)
+        except Unclear as unclear:
+            return str(unclear)
+
+    def _shared(self, visible: Bool[Tensor, "batch _ query key"]) -> Bool[Tensor, "batch _ query key"]:
+        for known in self._masks:
+            if known.shape == visible.shape and torch.equal(known, visible):
+                return known
+        self._masks.append(visible)
+        return visible
+
+
+def _with_vectors(returned: AttentionCall, module: nn.Module, computed: Computed) -> AttentionCall:
+    assert returned.collected is not None
+    batch, heads, queries, keys = returned.collected.shape
+    if computed.query.shape[:3] != (batch, heads, queries) or computed.key.shape[2] != keys:
+        raise Unclear("its products are not of the tokens of its map")
+    query = computed.query.detach()
+    scoring = _scoring(module, computed, returned.real)
+    scaling, own = scoring.scaling, getattr(module, "scaling", None)
+    if scaling == 1.0 and isinstance(own, float):  # the queries were scaled before: said once, as elsewhere
+        query, scaling = query / own, own
+    return replace(
+        returned,
+        query=query,
+        key=computed.key.detach(),
+        value=computed.value.detach(),
+        mask=Written(computed.visible.expand(batch, -1, -1, -1)),
+        scaling=scaling,
+        bias=None if scoring.bias is None else scoring.bias.expand(-1, -1, queries, -1),
+        output=computed.output.detach(),
+        collected=None,
+    )
+
+
+def _scoring(module: nn.Module, computed: Computed, real: Bool[Tensor, "batch query"] | None) -> _Scoring:
+    """The scale and the bias that make the scores of some rows of their products.
+
+    Raises `Unclear` where none that the module names does.
+    """
+    rows = list(computed.rows)
+    query, key = computed.query[:, :, rows].float(), computed.key.float()
+    group = query.shape[1] // key.shape[1]
+    products = query @ key.repeat_interleave(group, 1).mT
+    scores, seen = computed.scores.float(), computed.visible[:, :, rows].expand(computed.scores.shape)
+    if real is not None:
+        seen = seen & real[:, None, rows, None]
+    largest = scores.where(seen, 0.0).abs().amax()
+    lengths = query.norm(dim=-1).amax() * key.norm(dim=-1).amax()
+    host = rounding(computed.scores, computed.query)
+    for scaling in _scales(module, query.shape[-1]):
+        tolerance = FLOOR + host * (2 + 4 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * scaling
+        rest = (scores - scaling * products).where(seen, 0.0)
+        if bool((rest.abs() <= tolerance).all()):
+            return _Scoring(scaling, None)
+        for bias in _biases(computed, key.shape[2], scaling):
+            own = bias if bias.shape[2] == 1 else bias[:, :, rows]
+            if bool(((rest - own).where(seen, 0.0).abs() <= tolerance).all()):
+                return _Scoring(scaling, bias)
+    raise Unclear(
+        "its scores are not a scale it names times q·k, and what is added is not the position bias it is given "
+        f"(looked for {', '.join((*FACTORS, *DIVISORS, *BIASES))})"
+    )
+
+
+def _scales(module: nn.Module, width: int) -> Iterator[float]:
+    """Factors on q·k that a module names, 1/√width and 1; each once."""
+    factors = [getattr(module, name, None) for name in FACTORS]
+    divisors = [getattr(module, name, None) for name in DIVISORS]
+    found = [float(factor) for factor in factors if isinstance(factor, float | int)]
+    found += [1 / float(divisor) for divisor in divisors if isinstance(divisor, float | int) and divisor]
+    yield from dict.fromkeys((*found, width**-0.5, 1.0))
+
+
+def _biases(computed: Computed, keys: int, scaling: float) -> Iterator[Float[Tensor, "_ heads _ key"]]:
+    """The position bias that the module was given, as it may be added: as it is, scaled, or scaled and added again.
+
+    The last is what Falcon does, whose mask holds it as well.
+    """
+    batch, heads, queries = computed.query.shape[:3]
+    for name in BIASES:
+        given = computed.given.get(name)
+        if given is None or given.ndim < 3 or given.shape[-1] < keys or given.shape[-2] not in (1, queries):
+            continue
+        if given.shape[:-2].numel() in (heads, batch * heads):
+            bias = given.detach().float().reshape(-1, heads, *given.shape[-2:])[..., -keys:]
+            yield from (factor * bias for factor in (1.0, scaling, 2 * scaling))
+
+
+def _verified(returned: AttentionCall, call: AttentionCall, computed: Computed) -> AttentionCall:
+    """`call`, if the softmax of its scores is the returned map and its output the weighted sum of its values.
+
+    Raises `Unclear`. Rows of padding, and what is not finite, are left out.
+    """
+    assert returned.collected is not None
+    assert call.output is not None
+    host, returned_in = rounding(computed.scores, computed.query), torch.finfo(computed.output.dtype).eps
+    value = call.value.float().repeat_interleave(call.heads // call.value.shape[1], 1)
+    largest = computed.scores.float().abs().where(computed.visible[:, :, list(computed.rows)], 0.0).amax()
+    lengths = call.wide_query.norm(dim=-1).amax() * call.wide_key.norm(dim=-1).amax()
+    exponent = host * (2 + 2 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)
+    allowed = 2 * exponent + 2 * returned_in
+    for chunk in chunks(call):
+        theirs = returned.collected[chunk.samples, :, chunk.rows, chunk.columns]
+        wrong = (chunk.weights - theirs).abs() > FLOOR + allowed * (chunk.weights + theirs)
+        if bool((wrong & torch.isfinite(theirs)).any()):
+            raise Unclear("the softmax of its scores is not the map that the model returned")
+        values = value[chunk.samples][:, :, chunk.columns]
+        output = call.output[chunk.samples, :, chunk.rows].float()
+        bound = FLOOR + 2 * allowed * (theirs @ values.abs()) + returned_in
+        off = (theirs @ values - output).abs() > bound
+        counted = torch.isfinite(output)
+        if call.real is not None:
+            counted = counted & call.real[chunk.samples, None, chunk.rows, None]
+        if bool((off & counted).any()):
+            raise Unclear("the output of its heads is not the sum of its values under the map that it returned")
+    return call

@@ -1,0 +1,262 @@
+"""From the raw arguments of an attention function to an `AttentionCall`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.attention import Context, Operation, Visibility, adds_slots, operation_of
+from sinkscope.errors import UnsupportedModelError
+from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
+from sinkscope.measurement.calls.call import AttentionCall, Entries
+from sinkscope.measurement.calls.dropped import with_dropped_keys
+from sinkscope.measurement.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What earlier passes over the same samples said of a layer: whether it is causal, its real keys (None: all)."""
+
+    causal: bool
+    real_keys: Bool[Tensor, "batch _"] | None = None
+
+
+def read(
+    invocation: Invocation,
+    layer: Layer,
+    forward: Forward,
+    sides: tuple[Axis, Axis],
+    family: str,
+    written: WrittenMasks | None = None,
+    known: Known | None = None,
+) -> AttentionCall:
+    """The call in one form for all families and implementations.
+
+    Real tokens are those of the model's mask where it is over the tokens of this layer, else those that the layer's
+    own mask lets any query see. Whether it is causal is read from its mask; where that does not tell (one query, a
+    bidirectional prefix), it is what earlier passes or the module say.
+
+    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart, and where a layer attends
+    to tokens that the model's mask hides.
+    """
+    given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
+    refuse = Refusal(family, layer.name)
+    shared = sides[0] == sides[1]
+    start = forward.start(sides[0])
+    total = start + given["query"].shape[2]
+    if shared:
+        given = with_dropped_keys(given, forward.cache, layer.index, total, refuse)
+    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
+    keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
+    if shared and keys < total and not _slides(forward, layer):
+        raise refuse(f"attends to {keys} of {total} tokens and does not say which")
+    scaling, operation = given.get("scaling"), operation_of(invocation.module)
+    mask = _mask(given, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
+    key_start = total - keys if shared else 0
+    real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
+    stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
+    if stated and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
+        raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
+    if not shared and real_keys is None and _is_of_padded_tokens(forward, sides[1], keys):
+        raise refuse("its keys may be made of the model's tokens, of which some are padding, and its mask hides none")
+    extra = shared and forward.cache is None and key.shape[2] > total
+    entries = _entries(given, mask, total, real_keys, refuse) if extra else None
+    call = AttentionCall(
+        layer=layer,
+        query=query,
+        key=key[:, :, :keys],
+        value=value[:, :, :keys],
+        mask=mask,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        causal=shared
+        and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(given, invocation, layer)),
+        query_start=start,
+        key_start=key_start,
+        own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
+        real=_on(query, real_keys[:, start:] if shared and real_keys is not None else _queries(forward, sides, total)),
+        real_keys=_on(query, real_keys),
+        softcap=given.get("softcap"),
+        bias=_bias(given.get("position_bias"), query.shape[2], keys),
+        sink=_sink(given),
+        entries=entries,
+        kernel_lse=_fitting(invocation.kernel_lse, query),
+        output=invocation.output.detach().transpose(1, 2),
+    )
+    return call if operation is None else _with_operation(call, operation, given, invocation.kernel_lse, refuse)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error that says which family and layer it is about."""
+
+    family: str
+    layer: str
+
+    def __call__(self, reason: str) -> UnsupportedModelError:
+        return UnsupportedModelError(f"family '{self.family}', layer '{self.layer}': {reason}")
+
+
+def _says(given: Mapping[str, Any], invocation: Invocation, layer: Layer) -> bool:
+    """Whether the layer says that it is causal; its stack where it does not say."""
+    return _module_says(given, invocation.module, layer.stack == "decoder")
+
+
+def _module_says(given: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
+    argument = given.get("is_causal")
+    return bool(getattr(module, "is_causal", default) if argument is None else argument)
+
+
+def _is_causal(
+    mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, said: bool
+) -> bool:
+    """Read from the mask; modules say `is_causal=False` under causal masks, and the other way round."""
+    ahead = None if queries == 1 else mask.looks_ahead(start, None if real is None else real[:, -mask.keys :])
+    if ahead is None:
+        return said if known is None else known.causal
+    return not ahead
+
+
+def _real_keys(
+    forward: Forward, axis: Axis, mask: VisibleKeys, span: tuple[int, int, int], known: Known | None, refuse: Refusal
+) -> Bool[Tensor, "batch position"] | None:
+    """Which of all tokens so far are real; None where all are. `span`: rows, the first column at hand, and the total.
+
+    Where the inputs do not tell, columns that the layer's mask hides from every query are padding; those that a cache
+    holds are what they were.
+    """
+    batch, first, total = span
+    if forward.stated(axis, total):
+        return real_tokens(forward, axis, slice(0, total), refuse)
+    seen, before = mask.keys_seen, None if known is None else known.real_keys
+    if forward.text_alone and (axis == "memory" or axis in forward.real):
+        raise refuse(f"attends to {total} keys that the model makes of its own text, which are not its tokens")
+    if seen is None and before is None:
+        return None
+    device = (seen if seen is not None else before).device  # type: ignore[union-attr]
+    real = torch.ones(batch, total, dtype=torch.bool, device=device)
+    if seen is not None:
+        real[:, first:] = seen
+    if known is not None and (cached := forward.start(axis)):
+        real[:, :cached] = True if before is None else before[:, :cached].to(device)
+    return real
+
+
+def _entries(given: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal) -> Entries:
+    """The keys behind those of the `total` tokens.
+
+    That the first ones are the tokens' own shows in the mask: each query sees its own and no later one.
+    """
+    key, value, whole = given["key"], given["value"], given.get("attention_mask")
+    reason = f"attends to {key.shape[2]} keys for {total} tokens, and its mask does not tell which are the tokens' own"
+    if not isinstance(mask, Written) or not isinstance(whole, Tensor) or whole.shape[-1] < key.shape[2]:
+        raise refuse(reason)
+    if mask.looks_ahead(0, real) is not False or not mask.sees_itself(real):
+        raise refuse(reason)
+    behind = Written(whole[..., total : key.shape[2]].expand(-1, -1, given["query"].shape[2], -1))
+    return Entries(key[:, :, total:].detach(), value[:, :, total:].detach(), behind)
+
+
+def _is_of_padded_tokens(forward: Forward, axis: Axis, keys: int) -> bool:
+    """Whether a cross-attention layer may look at what is made of the model's own tokens, with padding (BLT)."""
+    own = forward.lengths.get("tokens", 0)
+    return not forward.stated(axis, keys) and "tokens" in forward.real and own > 0 and keys % own == 0
+
+
+def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:
+    """Real queries of a cross-attention layer, whose keys are other tokens; all are where the inputs do not tell."""
+    real = forward.real.get(sides[0])
+    return None if real is None or not forward.stated(sides[0], total) else real[:, forward.start(sides[0]) : total]
+
+
+def _slides(forward: Forward, layer: Layer) -> bool:
+    """Whether the layer's cache is one that keeps the last tokens."""
+    sliding = [] if forward.cache is None else forward.cache.is_sliding
+    return 0 <= layer.index < len(sliding) and bool(sliding[layer.index])
+
+
+def _mask(
+    given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: Refusal, written: WrittenMasks
+) -> VisibleKeys:
+    mask, name = given.get("attention_mask"), invocation.implementation or "eager"
+    if isinstance(mask, Visibility):
+        if mask.is_causal_square or mask.is_full:
+            return Rule(keys, causal=mask.is_causal_square)
+        return Bound(mask)
+    if "paged" in name:
+        raise refuse("paged attention keeps its keys elsewhere; use generate instead of continuous batching")
+    if isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-1] >= keys:
+        return written.of(mask, queries, keys)
+    if "flash" in name and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+        padding = None if mask is None else mask[:, :keys].bool()
+        causal = _module_says(given, invocation.module, True)
+        return Rule(keys, causal, keys - queries, given.get("sliding_window"), padding)
+    if mask is not None:
+        raise refuse(f"cannot read its {type(mask).__name__} mask; use attn_implementation='sdpa' or 'eager'")
+    if name == "eager":  # eager functions add the mask they are given and nothing else
+        return Rule(keys, causal=False)
+    return Rule(keys, causal=queries > 1 and _module_says(given, invocation.module, True))
+
+
+def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> Bool[Tensor, "batch position"] | None:
+    """Which tokens of `span` are real; None where all are. Raises where the model's mask ends before."""
+    if (real := forward.real.get(axis)) is None:
+        return None
+    if real.shape[1] < span.stop:
+        raise refuse(f"sees {span.stop} tokens, but the attention mask given to the model has {real.shape[1]} columns")
+    return real[:, span]
+
+
+def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask on the device of a layer: a model may be spread over several."""
+    return None if mask is None else mask.to(like.device)
+
+
+def _bias(bias: Tensor | None, queries: int, keys: int) -> Tensor | None:
+    return None if bias is None else bias.detach()[..., :keys].float().expand(-1, -1, queries, -1)
+
+
+def _sink(given: Mapping[str, Any]) -> Float[Tensor, "_ heads _"] | None:
+    """Learned sink logits: one per head (`s_aux`), or one per head and query (`sinks`)."""
+    if (sink := given.get("s_aux")) is not None:
+        return sink.detach().float()[None, :, None]
+    if (sink := given.get("sinks")) is not None:
+        return sink.detach().float()[..., 0]
+    return None
+
+
+def _fitting(lse: Tensor | None, query: Tensor) -> Tensor | None:
+    """The kernel's log-sum-exp as (batch, heads, query); a single query may have been packed with its head group."""
+    if lse is None or lse.shape == query.shape[:3]:
+        return lse
+    return lse.reshape(query.shape[:3]) if query.shape[2] == 1 and lse.numel() == query.shape[:3].numel() else None
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def _with_operation(
+    call: AttentionCall, operation: Operation, given: Mapping[str, Any], kernel_lse: Tensor | None, refuse: Refusal
+) -> AttentionCall:
+    """The call of a lab or attached layer, whose operation knows its weights and slots."""
+    visibility = given.get("attention_mask")
+    if not isinstance(visibility, Visibility):
+        raise refuse(f"an attention operation needs a Visibility as its mask, got {type(visibility).__name__}")
+    hidden, carried = (_detached(given.get(name)) for name in ("hidden_states", "carried"))
+    context = Context(visibility, call.scaling, hidden, carried, given.get("bias"))
+    call = replace(call, operation=operation, context=context)
+    if not call.is_softmax or not operation.slots:
+        return call
+    logits = operation.slot_logits(call.wide_query, context)
+    added = adds_slots(operation.slot_terms(context), call.query, call.value, visibility)
+    if kernel_lse is not None:
+        front = 0 if added else kernel_lse.shape[2] - call.query.shape[2]
+        # Slots that are keys may have put as many empty queries in front; the kernel may not have been given padding.
+        kernel_lse = kernel_lse[..., front:] if front in (0, operation.slots) else None
+        kernel_lse = _fitting(kernel_lse, call.query)
+    return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=not added)

@@ -1,0 +1,240 @@
+"""The finding in words: is there a sink, where, in which layers, by which mechanism, and does it matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from sinkscope.measurement.metrics import layer_rates, nanmean, over_others
+from sinkscope.measurement.rates import rate_words, received
+from sinkscope.measurement.selection import TokenView, column_of, has_position, layer_labels
+from sinkscope.measurement.slots import slot_mass
+from sinkscope.measurement.strongest import strongest_position
+from sinkscope.sinks import exceeds
+
+if TYPE_CHECKING:
+    from sinkscope.measurement.measurement import Measurement
+
+INTERVENE = "sinkscope intervene MODEL"
+LOST = 2  # times that a sink can collapse
+SOME = 3  # layers that are named one by one
+SHORT, LONG = 0.5, 2.0
+"""A value is called short, and a hidden state large, below and above these ratios to the others."""
+CONSTANT = 0.9
+"""From this share of its energy in its mean on, what a sink adds is called nearly the same for every token."""
+
+
+def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
+    """Three sentences, as far as the measurement has what they are made of.
+
+    The first says whether and where, by the sink rate (Gu et al. 2025), and whether a head rests there on average or
+    only in a sample now and then; the second how the sink's values, keys and
+    hidden state differ from the others'; the third whether it matters: how much of what its heads add comes from it, as
+    far as that was observed (`SinkUpdate`), and, since no measurement says whether the model needs that, the command
+    that does: `intervene`, with an intervention behind it.
+    """
+    data = measurement.data
+    if "attention_received" not in data:
+        return []
+    found = strongest_position(data, epsilon)
+    if found is None:
+        unknown = "Whether there is a sink is unknown: no position that more than half of the tokens see has a number."
+        return [unknown, *_slots(data, epsilon)]
+    if not found.rate > 0:
+        no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
+        return [" ".join([no, *_slots(data, epsilon)])]
+    command = f"{intervene} --on positions:{found.position}"
+    chosen, who = _heads(measurement, found.position, epsilon)
+    where = _where(
+        data, found.position, found.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
+    )
+    return [
+        " ".join([where, *_slots(data, epsilon)]),
+        *([anew] if (anew := collapse(data, found.position, epsilon)) else []),
+        _mechanism(measurement, chosen, who, found.position),
+        _matters(chosen, command),
+    ]
+
+
+def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: bool) -> str:
+    """`rests`: whether a head gives the position more than epsilon on average, not in a sample now and then."""
+    column = column_of(data, position)
+    by_layer = nanmean(layer_rates(received(data), epsilon), 0)[:, column]
+    layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
+    few = f"in layer{'s' if len(layers) > 1 else ''} {_joined(layers)}"
+    places = few if len(layers) <= SOME else f"in {len(layers)} of {len(by_layer)} layers, first in {layers[0]}"
+    share = rate_words(data, rate, epsilon, position)
+    if not rests:
+        return (
+            f"Hardly: on average over samples no head gives a position more than ε = {epsilon:g} of its attention; "
+            f"position {position} receives that in {share} of (sample, layer, head), {places}."
+        )
+    return (
+        f"Yes: position {position} receives more than ε = {epsilon:g} of the attention in {share} of "
+        f"(layer, head) pairs, {places}."
+    )
+
+
+def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
+    """Runs of layers in which the sink is there, is gone and is there again, by their first and last index.
+
+    `rates`: percent of each layer's heads. A layer has lost the sink where its rate is below a quarter of the largest.
+    Empty where no such layers lie between runs of two layers or more that have it, or where more than two runs of them
+    do (as where windows and full attention take turns).
+    """
+    known = np.nan_to_num(rates)
+    there = known >= known.max(initial=0) / 4
+    if not known.any():
+        return []
+    first, last = np.flatnonzero(there)[[0, -1]]
+    edges = [first, *(1 + first + np.flatnonzero(np.diff(there[first : last + 1].astype(int)))), last + 1]
+    runs = [(int(start), int(stop) - 1) for start, stop in pairwise(edges)]
+    lost = len(runs) // 2
+    return runs if 1 <= lost <= LOST and all(stop > start for start, stop in runs[::2]) else []
+
+
+def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
+    """That the sink collapses at some layers and is made anew, in words; empty where it does not.
+
+    For the stack whose tokens are looked at; with the length of the position's state, where that was measured.
+    """
+    view = TokenView(data, epsilon)
+    own = np.flatnonzero(view.layers)
+    rates = nanmean(layer_rates(received(data), epsilon), 0)[own, column_of(data, position)]
+    found = bands(rates)
+    if not found:
+        return ""
+    numbers = data["layer_index"].values[own]
+    parts = []
+    for index, (start, stop) in enumerate(found):
+        named = f"layer {numbers[start]}" if start == stop else f"layers {numbers[start]} to {numbers[stop]}"
+        inside = rates[start : stop + 1]
+        amount = f"at most {inside.max():.0f} %" if index % 2 else f"{inside.min():.0f} to {inside.max():.0f} %"
+        parts.append(f"{named}: {amount}")
+    state = _state_between(data, view, position, [(numbers[start], numbers[stop]) for start, stop in found])
+    return f"The sink collapses and is made anew (heads that have it in {'; '.join(parts)}){state}."
+
+
+def _state_between(data: xr.Dataset, view: TokenView, position: int, found: list[tuple[int, int]]) -> str:
+    """How long the position's state is, over the others', where the sink is gone, and at most after that."""
+    if "hidden_norm" not in data or not has_position(data, position):
+        return ""
+    lengths = view.per_depth("hidden_norm")
+    ratio = nanmean(over_others(lengths, column_of(data, position)), 0)
+    gone = [ratio[start : stop + 1] for start, stop in found[1::2]]
+    after = [ratio[start : stop + 1] for start, stop in found[2::2]]
+    if not all(map(len, (*gone, *after))):
+        return ""
+    least, most = min(map(np.nanmin, gone)), max(map(np.nanmax, after))
+    return f", as the length of its state over the others' does: × {short(least)}, then × {short(most)}"
+
+
+def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
+    """The heads that rest on a position, or the one that comes nearest, and how to speak of them."""
+    heads = measurement.heads(epsilon, position)
+    resting = heads[exceeds(heads["alpha"].values, epsilon) == 1]
+    if not len(resting):
+        return heads.nlargest(1, "alpha"), "In the head that comes nearest"
+    one = len(resting) == 1
+    return resting, "In the one head that rests on it" if one else f"In the {len(resting)} heads that rest on it"
+
+
+def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, position: int) -> str:
+    facts = [
+        _ratio(
+            chosen, "value_ratio", "its value is {} as long as the others'", SHORT, ", so that attention adds little"
+        ),
+        _ratio(chosen, "key_ratio", "its key {} as long", 0.0, ""),
+        _cosine(chosen),
+    ]
+    parts = [fact for fact in facts if fact]
+    state = _state(measurement, position)
+    if not parts:
+        return f"By which mechanism is not known: values and keys were not observed.{f' Its {state}.' if state else ''}"
+    kinds = _kinds(chosen)
+    return f"{who}{f' ({kinds})' if kinds else ''}, {_joined(parts)}{f'; its {state}' if state else ''}."
+
+
+def _matters(chosen: pd.DataFrame, command: str) -> str:
+    """What these heads take from the sink beside all else, as mean lengths over queries, and what tells the rest."""
+    asked = f"“{command}” hides it, mutes its value and puts a constant in its place, compared with other tokens."
+    if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
+        return f"Whether the model needs it, no measurement says: {asked}"
+    ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)
+    if ratio.isna().any():
+        return f"Whether the model needs it, no measurement says: {asked}"
+    take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
+    times = _times(ratio)
+    said = f"What {take} from {sink} is {times} as long as what {take} from all else"
+    constant = chosen.get("sink_output_constancy")
+    if constant is not None and constant.min() >= CONSTANT:
+        said += ", and nearly the same for every token, like a bias"
+    return f"{said}; whether the model needs that, no measurement says: {asked}"
+
+
+def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
+    if name not in chosen or chosen[name].isna().all():
+        return ""
+    return f"{wording.format(_times(chosen[name]))}{remark if chosen[name].quantile(0.75) < least else ''}"
+
+
+def _times(ratios: pd.Series) -> str:
+    """The median over heads, with quartiles where they differ."""
+    low, middle, high = (short(float(ratios.quantile(at))) for at in (0.25, 0.5, 0.75))
+    return f"{middle} times" if low == high else f"{middle} times (quartiles {low} to {high})"
+
+
+def short(value: float) -> str:
+    """Two digits, without an exponent between 0.001 and 100,000."""
+    if value == 0 or not np.isfinite(value):
+        return f"{value:g}"
+    size = int(np.floor(np.log10(abs(value))))
+    if not -3 <= size < 5:
+        return f"{value:.1e}"
+    return f"{round(value, 1 - size):,.{max(0, 1 - size)}f}"
+
+
+def _cosine(chosen: pd.DataFrame) -> str:
+    if not {"cos_sink", "cos_others"} <= {*chosen.columns} or chosen["cos_sink"].isna().all():
+        return ""
+    sink, others = chosen["cos_sink"].mean(), chosen["cos_others"].mean()
+    return f"queries meet its key at a cosine of {sink:.2f} (other keys {others:.2f})"
+
+
+def _state(measurement: Measurement, position: int) -> str:
+    data = measurement.data
+    if position != 0 or "hidden_norm" not in data or not has_position(data, 0):
+        return ""
+    ratio = measurement.hidden_norm_ratio()
+    if not bool(ratio.notnull().any()):
+        return ""
+    index = int(ratio.fillna(-np.inf).values.argmax())
+    size = float(ratio[index])
+    if size < LONG:
+        return f"hidden state is nowhere more than {short(size)} times as long as the others'"
+    depth = int(data["depth_index"].values[index])
+    return f"hidden state grows to {short(size)} times the others' length, at depth {depth}"
+
+
+def _kinds(chosen: pd.DataFrame) -> str:
+    if "kind" not in chosen:
+        return ""
+    counts = chosen["kind"].dropna().value_counts()
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
+    found = slot_mass(data, epsilon)
+    if found is None or np.isnan(found.mass.value):
+        return []
+    return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

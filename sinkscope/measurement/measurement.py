@@ -1,0 +1,272 @@
+"""What was measured: labeled sufficient statistics, from which every rate, table and figure follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import xarray as xr
+
+from sinkscope.errors import InputError
+from sinkscope.measurement import chosen, definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurement.metrics import EPSILONS, Interval
+from sinkscope.measurement.selection import VISIBLE, denominator_of, record_of
+from sinkscope.netcdf import read_netcdf, write_netcdf
+from sinkscope.registry import imported
+from sinkscope.sinks import EPSILON, Tokens
+from sinkscope.sinks.choice import By
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SUMMARY = "sinkscope.measurement.summary:summary"  # by name: it reads measurements
+PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Statistics of a model on samples.
+
+    `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
+    (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
+    (sample, layer, head, position); every observer says which variables and dims it adds. From the masks come always
+    `visible_queries` (sample, layer, position: how many queries see each key; one that an index of sparse attention did
+    not select is as hidden as by any mask, and a weight that underflows to 0 hides nothing) and `uniform_received`
+    (likewise: what uniform attention would give it). Both are means over heads where a mask differs between these;
+    `attention_received` divides by each head's own. `tokens`, `queries` and `most_queries` (sample, layer: keys,
+    queries, the most of these that see a key), and the coordinate `causal` (layer: no query sees a later key). Other
+    coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample, position;
+    −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a layer does
+    not have, keys that no query sees, whatever was not finite. Positions count real tokens from 0.
+    """
+
+    data: xr.Dataset
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
+        return record_of(self.data)
+
+    def sink_rate(
+        self,
+        epsilon: float = 0.3,
+        position: int | None = None,
+        stack: str | None = None,
+        denominator: str = VISIBLE,
+    ) -> Any:
+        """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
+
+        `stack` restricts it to one stack of a model that has several. `denominator`: attention received is a mean over
+        the queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers
+        that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
+        sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
+        """
+        return rates.sink_rate(self.data, epsilon, position, stack, denominator)
+
+    def sink_rate_interval(
+        self,
+        position: int = 0,
+        epsilon: float = 0.3,
+        stack: str | None = None,
+        *,
+        level: float = 0.95,
+        denominator: str = VISIBLE,
+    ) -> Interval:
+        """The sink rate at a position with its interval over samples (Student's t of a share, on the logit scale).
+
+        Of one sample alone there is none: both ends are NaN.
+        """
+        return rates.sink_rate_interval(self.data, position, epsilon, stack, level, denominator)
+
+    def layer_sink_rate(self, epsilon: float = 0.3, *, denominator: str = VISIBLE) -> xr.DataArray:
+        """Sink rate per layer and position, in percent."""
+        return rates.layer_sink_rate(self.data, epsilon, denominator)
+
+    def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
+        """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
+
+        Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
+        Source: Gu et al. 2025, Table 4.
+        """
+        return rates.slot_rate(self.data, epsilon, paper_compatible)
+
+    def hidden_norm_ratio(self) -> xr.DataArray:
+        """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples (Gu et al. 2025, section 3)."""
+        return rates.hidden_norm_ratio(self.data)
+
+    def value_norm_ratio(self) -> xr.DataArray:
+        """‖v_0‖ / mean over t ≠ 0 of ‖v_t‖ per layer, taken per sample and head and then averaged.
+
+        Source: Gu et al. 2025, section 3.
+        """
+        return rates.value_norm_ratio(self.data)
+
+    def sinks(self, epsilon: float = EPSILON, by: By = "position") -> Tokens:
+        """Which tokens are sinks, by the rule of `sinks.rule`: `Tokens`, as choices of tokens have them.
+
+        Of the stack whose tokens are looked at: the decoder of a model that has one. by="position": positions within
+        documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
+        where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
+        """
+        return chosen.sinks(self.data, epsilon, by)
+
+    def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Every published definition of a sink, side by side: a row per definition.
+
+        Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
+        in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
+        (Jaccard index with the first definition over samples and positions), note (what was not observed, or in how
+        many samples something is not known, as activations are NaN or infinite). What is not known is no "no": shares
+        and agreement leave it out, and `sinks` the whole sample; NaN where nothing is known. In causal stacks only
+        positions that more than half of the queries see are compared.
+        """
+        return definitions.definition_table(self.data, epsilon)
+
+    def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing.
+
+        NaN where there is no place of which both know something.
+        """
+        return definitions.agreement(self.data, epsilon)
+
+    def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
+        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where.
+
+        `least`: percentage of (layer, head) pairs that must exceed epsilon. Texts need `measure(..., tokenizer=...)`.
+        Source: Sun et al. 2024; Yu et al. 2024.
+        """
+        return tokens.sink_tokens(self.data, epsilon, least)
+
+    def token_kinds(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per kind of token: each special token, punctuation, words; what such a token receives."""
+        return tokens.token_kinds(self.data, epsilon)
+
+    def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
+
+        `becomes_sink` is False where the percentage is at most half the median over samples, and NA where it is not
+        known. Weakest first.
+        """
+        return tokens.first_tokens(self.data, epsilon)
+
+    def patches(self, *, cutoff: float | None = None, times: float = 3.0) -> pd.DataFrame:
+        """CLS, registers, artefact patches and other patches of a vision model: number, norm, attention.
+
+        A patch is an artefact above `cutoff`, or above `times` the image's median patch norm where there is none.
+        Source: Darcet et al. 2023.
+        """
+        return tokens.patches(self.data, cutoff, times)
+
+    def heads(self, epsilon: float = 0.3, position: int = 0) -> pd.DataFrame:
+        """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
+
+        The columns are the entries of `HEAD_METRICS` that were observed: attention received and its threshold, norms
+        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active). Those
+        that were observed of another position alone (`SinkUpdate`, `SpikeDimensions`, `KeyVectors` take positions) are
+        left out. Raises `InputError` for a position that was not measured.
+        """
+        return heads.head_table(self.data, heads.head_values(self.data, epsilon, position))
+
+    def depths(self) -> pd.DataFrame:
+        """A row per depth of the residual stream: norm ratio, largest entry, outliers, matrix entropy, spread."""
+        return depths.depth_table(self.data)
+
+    def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
+        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
+
+        Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. The observer
+        keeps all above 1000 medians, up to one a token (`MassiveActivations`): `complete` is False where all that were
+        kept are massive in some row, so that the table may lack entries and `samples` be too low.
+        """
+        return depths.massive_activations(self.data, magnitude, ratio)
+
+    def sweep(self, epsilons: Sequence[float] = EPSILONS, *, denominator: str = VISIBLE) -> xr.DataArray:
+        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3.
+
+        `denominator`: as `sink_rate`.
+        """
+        return rates.sweep(self.data, epsilons, denominator)
+
+    def super_experts(self) -> pd.DataFrame:
+        """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
+        return depths.super_experts(self.data)
+
+    def summary(self, epsilon: float = EPSILON) -> Any:
+        """What `sinkscope measure` prints, in at most thirty lines: the answer, layers as bands, the strongest heads.
+
+        A `measurements.summary.Summary`: its fields are the values, `str` the lines.
+        """
+        return imported(SUMMARY)(self, epsilon)
+
+    def table(self, epsilon: float = 0.3) -> pd.DataFrame:
+        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
+
+        The strongest position of a causal layer is sought where more than half of the queries see it.
+        """
+        return tables.layer_table(self.data, epsilon)
+
+    def tables(self, epsilon: float = 0.3) -> dict[str, pd.DataFrame]:
+        """Every table that the measurement has what it needs for, by name: `table`, `definitions`, `heads` …"""
+        return tables.every_table(self, epsilon)
+
+    def write_tables(self, folder: str | Path, epsilon: float = 0.3, *, form: str = "csv") -> list[Path]:
+        """Write every table of `tables` into a folder, as "csv" or "parquet" (extra `data`); where they are.
+
+        Raises `InputError` for another form, where Parquet has no writer, and where nothing can be written.
+        """
+        return tables.write_tables(self.tables(epsilon), Path(folder), form)
+
+    def plot(self, epsilon: float = 0.3, *, kind: str = "sink", position: int | None = None) -> go.Figure:
+        """A figure: of the `kind` "sink", sink rate per position beside attention received per layer and head;
+        "positions" and "heads", each of the two alone; "hidden", norms of the residual stream over depth, "depths",
+        at every position; "values", norms of values per layer.
+
+        `position`: the one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
+        unknown kind, for a position that was not measured, and where what is shown was not observed.
+        """
+        from sinkscope.measurement.plots import plot  # Plotly takes longer to load than all the rest
+
+        return plot(self.data, epsilon, kind, position)
+
+    def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:
+        """Write the page that `sinkscope measure` writes, one HTML file that opens without network; where it is."""
+        return imported(PAGE)(self, path, epsilon, title)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""
+        return tables.long_table(self.data)
+
+    def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
+
+        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
+        `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
+        """
+        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
+
+    def save(self, path: str | Path) -> None:
+        """Write one netCDF file, whole or not at all."""
+        write_netcdf(self.data, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Measurement:
+        """Read a file that `save` wrote; of one of before, `record["denominator"]` is "paper".
+
+        Raises `InputError` for a file that is missing, damaged or something else.
+        """
+        try:
+            data = read_netcdf(path)
+            record = record_of(data) | {"denominator": denominator_of(data)}
+            data = data.assign_attrs(record=json.dumps(record))
+        except FileNotFoundError as error:
+            raise InputError(f"no measurement at {path}") from error
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{path} is not a measurement, or is damaged") from error
+        return cls(data)
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.data)

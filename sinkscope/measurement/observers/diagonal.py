@@ -1,0 +1,136 @@
+"""How much of its attention a query gives to itself, and to those that are near or first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.errors import InputError
+from sinkscope.measurement.calls.call import ROWS, AttentionCall
+from sinkscope.measurement.calls.chunks import Chunk
+from sinkscope.measurement.calls.masks import Rule
+from sinkscope.measurement.observers.observer import (
+    Array,
+    LayerSums,
+    Observer,
+    Piece,
+    WeightsObserver,
+    divide,
+    in_every,
+)
+
+
+@in_every
+@dataclass(frozen=True)
+class SelfAttention(Observer):
+    """mean_t A[t, t] over real queries: `self_attention` (sample, layer, head).
+
+    Where an output keeps nothing of its token's own value (exclusive self-attention), the diagonal can take the mass
+    that a sink takes elsewhere, so it is read beside the sink. Absent in cross-attention, where no key is a query's
+    own. Cost: O(T) beyond the log-sum-exp where weights are a softmax, else the pass over all weights in chunks.
+    Source: Zhai 2026; Wu & Tu 2024 mask it.
+    """
+
+    @property
+    def reads_weights_alone(self) -> bool:
+        return True
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return _has_own(call) and not call.is_softmax
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        rows = torch.arange(chunk.rows.start, chunk.rows.stop, device=chunk.weights.device) + call.own_keys.start
+        columns = torch.arange(chunk.columns.start, chunk.columns.stop, device=rows.device)
+        yield Piece("own", (chunk.weights * (rows[:, None] == columns)).sum((-2, -1)), None, chunk.samples)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if not _has_own(call) or self.reads_chunks(call):
+            return
+        lse, everything = call.counted_lse, slice(0, len(call.query))
+        if call.is_product and isinstance(call.mask, Rule):  # which shows each real query its own key
+            query = call.wide_query.unflatten(1, (-1, call.group))
+            own = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
+            yield Piece("own", (own * call.scaling - lse).exp().sum(-1), None, everything)
+            return
+        for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
+            rows = slice(start, min(call.query.shape[2], start + ROWS))
+            columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
+            own = call.scores(everything, rows, columns).diagonal(dim1=-2, dim2=-1)
+            yield Piece("own", (own - lse[:, :, rows]).exp().sum(-1), None, everything)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "own" not in found.sums:
+            return {}
+        return {"self_attention": Array(divide(found.sums["own"], found.query_count[:, None]), None)}
+
+
+def _has_own(call: AttentionCall) -> bool:
+    """Whether each query has a key of its own."""
+    return call.layer.stack != "cross" and call.own_keys.stop - call.own_keys.start == call.query.shape[2]
+
+
+@dataclass(frozen=True)
+class WindowMass(WeightsObserver):
+    """Σ A[t, k] over the first `sinks` real tokens and the last `recent` before t, t among them: `window_mass`.
+
+    (sample, layer, head, position), the position being the query's. What a head would lose of each query if it kept
+    sinks and a window alone; a head that retrieves once in a while shows in a low quantile, not in the mean. Only when
+    asked for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for negative sizes.
+    """
+
+    sinks: int = 4
+    recent: int = 64
+
+    def __post_init__(self) -> None:
+        if self.sinks < 0 or self.recent < 1:
+            raise InputError(f"{self.sinks} sinks and {self.recent} recent tokens: at least 0 and 1")
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.layer.stack == "decoder"
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        device = chunk.weights.device
+        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
+        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
+        first = (keys < self.sinks)[None, None]
+        if call.real_keys is not None:
+            real = call.real_keys[chunk.samples].to(device)
+            first = ((real.cumsum(-1) <= self.sinks) & real)[:, None, keys]
+        near = (queries[:, None] - keys < self.recent) & (keys <= queries[:, None])
+        mass = (chunk.weights * (first[:, :, None] | near)).sum(-1)
+        yield Piece("window", mass, call.query_start + chunk.rows.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"window_mass": Array(found.sums["window"], "query")} if "window" in found.sums else {}
+
+
+@dataclass(frozen=True)
+class AttentionBefore(WeightsObserver):
+    """A[t, t − distance]: what a query gives to the token `distance` before it: `attention_before`.
+
+    (sample, layer, head, position), the position being the query's; 0 for the first queries, before which there is no
+    such token. At distance 1 the score of a previous-token head; where a text of n tokens is repeated, at n − 1 that of
+    a prefix-matching head, which looks for what followed its token the last time (Olsson et al. 2022). Only when asked
+    for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for a negative distance.
+    """
+
+    distance: int = 1
+
+    def __post_init__(self) -> None:
+        if self.distance < 0:
+            raise InputError(f"distance = {self.distance}: at least 0, a query's own token")
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.layer.stack == "decoder"
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        device = chunk.weights.device
+        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
+        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
+        there = queries[:, None] - keys == self.distance
+        yield Piece("before", (chunk.weights * there).sum(-1), call.query_start + chunk.rows.start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        return {"attention_before": Array(found.sums["before"], "query")} if "before" in found.sums else {}

@@ -1,0 +1,97 @@
+"""The largest activations of the residual stream: which entries (Sun et al. 2024), and how large each token's is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.measurement.observers.rows import checked_count, lower_median, whole, whole_rows
+
+
+@in_every
+@dataclass(frozen=True)
+class MassiveActivations(Observer):
+    """The largest |h| of a row per depth, and the median |h| over its real tokens × dimensions.
+
+    Every entry above `ratio` medians and the next one, at least `top` of them and at most one for each token: so the
+    definition loses none, in O(tokens) memory.
+    `hidden_top` (signed values, largest magnitude first), `hidden_top_position` (counting real tokens),
+    `hidden_top_dimension`, each (sample, depth, top), NaN where a row has fewer, and `hidden_median` (sample, depth),
+    the lower one of two middle values. The thresholds of the definition are applied later, by
+    `metrics.massive_entries`. NaN for rows that a cache continues: neither can be added up over passes. Cost:
+    O(T · width) a block, a few passes over the activations; memory O(T · width) for a moment, O(T) kept. Source: Sun et
+    al. 2024.
+    """
+
+    top: int = 8
+    ratio: float = 1000.0
+
+    def __post_init__(self) -> None:
+        checked_count("top", self.top)
+
+    @property
+    def reads_blocks(self) -> bool:
+        return True
+
+    def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
+        return whole_rows(hidden, self._of_row)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "value" not in found.sums:
+            return {}
+        named = {
+            name: Array(divide(whole(found, kind), found.sums["shown"]), None, ("top",))
+            for name, kind in (
+                ("hidden_top", "value"),
+                ("hidden_top_position", "position"),
+                ("hidden_top_dimension", "dimension"),
+            )
+        }
+        return {**named, "hidden_median": Array(whole(found, "median"), None)}
+
+    def _of_row(self, values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
+        magnitudes = values.abs()
+        width = values.shape[1]
+        peaks = magnitudes.amax(1)
+        median = lower_median(magnitudes.flatten()).where(peaks.isfinite().all(), torch.nan)
+        massive = int((magnitudes[peaks > self.ratio * median] > self.ratio * median).sum())
+        count = max(self.top, min(massive + 1, len(values)))
+        # The largest entries of all stand in the tokens with the largest peaks.
+        tokens = peaks.topk(min(count, len(values))).indices
+        index = magnitudes[tokens].flatten().topk(min(count, len(tokens) * width)).indices
+        position, dimension = tokens[index // width], index % width
+        blank = values.new_zeros(count - len(index))
+        return {
+            "value": torch.cat([values[position, dimension], blank]),
+            "position": torch.cat([position.float(), blank]),
+            "dimension": torch.cat([dimension.float(), blank]),
+            "shown": torch.cat([torch.ones_like(index, dtype=torch.float32), blank]),
+            "median": median,
+        }
+
+
+@in_every
+@dataclass(frozen=True)
+class TokenPeaks(Observer):
+    """max over dimensions of |h_t|, the infinity norm of each token, per depth: `hidden_max` (sample, depth, position).
+
+    What `metrics.infinity_norm` (Bondarenko et al. 2023) and PrefixQuant's ratios of token-wise maxima,
+    `metrics.token_peak_ratios`, are made of. Passes over a cache add their tokens. Cost: O(T · width) a block.
+    """
+
+    @property
+    def reads_blocks(self) -> bool:
+        return True
+
+    def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
+        yield Piece("peak", hidden.peaks[:, None], hidden.start)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "peak" not in found.sums:
+            return {}
+        return {"hidden_max": Array(found.sums["peak"].where(found.observed[:, None], torch.nan), "query")}

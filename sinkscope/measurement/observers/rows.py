@@ -1,0 +1,99 @@
+"""Statistics over all tokens of a row at once, such as a median, which cannot be added up over forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sinkscope.errors import InputError
+from sinkscope.measurement.observers.observer import Hidden, LayerSums, Piece
+
+CONTINUED = "continued"
+SAMPLE = 4096  # values that tell about where a median is
+Statistics = Callable[[Float[Tensor, "position width"]], Mapping[str, Tensor]]
+
+
+def real_rows(hidden: Hidden) -> Iterator[Float[Tensor, "position width"]]:
+    """The real tokens of each row in fp32: views where nothing is padded and the model computes in fp32."""
+    for index, values in enumerate(hidden.values):
+        yield (values if hidden.real is None else values[hidden.real[index]]).float()
+
+
+def whole_rows(hidden: Hidden, statistics: Statistics) -> Iterable[Piece]:
+    """What `statistics` says of each row, name by name; of rows that a cache continues, only that they go on."""
+    if hidden.start:
+        yield Piece(CONTINUED, hidden.values.new_ones(len(hidden.values), 1, dtype=torch.float32))
+        return
+    rows = [statistics(values) if len(values) else _of_nothing(values, statistics) for values in real_rows(hidden)]
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if len({value.shape for value in values}) > 1:  # lists of as many entries as a row has
+            values = list(pad_sequence(values, batch_first=True))
+        yield Piece(name, torch.stack(values)[:, None])
+
+
+def _of_nothing(values: Float[Tensor, "0 width"], statistics: Statistics) -> Mapping[str, Tensor]:
+    """Zeros for a row without tokens, shaped as the statistics of a row."""
+    return {name: torch.zeros_like(found) for name, found in statistics(values.new_zeros(1, values.shape[1])).items()}
+
+
+def whole(found: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
+    """The statistic `name`; NaN for rows without tokens, and for those that came in several passes.
+
+    Of the latter only the first pass was counted.
+    """
+    values = found.sums[name]
+    if CONTINUED in found.sums:
+        return torch.full_like(values, torch.nan)
+    empty = ~found.queries.any(-1)
+    return values.masked_fill(empty.view(-1, *(1 for _ in values.shape[1:])), torch.nan)
+
+
+def lower_median(values: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
+    """Median of the last axis, the lower one of two middle values; on the CPU numpy takes a third of torch's time.
+
+    What it says of rows with a NaN is up to the caller.
+    """
+    if values.device.type != "cpu":
+        return values.median(-1).values
+    middle = (values.shape[-1] - 1) // 2
+    if values.ndim == 1:
+        return torch.tensor(_ranked(values.numpy(), middle), dtype=values.dtype)
+    return torch.from_numpy(np.partition(values.numpy(), middle, axis=-1)[..., middle : middle + 1])[..., 0]
+
+
+def where(mask: Bool[Tensor, "n"]) -> Int[Tensor, "_"]:
+    """Indices of what is True; on the CPU numpy takes a third of torch's time."""
+    return mask.nonzero()[:, 0] if mask.device.type != "cpu" else torch.from_numpy(np.flatnonzero(mask.numpy()))
+
+
+def _ranked(values: np.ndarray, rank: int) -> np.floating:
+    """The value of this rank, exactly; for a long list a sample says between which two values to look for it."""
+    sample = np.sort(values[:: len(values) // SAMPLE | 1])  # an odd step meets every dimension of even widths
+    place, margin = len(sample) * rank // len(values), len(sample) // 32
+    if place >= margin > 0 and place + margin < len(sample):
+        low, high = sample[place - margin], sample[place + margin]
+        below = np.count_nonzero(values < low)
+        between = values[(values >= low) & (values <= high)]
+        if below <= rank < below + len(between):
+            return np.partition(between, rank - below)[rank - below]
+    return np.partition(values, rank)[rank]
+
+
+def checked_positions(positions: Sequence[int]) -> tuple[int, ...]:
+    """Positions of real tokens as a tuple. Raises `InputError` unless they rise from 0 on."""
+    numbers = tuple(positions)
+    if not numbers or numbers[0] < 0 or list(numbers) != sorted(set(numbers)):
+        raise InputError(f"positions = {positions!r}: expected rising numbers of tokens such as (0, 3)")
+    return numbers
+
+
+def checked_count(name: str, count: int) -> None:
+    """Raises `InputError` unless `count` is positive."""
+    if count < 1:
+        raise InputError(f"{name} = {count}: expected a whole number from 1 on")

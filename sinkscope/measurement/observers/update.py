@@ -1,0 +1,111 @@
+"""What a sink writes into every other token: the split of the attention output (Sun et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.measurement.observers.outputs import share
+
+
+@in_every
+@dataclass(frozen=True)
+class SinkUpdate(Observer):
+    """o_t = c_t + rest_t with c_t = Σ_{i ∈ C} A_ti v_i, C the real tokens at `positions`. Per (sample, layer, head):
+
+    `sink_output_norm`: mean over real queries of ‖c_t‖₂; `rest_output_norm`: of ‖rest_t‖₂, where the rest is whatever
+    else the attention function returned: other tokens, slots, value biases.
+    `sink_output_constancy`: ‖mean_t c_t‖² / mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
+
+    A are the weights that the layer used, never renormalized. Gates on the output, and the norm behind a difference of
+    maps, act on c_t where they are the operation's own; where a model applies them after its attention function they
+    are not in it. Cost: O(T) a head beside the log-sum-exp of a softmax; operations without one compute their weights
+    once more, O(T²). Source: Sun et al. 2024, eq. 2.
+    """
+
+    positions: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        positions = tuple(sorted(set(self.positions)))
+        if not positions or not all(isinstance(position, int) and position >= 0 for position in positions):
+            raise InputError(f"positions = {self.positions!r}: expected numbers such as [0, 3]")
+        object.__setattr__(self, "positions", positions)
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.output is None:
+            return
+        columns, present = call.locate(self.positions)
+        index = columns[:, None, :, None].expand(-1, call.value.shape[1], -1, call.value.shape[-1])
+        values = call.value.gather(2, index).float() * present[:, None, :, None]
+        values = values.repeat_interleave(call.group, 1)
+        for samples, rows, weights in _weights(call, columns):
+            # Token after token, as layers lay their outputs out; against that order it takes twice the time.
+            sink = _leaving(call, _added_up(weights, values[samples]), samples, rows).transpose(1, 2)
+            rest = call.output[samples, :, rows].transpose(1, 2).float() - sink
+            if call.real is not None:
+                ignored = ~call.real[samples, rows, None, None]
+                sink, rest = sink.masked_fill(ignored, 0.0), rest.masked_fill(ignored, 0.0)
+            lengths = sink.norm(dim=-1)
+            yield Piece("sink_norm", lengths.sum(1), None, samples)
+            yield Piece("sink_energy", lengths.square().sum(1), None, samples)
+            yield Piece("sink_total", sink.sum(1), None, samples)
+            yield Piece("rest_norm", rest.norm(dim=-1).sum(1), None, samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        sums, count = found.sums, found.query_count[:, None]
+        if "sink_norm" not in sums:
+            return {}
+        mean = sums["sink_total"].square().sum(-1) / count
+        return {
+            "sink_output_norm": Array(divide(sums["sink_norm"], count), None),
+            "rest_output_norm": Array(divide(sums["rest_norm"], count), None),
+            "sink_output_constancy": Array(share(mean, sums["sink_energy"]), None),
+        }
+
+
+def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slice, Float[Tensor, "batch heads q n"]]]:
+    """Weights of all queries on a few columns (batch, n), as the layer used them."""
+    if call.is_softmax:
+        for samples, rows in call.parts(columns.shape[1]):
+            yield samples, rows, call.weights(samples, rows, columns[samples])
+        return
+    for rows in call.row_parts():
+        found = call.operation_weights(rows)
+        index = columns[:, None, None, :].expand(*found.token.shape[:3], -1)
+        yield slice(0, len(call.query)), rows, found.token.gather(-1, index)
+
+
+def _added_up(
+    weights: Float[Tensor, "batch heads query n"], values: Float[Tensor, "batch heads n dim"]
+) -> Float[Tensor, "batch heads query dim"]:
+    """Σ_i A_ti v_i, laid out token after token; of a single token it is no product of matrices."""
+    if values.shape[2] > 1:
+        return weights @ values
+    return (weights.transpose(1, 2) * values.transpose(1, 2)).transpose(1, 2)
+
+
+def _leaving(
+    call: AttentionCall, part: Float[Tensor, "batch heads query dim"], samples: slice, rows: slice
+) -> Float[Tensor, "batch heads query dim"]:
+    """What of a part of the aggregated values leaves the layer's operation, whose output pieces are all affine."""
+    operation, context = call.operation, call.context
+    if operation is None or context is None:
+        return part
+    if operation.difference is not None:
+        part = part * operation.difference.scale(_aggregated(call, samples, rows))
+    hidden = None if context.hidden is None else context.hidden[samples, rows].to(part.dtype)
+    own = call.value[samples, :, call.own_keys][:, :, rows].to(part.dtype)
+    return operation.leaving(part, hidden, own) - operation.leaving(torch.zeros_like(part), hidden, own)
+
+
+def _aggregated(call: AttentionCall, samples: slice, rows: slice) -> Float[Tensor, "batch heads query dim"]:
+    """Σ_j A_tj v_j over all tokens."""
+    weights = call.operation_weights(rows).token[samples]
+    return weights @ call.value[samples].float().repeat_interleave(call.group, 1)

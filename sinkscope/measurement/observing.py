@@ -1,0 +1,548 @@
+"""Looking at a model while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from sinkscope.attention import operation_of
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import (
+    MODALITIES,
+    NO_STREAM,
+    Axis,
+    Depth,
+    ExpertLayer,
+    Invocation,
+    Layer,
+    Pass,
+    Passes,
+    Place,
+    arguments,
+    attention_layers,
+    axes,
+    blocks,
+    cache_of,
+    check_continued,
+    check_order,
+    family,
+    has_attention,
+    hosted,
+    is_encoder_decoder,
+    label,
+    masked,
+    paths_of,
+    read_blocks,
+    unwrapped,
+    watching,
+)
+from sinkscope.measurement.assembly import assemble
+from sinkscope.measurement.batch import Batch, OpenPass, PlaceSums
+from sinkscope.measurement.calls import guard
+from sinkscope.measurement.calls.arithmetic import full_precision, rounding
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.chunks import chunks, has_scores
+from sinkscope.measurement.calls.masks import KINDS, Bound, Rule, Written
+from sinkscope.measurement.calls.reading import read
+from sinkscope.measurement.calls.row_scores import RowScores
+from sinkscope.measurement.completeness import by_other_code, check_complete, forget, not_measured
+from sinkscope.measurement.documents import (
+    Labels,
+    Part,
+    documents_in,
+    documents_of_mask,
+    parts_of,
+    recurrent_layers,
+    shows_across,
+)
+from sinkscope.measurement.facts import describe
+from sinkscope.measurement.left_out import LeftOut, applicable, kind
+from sinkscope.measurement.measurement import Measurement
+from sinkscope.measurement.observers.norms import HiddenNorms, QueryKeyValueNorms
+from sinkscope.measurement.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
+from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
+from sinkscope.measurement.returned_maps import ReturnedMaps
+from sinkscope.measurement.shelf import Shelf
+
+DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
+
+
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """A pass over rows that hold several documents, which is read document by document.
+
+    `parts`: the documents, each with what the pass found of it; `args`, `kwargs`: what the model was given, to start
+    again where a layer shows across a border.
+    """
+
+    labels: Labels
+    parts: list[tuple[Part, OpenPass]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@contextmanager
+def observe(model: nn.Module, *observers: Observer, apart: bool = True) -> Iterator[Observation]:
+    """Observe every forward pass of `model` inside the block; read it with `.measurement()`, also after the block.
+
+    Outputs are bit-identical to those without. Passes with a fresh cache, or none, add samples; a pass that goes on
+    with the cache of the last one (decoding, chunked prefill, `generate`) goes on with its samples. Passes that end in
+    an error count nothing, nor does what gradient checkpointing recomputes. Models that were compiled run eagerly
+    meanwhile. No observers: those that `measure` uses. Packed documents that all attention layers keep apart are
+    samples of their own, unless `apart` is False; where the inputs tell documents apart and a layer does not, a
+    `UserWarning` says so, and the pass is run once more, as whole rows. Raises `UnsupportedModelError` for a model
+    without observable attention.
+    """
+    observation = Observation(unwrapped(model), observers or DEFAULT, apart)
+    with ExitStack() as stack:
+        stack.enter_context(watching(observation))
+        observation.attach(stack)
+        yield observation
+
+
+class Observation:
+    """What has been observed so far. Made by `observe`."""
+
+    def __init__(self, model: nn.Module, observers: tuple[Observer, ...], apart: bool = True) -> None:
+        for observer in observers:
+            if not isinstance(observer, Observer):
+                raise InputError(f"expected observers such as AttentionReceived(), got {observer!r}")
+        kinds = [type(observer).__name__ for observer in observers]
+        if repeated := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+            raise InputError(f"{repeated} was given twice: one observer of a kind, with all the positions it needs")
+        labeled: dict[str, list[Any]] = {}
+        for observer in observers:
+            for name, labels in observer.coordinates.items():
+                if labeled.setdefault(name, list(labels)) != list(labels):
+                    raise InputError(
+                        f"the observers label the axis '{name}' differently: {labeled[name]}, {list(labels)}"
+                    )
+        self.model = model
+        self.family = family(model)
+        self.layers = attention_layers(model) if has_attention(model) else {}
+        self._maps = None if self.layers else ReturnedMaps(model)
+        self._paths = paths_of(model)
+        self._encoder_decoder = is_encoder_decoder(model)
+        self._implementations: set[str] = set()
+        self._verified: set[tuple[Any, ...]] = set()
+        self._unverified: set[str] = set()
+        self.left_out = LeftOut()
+        self._unmasked: dict[str, str] = {}
+        self._batches: list[Batch] = []
+        self._shelf = Shelf()
+        self._pass: OpenPass | None = None
+        self._apart = apart
+        self._packed: _Packed | None = None
+        self._across: str | None = None  # why the pass under way has to start again, as whole rows
+        self._told: Labels | None = None  # documents that the masks of all layers so far keep apart, unasked
+        self._labels: Labels | None = None  # documents of the pass that is started again
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # of the pass under way
+        self._kept_apart: list[object] = []  # masks of the pass under way that show across no border
+        self._packed_cache: Cache | None = None
+        self._crossing: str | None = None  # what goes on from one document to the next
+        self._passes = Passes(model, self._begin, self._end)
+        self.observers, self._inapplicable = applicable(observers, model)
+
+    def attach(self, stack: ExitStack) -> None:
+        """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
+        # Before the caller's own hooks, which shall not see the maps that we asked for.
+        self._passes.attach(stack, first=self._maps is not None)
+        if self._maps is not None:
+            self._maps.follow(self.model, self._passes, stack, self._needs_vectors)
+        if any(observer.reads_blocks for observer in self.observers):
+            read_blocks(blocks(self.model), self._passes, self._hidden, stack)
+        for observer in self.observers:
+            for watch in observer.watches(self.model):
+                hook = watch.module.register_forward_hook(self._read_module(observer, watch), with_kwargs=True)
+                stack.callback(hook.remove)
+
+    def watches(self, module: nn.Module) -> bool:
+        """Whether a call of this module is part of an observed forward pass."""
+        return self._passes.under_way is not None and module in self._paths
+
+    def attended(self, invocation: Invocation) -> None:
+        """Take in one attention call."""
+        assert self._pass is not None
+        module = invocation.module
+        layer = self.layers.get(module) or label(self.model, module, self._paths[module])
+        if use := self._passes.now.use(module):
+            layer = replace(layer, name=f"{layer.name}#{use}")
+        running, batch = self._pass, invocation.output.shape[0]
+        if batch != running.forward.batch:
+            reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
+            running.left_out.layers[kind(layer)] = reason
+            return
+        if self._across is not None:
+            return
+        sides = axes(layer.stack, self._encoder_decoder)
+        host = rounding(invocation.output, invocation.arguments["query"])
+        with full_precision(invocation.output.device):
+            try:
+                call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
+            except UnsupportedModelError as error:
+                running.left_out.refused[kind(layer)] = str(error)
+                return
+            call = replace(call, samples_before=running.samples_before)
+            if self._packed is None:
+                self._take(self._checked(call, invocation, host), running)
+                if not masked(invocation.module):  # a key that is hidden begins no document
+                    self._note_documents(call, sides)
+            elif self._keeps_apart(call, sides, _kernel_is_told(invocation)):
+                for part, own in self._packed.parts:
+                    self._take(self._checked(part.call(call, own.samples_before), invocation, host), own)
+        self._implementations.add(invocation.implementation or "eager")
+
+    def measurement(self) -> Measurement:
+        """Everything observed so far.
+
+        Raises `UnsupportedModelError` where a layer of a used stack was never called, and `InputError` where nothing
+        was observed at all or a layer gave NaN or infinities.
+        """
+        if not self._batches:
+            raise InputError(
+                "nothing was observed: call the observed model itself inside the `with observe(...)` block"
+            )
+        forget(self.left_out, self._batches, self.layers.values(), self.family)
+        check_complete(self.left_out, self._batches, self.layers.values(), self.family)
+        operations = [operation_of(module) for module in self.layers]
+        facts = describe(self.model, self.family, self._batches, operations)
+        return assemble(
+            self._batches,
+            self.observers,
+            {
+                **facts,
+                "implementation": sorted(self._implementations),
+                "observers": [observer.describe() for observer in self.observers],
+                "not_measured": self._not_measured(),
+                **({"not_applicable": self._inapplicable} if self._inapplicable else {}),
+                "not_verified": sorted(self._unverified),
+                **self._packing(),
+                **({"unmasked": self._unmasked} if self._unmasked else {}),
+            },
+        )
+
+    def _packing(self) -> dict[str, Any]:
+        """What the record says of packed documents; nothing where there are none."""
+        samples = [row for batch in self._batches for row in batch.row]
+        if len(samples) == len(set(samples)):
+            return {}
+        note = {} if self._crossing is None else {"note": self._crossing}
+        return {"packed": {"rows": len(set(samples)), "documents": len(samples), **note}}
+
+    def _not_measured(self) -> dict[str, str]:
+        """Stacks of the model, and observers, that have no numbers, and why."""
+        if self._maps is not None:
+            has_stream = bool(blocks(self.model))
+            blind = (o for o in self.observers if not o.reads_weights_alone and not (o.reads_blocks and has_stream))
+            return self._maps.not_measured(blind)
+        own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
+        found = not_measured(self.left_out, self._batches, self.layers.values(), own)
+        return found | by_other_code(self.model, self.layers.values())
+
+    @property
+    def _needs_vectors(self) -> bool:
+        """Whether attention maps alone are not enough for some observer."""
+        return not all(observer.reads_weights_alone for observer in self.observers)
+
+    def _take(self, call: AttentionCall, running: OpenPass) -> None:
+        """Show a call to the observers."""
+        found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
+        found.query_length = call.query_start + call.query.shape[2]
+        found.key_length = call.key_start + call.key.shape[2]
+        found.real_keys = call.real_keys
+        if found.key in running.forward.elsewhere and call.real_keys is None:
+            running.unmasked[call.layer.stack] = f"its layers attend to all {found.key_length} tokens"
+        if found.query == found.key:
+            running.attended[call.layer.stack] = found.real_queries = call.real_keys
+        else:
+            stated = running.forward.stated(found.query, found.query_length)
+            found.real_queries = running.forward.real.get(found.query) if stated else None
+        size = call.query.shape[0]
+        found.see(running.seen.of(call, shared=found.query == found.key), call.key_start, size)
+        for observer, piece in self._pieces(call):
+            found.add(type(observer).__name__, piece, size)
+
+    def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
+        """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
+        for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
+            sides = axes(call.layer.stack, self._encoder_decoder)
+            with full_precision(call.query.device):
+                if self._packed is not None and not self._keeps_apart(call, sides):
+                    continue
+                for part, own in self._shares(running):
+                    before = own.samples_before
+                    shown = replace(call, samples_before=before) if part is None else part.call(call, before)
+                    self._take(shown, own)
+                    if vectors is not None:
+                        known = replace(vectors, samples_before=before) if part is None else part.call(vectors, before)
+                        self._show_vectors(known, own)
+        self._implementations.add("eager")
+
+    def _show_vectors(self, call: AttentionCall, running: OpenPass) -> None:
+        """Show a call to the observers to whom its map was not enough."""
+        for observer, piece in self._pieces(call):
+            if not observer.reads_weights_alone:
+                running.places[call.layer].add(type(observer).__name__, piece, len(call.query))
+
+    def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
+        shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
+        for observer in shown:  # before the chunks, which put queries, keys and values out of the processor's reach
+            for piece in observer.on_call(call):
+                yield observer, piece
+        readers = [observer for observer in shown if observer.reads_chunks(call)]
+        asked = {kind for observer in readers for kind in observer.reads_rows}
+        told = RowScores(call, asked) if asked and has_scores(call) else None
+        for chunk in chunks(call, told) if readers else ():
+            for observer in readers:
+                for piece in observer.on_chunk(call, chunk):
+                    yield observer, piece
+        if told is not None:
+            for observer in readers:
+                for piece in observer.on_rows(call, told):
+                    yield observer, piece
+
+    def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
+        """The call, its weights checked whenever a layer is used in a new way."""
+        kind = (call.layer.name, call.query.shape[2] > 1, type(call.mask), call.key.shape[2].bit_length())
+        if kind in self._verified:
+            return call
+        if call.operation is not None:
+            checked = guard.verified_by_operation(call, self.family)
+            if hosted(invocation.module):
+                guard.verified_output(call, self.family, host)
+        elif invocation.arguments.get("dropout"):
+            self._unverified.add("attention dropout is on")
+            return call
+        else:
+            assert call.output is not None
+            checked = guard.verified(call, call.output.transpose(1, 2), self.family, host)
+        self._verified.add(kind)
+        return checked
+
+    def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Open a pass; returns other arguments where the model has to be asked for its maps."""
+        forward = begun.forward
+        check_order(forward)
+        check_continued(self.model, forward)
+        if self._packed_cache is not None and forward.cache is self._packed_cache:
+            raise InputError("this pass goes on with the cache of packed documents: observe those with apart=False")
+        last = self._batches[-1] if self._batches else None
+        before = sum(batch.size for batch in self._batches)
+        row = 1 + max((row for batch in self._batches for row in batch.row), default=-1)
+        self._packed = self._across = self._told = None
+        if last is not None and last.continues(forward):
+            self._pass = OpenPass(forward, last, before - last.size)
+        else:
+            rows = range(forward.batch)
+            batch = Batch(
+                size=forward.batch,
+                first=forward.seen,
+                prefix=forward.prefix,
+                index=tuple(before + number for number in rows),
+                row=tuple(row + number for number in rows),
+                start=(0,) * forward.batch,
+            )
+            self._pass = OpenPass(forward, batch, before)
+            self._packed = self._unpacked(self._pass, before, args, kwargs)
+        return None if self._maps is None else ((), self._maps.begin(args, kwargs))
+
+    def _end(self, ended: Pass, output: Any) -> Any:
+        """Take over what the pass found; returns the output that the caller wants where more was asked for."""
+        done, packed, self._pass = self._pass, self._packed, None
+        assert done is not None
+        if self._maps is not None:
+            self._collect(self._maps, done, output)
+        answered = None if self._maps is None else self._maps.answer(output)
+        if packed is not None and self._across is not None:
+            warnings.warn(
+                f"the inputs tell documents apart, but {self._across}: rows are read whole", UserWarning, stacklevel=2
+            )
+            self._start_again(packed.args, packed.kwargs, None)
+            return answered
+        if packed is None and self._told is not None and parts_of(self._told):
+            self._start_again(*self._arguments, self._told)
+            return answered
+        cache = cache_of(output) or done.forward.cache
+        if packed is not None:
+            self._packed_cache = cache
+        for part, own in self._shares(done):
+            own.drop_misread()
+            own.note_unused_masks()
+            own.batch.commit(own, cache if part is None else None)
+            if not self._batches or self._batches[-1] is not own.batch:
+                for closed in self._batches[-1:]:
+                    closed.settle(self.observers, self._shelf)
+                self._batches.append(own.batch)
+            self.left_out.add(own.left_out)
+            self._unmasked |= own.unmasked
+        self._packed, self._told, self._arguments, self._kept_apart = None, None, ((), {}), []
+        return answered
+
+    def _shares(self, running: OpenPass) -> list[tuple[Part | None, OpenPass]]:
+        """What is shown of a pass: all of it at once, or document by document."""
+        return [(None, running)] if self._packed is None else list(self._packed.parts)
+
+    def _unpacked(self, whole: OpenPass, before: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Packed | None:
+        """The documents of a pass, where its rows hold several."""
+        self._arguments = args, kwargs
+        if not self._apart or self._encoder_decoder:
+            return None
+        given = arguments(self.model, args, kwargs)
+        labels = documents_in(self.model, whole.forward, given) if self._labels is None else self._labels
+        if labels is None:
+            return None
+        opened = []
+        for part in parts_of(labels):
+            index = tuple(before + number for number in part.samples)
+            rows = tuple(whole.batch.row[number] for number in part.rows.tolist())
+            batch = Batch(size=len(rows), first=0, index=index, row=rows, start=part.start)
+            opened.append((part, OpenPass(part.forward(whole.forward), batch, index[0], left_out=whole.left_out)))
+        if not opened:
+            return None
+        if self._crossing is None and (crossing := recurrent_layers(self.model)):
+            several = f"s {', '.join(map(str, crossing))}" if len(crossing) > 1 else f" {crossing[0]}"
+            self._crossing = f"the state of layer{several} goes on from one packed document to the next"
+            warnings.warn(self._crossing, UserWarning, stacklevel=2)
+        return _Packed(labels, opened, args, kwargs)
+
+    def _start_again(self, args: tuple[Any, ...], kwargs: dict[str, Any], labels: Labels | None) -> None:
+        """Run the pass once more: as whole rows, or as the documents `labels`."""
+        apart, self._apart, self._labels = self._apart, labels is not None, labels
+        self._packed = None
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                self.model(*args, **kwargs)
+        finally:
+            self._apart, self._labels = apart, None
+
+    def _keeps_apart(self, call: AttentionCall, sides: tuple[Axis, Axis], kernel: bool = False) -> bool:
+        """Whether a layer's calls can be read document by document; where not, the pass starts again.
+
+        `kernel`: the kernel was told the borders, of which the mask says nothing.
+        """
+        assert self._packed is not None
+        if self._across is not None:
+            return False
+        if sides != ("tokens", "tokens"):
+            self._across = f"layer '{call.layer.name}' attends to something else than their tokens"
+        elif not kernel and self._shown_across(call):
+            self._across = f"layer '{call.layer.name}' attends from one to another"
+        return self._across is None
+
+    def _shown_across(self, call: AttentionCall) -> bool:
+        """As `shows_across`, once for layers that share a mask."""
+        assert self._packed is not None
+        source = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
+        if isinstance(call.mask, Rule):
+            return shows_across(call, self._packed.labels)
+        if all(source is not known for known in self._kept_apart):
+            if shows_across(call, self._packed.labels):
+                return True
+            self._kept_apart = [source, *self._kept_apart[:KINDS]]
+        return False
+
+    def _note_documents(self, call: AttentionCall, sides: tuple[Axis, Axis]) -> None:
+        """Read from masks that the model made by itself which documents all of its layers keep apart."""
+        assert self._pass is not None
+        forward = self._pass.forward
+        if sides != ("tokens", "tokens") or not self._apart or forward.cache is not None or forward.seen:
+            return
+        first = not any(isinstance(place, Layer) and place != call.layer for place in self._pass.places)
+        if not first and self._told is None:
+            return
+        square = isinstance(call.mask, Written) and call.query.shape[2] == call.mask.keys
+        if not square or (not first and call.mask in self._kept_apart):
+            self._told = self._told if square else None
+            return
+        found = documents_of_mask(call.mask)  # type: ignore[arg-type]
+        agree = found is not None and (first or (self._told is not None and torch.equal(found, self._told)))
+        self._told, self._kept_apart = (found, [call.mask, *self._kept_apart[:KINDS]]) if agree else (None, [])
+
+    def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
+        """Show the residual stream at a depth to the observers of blocks."""
+        assert self._pass is not None
+        if depth.stack in self._pass.left_out.streams or self._across is not None:
+            return
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+            packed = depth.stack in MODALITIES
+            self._pass.drop_stream(depth.stack, "its samples are packed into one sequence" if packed else NO_STREAM)
+            return
+        if len(hidden) != self._pass.forward.batch:
+            return
+        side = axes(depth.stack, self._encoder_decoder)[0]
+        start = self._pass.forward.start(side)
+        stop = start + hidden.shape[1]
+        so_far = self._pass.real(depth.stack, side, stop, under_way.masks.get(depth.stack))
+        self._pass.assumed[depth.stack] = so_far
+        found = self._pass.place(depth, side, side, causal=False)
+        found.query_length, found.real_queries = stop, so_far
+        real = None if so_far is None or so_far.shape[1] < stop else so_far[:, start:stop].to(hidden.device)
+        so_far = None if real is None else so_far
+        shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
+        if self._packed is None:
+            self._show_hidden(shown, found)
+            return
+        if side != "tokens" or hidden.shape[1] != self._packed.labels.shape[1]:
+            self._across = f"the residual stream of the {depth.stack} is not over their tokens"
+            return
+        for part, own in self._packed.parts:
+            mine = part.hidden(shown, own.samples_before)
+            sums = own.place(depth, side, side, causal=False)
+            sums.query_length, sums.real_queries = part.length, mine.real
+            self._show_hidden(mine, sums)
+
+    def _show_hidden(self, shown: Hidden, found: PlaceSums) -> None:
+        with full_precision(shown.values.device):
+            for observer in self.observers:
+                for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
+                    found.add(type(observer).__name__, piece, len(shown.values))
+
+    def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            running = self._pass
+            if running is None or self._passes.under_way is None:
+                return
+            place, side = watch.place, self._side(watch.place)
+            again = self._passes.under_way.use(watch)
+            if isinstance(place, Layer) and again > 0:
+                place = replace(place, name=f"{place.name}#{again}")
+            if isinstance(place, Layer) and running.left_out.holds(place):
+                return
+            if self._across is not None:
+                return
+            for part, own in self._shares(running):
+                batch, start = own.forward.batch, own.forward.start(side)
+                at = ModuleCall(batch, start, self._real_at(place, side, own), own.samples_before)
+                shown = (args, kwargs, output)
+                if part is not None:
+                    assert self._packed is not None
+                    shown = tuple(part.cut(each, *self._packed.labels.shape) for each in shown)
+                with torch.no_grad():
+                    for piece in watch.read(at, *shown):
+                        known = own.places.get(place)
+                        found = own.place(place, side, side, causal=known is not None and known.causal)
+                        found.add(type(observer).__name__, piece, batch)
+
+        return hook
+
+    def _real_at(self, place: Place, side: Axis, running: OpenPass) -> Tensor | None:
+        """Real tokens where an observer reads a module: those of its layer's or its stack's attention, if that ran."""
+        if not isinstance(place, Layer):
+            return running.forward.real.get(side)
+        return known.real_queries if (known := running.places.get(place)) else running.forward.real.get(side)
+
+    def _side(self, place: Place) -> Axis:
+        return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]
+
+
+def _kernel_is_told(invocation: Invocation) -> bool:
+    """Whether a kernel that takes no mask was given the borders of documents."""
+    told = (invocation.arguments.get(name) for name in ("cu_seq_lens_q", "position_ids"))
+    return "flash" in (invocation.implementation or "") and any(isinstance(each, Tensor) for each in told)

@@ -1,0 +1,72 @@
+"""The diagonal of attention maps, against whole maps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sinkscope.errors import InputError
+from sinkscope.measurement import AttentionBefore, SelfAttention, measure, observe
+from sinkscope.model import LabConfig, LabForCausalLM
+from tests.measurement.observers.naive import ALL, close, look
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_it_is_the_diagonal_of_the_whole_map(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, layers = look(name, monkeypatch, SelfAttention())
+    for index, layer in enumerate(layers):
+        found, weights = data["self_attention"][:, index], layer.weights
+        if layer.call.layer.stack == "cross":  # no key is a query's own
+            assert bool(found.isnull().all())
+            continue
+        if name == "lab:sigmoid":
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-8)  # of a row whose scores are all far below zero
+        close(found, weights.diagonal(dim1=-2, dim2=-1).mean(-1))
+
+
+def lab(attention: str, **options) -> LabForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_key_value_heads": 2, "intermediate_size": 48}
+    return LabForCausalLM(LabConfig(vocab_size=31, attention=attention, **sizes, **options)).eval()
+
+
+@pytest.mark.parametrize("attention", ["softmax", "first_key_logit", "latent_sinks", "exclusive", "softpick"])
+@torch.no_grad()
+def test_padding_and_cache_leave_it_alone(attention: str) -> None:
+    model, ids = lab(attention), torch.randint(31, (2, 90), generator=torch.Generator().manual_seed(1))
+    maps = torch.stack(model(ids, output_attentions=True, use_cache=False).attentions, 1)
+    wanted = maps.diagonal(dim1=-2, dim2=-1).mean(-1)
+    close(measure(model, ids, [SelfAttention()]).data["self_attention"], wanted)
+    padded = {"input_ids": torch.nn.functional.pad(ids, (3, 2)), "attention_mask": torch.zeros(2, 95)}
+    padded["attention_mask"][:, 3:93] = 1
+    close(measure(model, padded, [SelfAttention()]).data["self_attention"], wanted)
+    with observe(model, SelfAttention()) as seen:
+        cache = model(ids[:, :70], use_cache=True).past_key_values
+        for step in (slice(70, 71), slice(71, 90)):
+            cache = model(ids[:, step], past_key_values=cache).past_key_values
+    close(seen.measurement().data["self_attention"], wanted)
+
+
+def test_a_metric_per_head_beside_the_sink() -> None:
+    model, ids = lab("exclusive"), torch.randint(31, (2, 20), generator=torch.Generator().manual_seed(1))
+    measured = measure(model, ids, "all")
+    wanted = measured.data["self_attention"].mean("sample").values.ravel()
+    assert abs(measured.heads()["self_attention"].to_numpy() - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("distance", [0, 1, 7])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "lab:sigmoid", "lab:kv_bias"])
+def test_what_is_given_to_the_token_before_is_a_diagonal_of_the_map(name: str, distance: int, monkeypatch) -> None:
+    data, layers = look(name, monkeypatch, AttentionBefore(distance))
+    for index, layer in enumerate(layers):
+        weights = layer.weights
+        if name == "lab:sigmoid":
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-8)
+        wanted = weights.diagonal(-distance, dim1=-2, dim2=-1)
+        close(data["attention_before"][:, index, :, distance:], wanted)
+        assert (data["attention_before"][:, index, :, :distance] == 0).all()
+
+
+def test_a_distance_looks_back() -> None:
+    with pytest.raises(InputError, match="distance = -1"):
+        AttentionBefore(-1)
