@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import sinkscope as ss
 from benchmarks.memory import in_both_settings
 from benchmarks.sides import Figure, at_most, beside, in_turns
-from sinkscope.spectral import spectral_bands
+from sinkscope.statistics.spectral import spectral_bands
 
 LENGTH, ROUNDS = 512, 7
 

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from sinkscope import data as data
     from sinkscope import experiments as experiments
     from sinkscope import interventions as interventions
+    from sinkscope import measurement as measurement
     from sinkscope import model as model
     from sinkscope import quantization as quantization
     from sinkscope import report as report

@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from sinkscope.claims import markdown, tally
 from sinkscope.files import write_text
+from sinkscope.statistics.claims import markdown, tally
 from sinkscope_replication.page.page import entries, pages
 from sinkscope_replication.theory import by_topic
 

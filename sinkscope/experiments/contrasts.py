@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from sinkscope.errors import InputError
 from sinkscope.experiments.observed import Observed, on_few_tokens
 from sinkscope.experiments.question import Runs
-from sinkscope.intervals import Estimate, estimate
 from sinkscope.measurement.metrics import FEWEST
+from sinkscope.statistics.estimates import Estimate, estimate
 
 Read = Callable[[Observed], float]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sinkscope import ranks
 from sinkscope.experiments.contrasts import ahead_of, gap, level, log_quotient, log_ratio, metric_gap, off, rising
 from sinkscope.experiments.equal_loss import (
     LOSS,
@@ -21,6 +20,7 @@ from sinkscope.experiments.equal_loss import (
 )
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Runs, SeedEffect
+from sinkscope.statistics import ranks
 
 __all__ = [
     "LOSS",

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.claims import Evidence, Verdict
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import NewerRecord, Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.files import write_json
+from sinkscope.statistics.claims import Evidence, Verdict
 
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 SEEN = "left out: seen before this was asked"

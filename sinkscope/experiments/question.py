@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from sinkscope.claims import Above, Below, Claim, Within
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import Observed
+from sinkscope.statistics.claims import Above, Below, Claim, Within
 
 if TYPE_CHECKING:  # jobs load torch, without which findings can be read
     from sinkscope.experiments.jobs import Job

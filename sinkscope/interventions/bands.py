@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, unembedding
 from sinkscope.interventions.intervention import Intervention, whole
-from sinkscope.spectral import spectral_bands
+from sinkscope.statistics.spectral import spectral_bands
 
 
 @dataclass(frozen=True)

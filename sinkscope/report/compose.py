@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from sinkscope.claims import Verdict, cells, tally
 from sinkscope.measurement import rates_by_position, slot_mass, stack_rates
 from sinkscope.report import sections
 from sinkscope.report.curves import SINK
@@ -20,6 +19,7 @@ from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun
 from sinkscope.report.stored import Stored, read
 from sinkscope.report.survey_page import survey_page
+from sinkscope.statistics.claims import Verdict, cells, tally
 
 __all__ = [
     "CLAIM",

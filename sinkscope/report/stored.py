@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
 from sinkscope.measurement import Measurement
@@ -16,6 +15,7 @@ from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.page import Page
 from sinkscope.report.pages_again import page_of
 from sinkscope.report.runs import StoredRun, read_run
+from sinkscope.statistics.claims import Verdict
 from sinkscope.survey import Survey
 from sinkscope.survey.result import JSON as SURVEY
 from sinkscope.survey.store import read_survey

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sinkscope.errors import InputError
-from sinkscope.intervals import estimate
+from sinkscope.statistics.estimates import estimate
 
 FEW = 20  # texts; below, a note says so
 LEVEL = 0.95

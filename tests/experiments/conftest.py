@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.experiments import Assertion, Question, Variation, gap, level
+from sinkscope.statistics.claims import Claim, SeedsAbove
 from sinkscope.training import Recipe, load_recipe
 from tests.training.conftest import TINY, corpus, tiny  # noqa: F401  (fixtures)
 

@@ -8,7 +8,6 @@ import statistics
 
 import pytest
 
-from sinkscope.claims import Above, Below, Claim, Within
 from sinkscope.experiments import (
     Assertion,
     Findings,
@@ -23,7 +22,8 @@ from sinkscope.experiments import (
 )
 from sinkscope.experiments.contrasts import Contrast, off
 from sinkscope.experiments.question import above
-from sinkscope.intervals import estimate
+from sinkscope.statistics.claims import Above, Below, Claim, Within
+from sinkscope.statistics.estimates import estimate
 
 DRAWS, MARGIN, SPREAD = 3000, 3.0, 2.0
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.claims import Claim, SeedsAbove
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
     Assertion,
@@ -22,6 +21,7 @@ from sinkscope.experiments import (
 )
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.provenance import provenance_of
+from sinkscope.statistics.claims import Claim, SeedsAbove
 from sinkscope.training import Run
 
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.errors import InputError
 from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
 from sinkscope.report.stored import read, records_in
+from sinkscope.statistics.claims import Claim, EachWithin, Evidence
 from sinkscope.survey import Row, Survey
 from tests.report.experiments.conftest import found, run
 

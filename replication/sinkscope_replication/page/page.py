@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
-from sinkscope.claims import tally
 from sinkscope.experiments import with_rows
 from sinkscope.report.experiments import Entry, Judged, entry, made_by, paragraph, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
+from sinkscope.statistics.claims import tally
 from sinkscope_replication.page.answers import beside, judged, paper
 from sinkscope_replication.page.figures import Shown, mean, values_of
 from sinkscope_replication.page.markdown import escaped, table

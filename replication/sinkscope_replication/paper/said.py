@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from sinkscope.claims import Verdict
 from sinkscope.errors import InputError
 from sinkscope.experiments import Judged
+from sinkscope.statistics.claims import Verdict
 
 NOT_RUN = "not run at this scale"
 CITED = ("Gu et al. 2025", "slides of Gu et al. 2025")

@@ -12,7 +12,7 @@ import numpy as np
 
 from sinkscope.experiments import Contrast, Question, Runs, SeedEffect, Variation, Withdrawn, above, above_ratio
 from sinkscope.experiments.effects import log_quotient, log_ratio, metric_gap, quotient, rising
-from sinkscope.ranks import rank_correlation
+from sinkscope.statistics.ranks import rank_correlation
 from sinkscope_replication.assertions import FRESH, OURS
 from sinkscope_replication.questions.mechanism import NO_TOKEN
 from sinkscope_replication.questions.variations import SOFTMAX, model, operation

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sinkscope.claims import cells, markdown, tally
 from sinkscope.files import check_writable, write_json, write_text
 from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
+from sinkscope.statistics.claims import cells, markdown, tally
 from sinkscope.training import versions
 from sinkscope_replication.theory import by_topic, refuted, sinks_by_length, spread_by_depth
 from sinkscope_replication.theory.page import theory_page

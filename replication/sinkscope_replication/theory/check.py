@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sinkscope.claims import Claim, Evidence, Rule, Verdict
+from sinkscope.statistics.claims import Claim, Evidence, Rule, Verdict
 
 
 @dataclass(frozen=True)

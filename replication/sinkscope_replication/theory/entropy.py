@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.claims import EachWithin, Evidence
 from sinkscope.measurement import AttentionEntropy, measure
+from sinkscope.statistics.claims import EachWithin, Evidence
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights, weights_of

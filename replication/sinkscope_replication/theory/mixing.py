@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention import AttentionSpec, Causal, LogitSlot, Window
-from sinkscope.claims import EachAbove, EachWithin, Evidence, SeedsAbove
+from sinkscope.statistics.claims import EachAbove, EachWithin, Evidence, SeedsAbove
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import Build, blocks, fill_slots, gap, lab, look, ordinary

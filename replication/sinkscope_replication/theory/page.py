@@ -12,9 +12,9 @@ from html import escape
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.claims import Verdict
 from sinkscope.report.compose import claims_section
 from sinkscope.report.page import Headline, Page, Section
+from sinkscope.statistics.claims import Verdict
 from sinkscope.theme import DASHES, SERIES, SINK, SYMBOLS, figure
 from sinkscope_replication.theory import Curve
 

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.claims import EachAbove, EachWithin, Evidence
 from sinkscope.interventions import Intervention, ReplacePosition, SwapPositions
 from sinkscope.model import LabForCausalLM
+from sinkscope.statistics.claims import EachAbove, EachWithin, Evidence
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.repeated import ABSOLUTE, RELATIVE

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sinkscope.claims import EachAbove, EachWithin
+from sinkscope.statistics.claims import EachAbove, EachWithin
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.repeated import (
     ABSOLUTE,

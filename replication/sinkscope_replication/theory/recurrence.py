@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import elu
 
-from sinkscope.claims import EachWithin, Evidence
+from sinkscope.statistics.claims import EachWithin, Evidence
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.repeated import LENGTHS
 from sinkscope_replication.theory.subjects import Build, Caught, blocks, caught, gap, lab, ordinary

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.claims import Evidence
 from sinkscope.measurement.metrics import sink_rate
 from sinkscope.model import LabForCausalLM, RelativeT5
+from sinkscope.statistics.claims import Evidence
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.subjects import (
     HEADS,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sinkscope.claims import Verdict
+from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.theory import (
     entropy,
     mixing,

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.claims import EachAbove, EachWithin, Evidence
 from sinkscope.model import LabForCausalLM
+from sinkscope.statistics.claims import EachAbove, EachWithin, Evidence
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights

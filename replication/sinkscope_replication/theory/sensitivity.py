@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention import AttentionSpec, Operation
-from sinkscope.claims import EachAbove, Evidence
+from sinkscope.statistics.claims import EachAbove, Evidence
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.mixing import BARBERO, OPENINGS, SOFTMAX, Vectors, random_tokens, sink

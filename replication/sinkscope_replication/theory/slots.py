@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import attend
-from sinkscope.claims import EachAbove, Evidence
 from sinkscope.model import LabForCausalLM
+from sinkscope.statistics.claims import EachAbove, Evidence
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import (
     Build,

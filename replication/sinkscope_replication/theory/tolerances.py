@@ -1,6 +1,6 @@
 """How far apart equal numbers may be."""
 
-from sinkscope.claims import EachWithin
+from sinkscope.statistics.claims import EachWithin
 
 EXACT = EachWithin(0)
 ROUNDING = EachWithin(1e-12)  # float64, sums of up to some hundred terms

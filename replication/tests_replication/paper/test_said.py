@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from sinkscope.claims import Above, Claim, Verdict
 from sinkscope.errors import InputError
 from sinkscope.experiments import verdicts
-from sinkscope.intervals import estimate
+from sinkscope.statistics.claims import Above, Claim, Verdict
+from sinkscope.statistics.estimates import estimate
 from sinkscope_replication.paper import STATEMENTS, Said, cites, parts, unanswered
 from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.theory import CHECKS

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sinkscope.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import Claim, EachWithin, Evidence
 from sinkscope_replication.theory import CHECKS, Check, by_topic, refuted, run_checks
 
 

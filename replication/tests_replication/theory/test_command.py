@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.errors import InputError
+from sinkscope.statistics.claims import Claim, EachWithin, Evidence
 from sinkscope_replication.theory import TOPICS, Check, __main__, by_topic
 
 

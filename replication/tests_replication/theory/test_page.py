@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sinkscope.claims import Claim, EachWithin, Evidence
 from sinkscope.report.page import render
+from sinkscope.statistics.claims import Claim, EachWithin, Evidence
 from sinkscope_replication.theory import Curve
 from sinkscope_replication.theory.page import sinks_figure, spread_figure, theory_page
 

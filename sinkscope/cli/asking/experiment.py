@@ -44,8 +44,8 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 @app.command("list", epilog="Example: sinkscope experiment list")
 def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
     """List the questions that installed packages bring, and what is known of each at a scale."""
-    from sinkscope.claims import tally
     from sinkscope.experiments import QUESTIONS, verdicts
+    from sinkscope.statistics.claims import tally
 
     require_folder(results)
     found, damaged = found_of(QUESTIONS.values(), scale, results)
@@ -151,8 +151,8 @@ def run_(
 
 
 def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
-    from sinkscope.claims import tally
     from sinkscope.experiments import verdicts
+    from sinkscope.statistics.claims import tally
 
     judged = verdicts(question, found, found.scale)
     if as_json:

@@ -17,8 +17,8 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.claims import Verdict
     from sinkscope.experiments import Findings, Question
+    from sinkscope.statistics.claims import Verdict
 
 BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")
@@ -103,7 +103,7 @@ def tell_damage(damaged: Sequence[str]) -> None:
 
 def show_verdicts(ruled: Iterable[Ruled]) -> None:
     """Each question with what its runs cost, and a row for each of its claims: the first is the primary one."""
-    from sinkscope.claims import cells
+    from sinkscope.statistics.claims import cells
 
     for place, each in enumerate(ruled):
         if place:
@@ -145,7 +145,7 @@ def _show_every(ruled: Sequence[Ruled], full: bool) -> None:
 
 def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
     """How many of each outcome, what it cost, which claims were withdrawn."""
-    from sinkscope.claims import tally
+    from sinkscope.statistics.claims import tally
 
     outcomes = tally(verdict for each in ruled for verdict in each.verdicts)
     cost = _cost(ruled)

@@ -63,7 +63,7 @@ def planned(question: Question, scale: str, seeds: int, workers: int, results: P
 
 def deciding(question: Question, scale: str, seeds: int | None = None) -> str:
     """How many of a question's claims so many seeds can decide under their rules, and how many seeds decide all."""
-    from sinkscope.rules import AGREEING
+    from sinkscope.statistics.rules import AGREEING
 
     asked = [each.first_seed(scale) + int(getattr(each.claim.rule, "seeds", 1)) for each in question.assertions]
     if not asked:

@@ -52,9 +52,9 @@ from sinkscope.measurement.metrics.rates import (
 )
 from sinkscope.measurement.metrics.strongest import comparable, strongest
 from sinkscope.measurement.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
-from sinkscope.ranks import rank_correlation
 from sinkscope.sinks import EPSILON, check_epsilon, exceeds
 from sinkscope.statistics import Interval, nanmean, quiet
+from sinkscope.statistics.ranks import rank_correlation
 
 __all__ = [
     "EPSILON",

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 
 from sinkscope.errors import InputError
 from sinkscope.measurement.metrics.rates import check_epsilon, exceeds, index_of, mean_elsewhere, over_others
-from sinkscope.ranks import rank_correlation
 from sinkscope.statistics import nanmean
+from sinkscope.statistics.ranks import rank_correlation
 
 PerHead = Float[np.ndarray, "sample layer head"]
 PerToken = Float[np.ndarray, "sample layer head position"]

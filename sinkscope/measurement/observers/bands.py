@@ -15,7 +15,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import unembedding
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.measurement.observers.rows import checked_count, checked_positions
-from sinkscope.spectral import band_slices, spectral_bands
+from sinkscope.statistics.spectral import band_slices, spectral_bands
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sinkscope.report.experiments.entry import Entry, Judged
 from sinkscope.report.experiments.names import counted, effect, number, sizes
-from sinkscope.rules import TOO_FEW
+from sinkscope.statistics.rules import TOO_FEW
 
 MOST = 3  # claims of one outcome that are told in full
 KINDS = {

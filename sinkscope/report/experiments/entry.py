@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkscope.claims import Evidence, Verdict
 from sinkscope.experiments import (
     RECIPE_OF,
     Assertion,
@@ -19,6 +18,7 @@ from sinkscope.experiments import (
     verdicts,
 )
 from sinkscope.report.experiments import names
+from sinkscope.statistics.claims import Evidence, Verdict
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")

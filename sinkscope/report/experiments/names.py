@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sinkscope.claims import Verdict
+from sinkscope.statistics.claims import Verdict
 
 __all__ = [
     "FIELDS",

@@ -9,12 +9,12 @@ from functools import cache
 from html import escape
 from typing import Any, get_args
 
-from sinkscope.claims import Outcome, tally
 from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
+from sinkscope.statistics.claims import Outcome, tally
 from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)

@@ -1,7 +1,7 @@
 import math
 
-from sinkscope.claims import Above, Claim, Evidence, SeedsAbove
 from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
+from sinkscope.statistics.claims import Above, Claim, Evidence, SeedsAbove
 
 
 def test_metrics_in_words():

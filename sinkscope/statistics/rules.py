@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 
-from sinkscope.intervals import Estimate, estimate
+from sinkscope.statistics.estimates import Estimate, estimate
 
 UNDECIDED, TOO_FEW = "undecided", "too few seeds"
 AGREEING = 5  # seeds; where half of all runs say something else, five agree in 2⁻⁵ = 3 % of cases, four in 6 %

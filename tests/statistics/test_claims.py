@@ -8,7 +8,8 @@ import math
 import pytest
 from scipy import stats
 
-from sinkscope.claims import (
+from sinkscope.errors import InputError
+from sinkscope.statistics.claims import (
     COLUMNS,
     Above,
     Below,
@@ -22,8 +23,7 @@ from sinkscope.claims import (
     markdown,
     tally,
 )
-from sinkscope.errors import InputError
-from sinkscope.intervals import estimate
+from sinkscope.statistics.estimates import estimate
 
 
 def claim(rule=None) -> Claim:

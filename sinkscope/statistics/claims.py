@@ -22,8 +22,8 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from sinkscope.errors import InputError
-from sinkscope.intervals import Estimate
-from sinkscope.rules import (
+from sinkscope.statistics.estimates import Estimate
+from sinkscope.statistics.rules import (
     UNDECIDED,
     Above,
     Below,

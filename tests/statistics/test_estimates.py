@@ -10,7 +10,7 @@ import sys
 import pytest
 from scipy import stats
 
-from sinkscope.intervals import Estimate, estimate
+from sinkscope.statistics.estimates import Estimate, estimate
 
 DRAW = random.Random(5)
 SAMPLES = [
@@ -75,5 +75,5 @@ def test_what_does_not_vary_is_certain_and_what_is_alone_is_not_known():
 
 
 def test_a_claim_can_be_written_down_without_scipy():
-    code = "import sys; import sinkscope.claims; assert 'scipy' not in sys.modules"
+    code = "import sys; import sinkscope.statistics.claims; assert 'scipy' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

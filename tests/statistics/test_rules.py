@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtr
 
-from sinkscope.intervals import Estimate
-from sinkscope.rules import Above, Below, Within
+from sinkscope.statistics.estimates import Estimate
+from sinkscope.statistics.rules import Above, Below, Within
 
 TRIALS = 40_000
 COMPARED = 100

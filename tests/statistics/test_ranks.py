@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sinkscope.ranks import rank_correlation, ranks
+from sinkscope.statistics.ranks import rank_correlation, ranks
 
 NAN = float("nan")
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sinkscope import spectral
 from sinkscope.errors import InputError
-from sinkscope.spectral import spectral_bands
+from sinkscope.statistics import spectral
+from sinkscope.statistics.spectral import spectral_bands
 
 
 class Widest(TorchDispatchMode):
