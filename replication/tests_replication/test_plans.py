@@ -16,3 +16,17 @@ def test_seeds_that_can_decide_nothing_are_named(name: str):
         return
     assert ("can never decide" in deciding(question, "nano", 2)) == (min(counted) > 2)
     assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in deciding(question, "nano")
+
+
+@pytest.mark.slow
+def test_an_experiment_says_what_it_would_take(sinkscope, tmp_path):
+    found = sinkscope("experiment", "run", "emergence", "--plan", "--seeds", 4, "--json").json
+    assert (found["runs"], found["reused"]) == (4, 0)
+    assert found["hours"] > 0
+    assert found["disk_bytes"] > 4 * 4 * 1_000_000
+    again = sinkscope(
+        "experiment", "run", "emergence", "--plan", "--seeds", 4, "--reuse", "--workers", 2, "--json"
+    ).json
+    assert again["runs"] + again["reused"] == 4
+    assert again["reused"] >= 3
+    assert list(tmp_path.iterdir()) == []

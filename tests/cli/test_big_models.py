@@ -62,20 +62,6 @@ def test_code_that_comes_with_a_model_runs_only_where_it_is_trusted(sinkscope, m
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
-def test_an_experiment_says_what_it_would_take(sinkscope, tmp_path):
-    found = sinkscope("experiment", "run", "emergence", "--plan", "--seeds", 4, "--json").json
-    assert (found["runs"], found["reused"]) == (4, 0)
-    assert found["hours"] > 0
-    assert found["disk_bytes"] > 4 * 4 * 1_000_000
-    again = sinkscope(
-        "experiment", "run", "emergence", "--plan", "--seeds", 4, "--reuse", "--workers", 2, "--json"
-    ).json
-    assert again["runs"] + again["reused"] == 4
-    assert again["reused"] >= 3
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_training_s_time_here_comes_from_a_step(sinkscope, recipe):
     found = sinkscope("train", recipe, "--plan", "--json").json["here"]
     assert found["layers"] == 1

@@ -33,7 +33,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text):
     answer = sinkscope("survey", model, "--text", text, *FEW, "--json")
     assert answer.code == 0
     [row] = answer.json["rows"]
-    assert row["label"] == str(model)
+    assert row["label"] == model.name
     assert answer.json["survey"].startswith("sinkscope-survey/tiny-")
     one = sinkscope("measure", model, "--text", text, *FEW, "--json").json
     assert row["sink_rate"] == pytest.approx(one["sink_rate"]["0"])

@@ -32,7 +32,9 @@ STUDIES = ("cache_quality", "calibration", "quantized_cache", "quantized_linear"
 DIGITS = 4
 """Significant digits that are frozen and compared."""
 
-REASONS: Mapping[str, str] = {}
+REASONS: Mapping[str, str] = {
+    "quantization*": "gone: the tables of nano made way for SmolLM2's (outliers_and_sinks.md)",
+}
 """Why numbers moved: a pattern of `study: name` (as in a shell), and the reason. The first that fits counts."""
 
 Cell = str | float | None
