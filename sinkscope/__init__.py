@@ -30,6 +30,8 @@ _ROOMS = (
     "report",
 )
 
+_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics")  # rooms of before, for one release
+
 _HOME = {
     "measure": "sinkscope.measurement",
     "observe": "sinkscope.measurement",
@@ -111,7 +113,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name in _ROOMS or name == "evaluate":  # the names of before, for one release
+        if name in _ROOMS or name in _BEFORE:
             return importlib.import_module(f"sinkscope.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'sinkscope' has no attribute '{name}'", name=name, obj=sys.modules[__name__])

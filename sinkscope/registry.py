@@ -151,6 +151,19 @@ def check_kind(kind: object, base: type, group: Group, stands: str) -> None:
         raise InputError(f"{group} {kind.__name__}: {stands}, but {error}") from error
 
 
+def renamed(old: str, new: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of before: its names are those of `new`, with a `DeprecationWarning`."""
+
+    def get(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(importlib.import_module(new), name)
+        warnings.warn(f"{old}.{name} is {new}.{name} now", DeprecationWarning, stacklevel=2)
+        return value
+
+    return get
+
+
 def package_of(value: Any) -> str:
     """The top package of a class or function, or of a value's class: `sinkscope_toy`."""
     return str(_owner(value).__module__).partition(".")[0]

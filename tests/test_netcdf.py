@@ -91,7 +91,7 @@ def test_a_failure_at_any_byte_is_told(tmp_path: Path) -> None:
 
 
 LOADERS = (
-    "measurements:Measurement.load",
+    "measurement:Measurement.load",
     "trials:load",
     "calibration:stored",
 )

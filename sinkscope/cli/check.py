@@ -59,7 +59,7 @@ def check(
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Say what it would take in memory and seconds; load nothing.")
     ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words mean.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print what the words mean."), options.OF_PEOPLE] = False,
     as_json: options.AsJson = False,
     out: Annotated[
         Path | None,

@@ -44,7 +44,8 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
-from sinkscope.measurement import AttentionCall, full_precision, guard, read, rounding
+from sinkscope.measurement import AttentionCall, full_precision, read, rounding
+from sinkscope.measurement.calls import guard
 
 
 @dataclass(frozen=True, eq=False)

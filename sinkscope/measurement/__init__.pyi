@@ -1,5 +1,3 @@
-from . import metrics as metrics
-from .calls import guard as guard
 from .calls.arithmetic import full_precision as full_precision
 from .calls.arithmetic import rounding as rounding
 from .calls.call import AttentionCall as AttentionCall
@@ -168,7 +166,6 @@ __all__ = [
     "evidence_for",
     "find_tokens",
     "full_precision",
-    "guard",
     "has_position",
     "head_table",
     "head_values",
@@ -178,7 +175,6 @@ __all__ = [
     "layer_labels",
     "layers_of",
     "measure",
-    "metrics",
     "need",
     "observe",
     "query_counts",

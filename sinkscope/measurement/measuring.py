@@ -146,7 +146,7 @@ UNREAD = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping",
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """Inputs as `probes.measure` takes them, what the record says of them, and the tokenizer that made them."""
+    """Inputs as `measure_inputs` takes them, what the record says of them, and the tokenizer that made them."""
 
     inputs: Any
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -452,9 +452,9 @@ def measure(
     two. `samples`: at most so many rows; None is all of what has a length in memory, and 100 of a dataset or loader.
     The record's `input` says which windows these are.
 
-    `observers`, `batch_size`, `progress`, `about`: as in `probes.measure`, which this calls. Raises `InputError` for
+    `observers`, `batch_size`, `progress`, `about`: as in `measure_inputs`, which this calls. Raises `InputError` for
     both or neither of `inputs` and `texts`, for what is neither, for texts without a tokenizer, and as `load` and
-    `probes.measure` do.
+    `measure_inputs` do.
     """
     name, loaded = _loaded(model)
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
 from sinkscope.measurement import Measurement, every
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.families.registry import FAMILIES
+from tests.measurement.planted import measured, small_dataset
 
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
@@ -85,3 +87,14 @@ def assert_same() -> Callable[..., None]:
             )
 
     return check
+
+
+@pytest.fixture(scope="session")
+def complete() -> Measurement:
+    """A measurement with every variable; tests must not change it."""
+    return measured()
+
+
+@pytest.fixture
+def dataset() -> xr.Dataset:
+    return small_dataset()

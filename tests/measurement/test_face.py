@@ -36,7 +36,7 @@ def received(m: ss.Measurement) -> np.ndarray:
 def by_hand(model: Any, tokenizer: Any, tokens: int) -> list[np.ndarray]:
     """Each text by itself, which knows no padding."""
     rows = (tokenizer(text, truncation=True, max_length=tokens).input_ids for text in TEXTS)
-    return [received(ss.probes.measure(model, torch.tensor([row])))[0] for row in rows]
+    return [received(ss.measurement.measure(model, torch.tensor([row])))[0] for row in rows]
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_what_heads_write_is_measured_head_by_head():
     lab, seen = model(head_combination="add"), []
     attention = lab.model.layers[1].self_attn
     attention.o_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    measured = ss.measure(lab, IDS, observers=[ss.probes.HeadOutputs()]).data["output_norm"].values[0, 1]
+    measured = ss.measure(lab, IDS, observers=[ss.measurement.HeadOutputs()]).data["output_norm"].values[0, 1]
     value = attention.v_proj.register_forward_hook(lambda module, args, output: seen.append(output))
     maps = lab(IDS, output_attentions=True).attentions[1][0]
     value.remove()

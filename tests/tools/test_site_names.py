@@ -32,8 +32,8 @@ def test_what_import_sinkscope_offers_is_explained_there() -> None:
 
 
 def test_a_face_exports_what_it_says_or_what_it_imports() -> None:
-    assert "AttentionReceived" in exported(probes)
-    assert exported(ss.measurements) == sorted(ss.measurements.__all__)
+    assert "StreamingCache" in exported(ss.caches)
+    assert exported(ss.measurement) == sorted(ss.measurement.__all__)
 
 
 def test_a_name_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,11 +51,12 @@ class MeasuringJob:
 
     def measured(self, given: Reading, label: str) -> Measurement:
         """The measurement, with a bar on a terminal, and a line every ten seconds in a pipe."""
+        from sinkscope.measurement import measure
 
         note(f"{label}: {given.description}; first: {given.first}")
         about = {"kind": self.input, "description": given.description, "first": given.first, "seed": self.runs.seed}
         with watching() as watch:
-            return probes.measure(
+            return measure(
                 self.model,
                 given.parts,
                 observers=self.observers,

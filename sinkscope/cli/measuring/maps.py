@@ -34,7 +34,7 @@ def head_maps(model: PreTrainedModel, given: Reading, measured: Measurement, wan
 
     Raises `InputError` for a head that the model does not have.
     """
-    from sinkscope.measurement import TokenTexts
+    from sinkscope.measurement import AttentionMaps, TokenTexts, measure
     from sinkscope.report.observatory import HeadMaps
 
     chosen = list(wanted) or _strongest(measured)
@@ -45,7 +45,8 @@ def head_maps(model: PreTrainedModel, given: Reading, measured: Measurement, wan
                 f"--maps {layer}.{head}: the model has attention layers 0 to {layers - 1} with heads 0 to {heads - 1}"
             )
     shown = given.one(TOKENS)
-    maps = probes.measure(model, shown, observers=[probes.AttentionMaps(TOKENS)]).data["attention_map"].values[0]
+    measured_maps = measure(model, shown, observers=[AttentionMaps(TOKENS)])
+    maps = measured_maps.data["attention_map"].values[0]
     ids = shown.get("input_ids")
     row = [] if ids is None else ids[0].tolist()
     texts = TokenTexts.of(measured.record).line(row, range(len(row)))
