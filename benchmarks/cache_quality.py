@@ -81,7 +81,8 @@ def perplexity(nll: Tensor, block: int = BLOCK) -> dict[str, float]:
     """exp of the mean, and of the ends of its interval over blocks."""
     means = nll[: len(nll) // block * block].view(-1, block).mean(1)
     found = mean_interval(means.numpy())
-    return {"perplexity": math.exp(nll.mean()), "low": math.exp(found.low), "high": math.exp(found.high)}
+    ends = {"low": math.exp(found.low), "high": math.exp(found.high)} if len(means) > 1 else {}  # one block has none
+    return {"perplexity": math.exp(nll.mean()), **ends}
 
 
 def streams(details: Details) -> list[Figure]:

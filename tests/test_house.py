@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cache
@@ -16,6 +17,8 @@ import sinkscope
 PACKAGE = Path(sinkscope.__file__).parent
 ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+BEFORE = {"evaluate", "probes", "measuring", "measurements", "metrics"}  # names of rooms that are read for one release
 
 # Lowest first: a room imports from itself and from lower levels, never from above or beside.
 LEVELS = (
@@ -33,7 +36,7 @@ LEVELS = (
     {"caches"},
     {"quantization", "calibration"},
     {"trials"},
-    {"checks", "evaluate", "probes", "measuring", "measurements", "metrics"},  # all but the first for one release
+    {"checks", *BEFORE},
     {"training"},
     {"survey"},
     {"experiments"},
@@ -52,6 +55,7 @@ BESIDE = (
     "attention/formulas",
 )  # tests of more than one folder
 LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.ExceptHandler)
+WORD = re.compile(r"`([a-z_]+(?:\.py)?)/?`")
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 
@@ -164,6 +168,14 @@ def text(path: Path) -> str:
 def test_every_room_has_its_level() -> None:
     rooms = {room_of(path) for path in SOURCES} - TOP
     assert rooms - LEVEL_OF.keys() == set(), "give the new room a level in LEVELS"
+
+
+def test_the_map_in_contributing_names_every_room() -> None:
+    rooms = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1]
+    named = {
+        word.removesuffix(".py") for row in re.findall(r"^\|.*", rooms, re.MULTILINE) for word in WORD.findall(row)
+    }
+    assert LEVEL_OF.keys() - BEFORE <= named
 
 
 def test_imports_point_downward() -> None:
