@@ -34,6 +34,10 @@ DIGITS = 4
 
 REASONS: Mapping[str, str] = {
     "quantization*": "gone: the tables of nano made way for SmolLM2's (outliers_and_sinks.md)",
+    "cache_quality*": "Student's t, no bootstrap; sinks by the one rule, measured in other texts; equal bytes",
+    "calibration*": "Student's t, no bootstrap; controls of as many random heads as well",
+    "quantized_cache*": "Student's t, no bootstrap",
+    "quantized_linear*": "a range is of one text, not of a call; sinks by the one rule (lift, ε = 0.3)",
 }
 """Why numbers moved: a pattern of `study: name` (as in a shell), and the reason. The first that fits counts."""
 
