@@ -515,10 +515,17 @@ def _parts(choice: Choice | None) -> tuple[Choice, ...]:
 
 
 def _sentences(trial: Trial) -> list[str]:
-    """Each policy compared with random keys at the same bytes; then what it loses with its sinks taken away."""
+    """Each policy compared with random keys at the same bytes, the one that gains most first; then what it loses with
+    its sinks taken away.
+    """
     facts = trial.record.get("arms", {})
     said = []
-    for arm in trial.named("arm"):
+
+    def place(arm: str) -> tuple[bool, float]:
+        compared = bool(trial.controls(arm)) and not facts.get(arm, {}).get("without_sinks_of")
+        return not compared, trial.difference(arm).high if compared else 0.0  # at least this much less than random
+
+    for arm in sorted(trial.named("arm"), key=place):
         if whole := facts.get(arm, {}).get("without_sinks_of"):
             loss = trial.difference(arm, whole)
             what = f"'{whole}' with its sinks taken away and random tokens kept in their place"

@@ -255,3 +255,12 @@ def test_a_policy_that_there_is_not_and_sinks_without_texts_to_measure_are_refus
         arms_of("snapvk")
     with pytest.raises(InputError, match="find_tokens"):
         arms_of("snapkv", protect="measured")
+
+
+def test_the_verdict_begins_with_what_beats_random_most() -> None:
+    ids = torch.randint(5, 2000, (8, 64), generator=torch.Generator().manual_seed(1))
+    policies = ["streaming", "keydiff", "h2o"]
+    trial = eviction_trial(ss.load("nano"), ids, policies, [0.25], protect="first:1", context=48, controls=2)
+    ends = {arm: trial.difference(arm).high for arm in trial.named("arm")}
+    said = [part.split("'")[1] for part in trial.verdict.split(". ") if "at the same bytes" in part]
+    assert said == sorted(ends, key=lambda arm: ends[arm])
