@@ -112,7 +112,7 @@ def predictions(details: Details) -> list[Figure]:
     model, ids = nano(), python_text()
     pairs = theirs()
     own = {bits: ours(bits) for bits in (2, 3, 4)}
-    spares = {bits: ours(bits, First(1), f"ours {bits} bits, sink spared") for bits in (2, 3, 4)}
+    spares = {bits: ours(bits, First(1), f"ours {bits} bits, sink protected") for bits in (2, 3, 4)}
     windows = [ours(bits, None, f"ours {bits} bits, window {WINDOW}", WINDOW) for bits in own]
     every = losses(model, ids, [*own.values(), *spares.values(), *windows, *(made for *_, made in pairs)], details)
     details["nano, predictions and bytes a text"] = every
@@ -221,7 +221,7 @@ def sparing(details: Details, texts: int = TEXTS, only: str = "") -> list[Figure
             for name, grids in shapes.items():
                 rows = {key: diverged(model, ids, reference, grids, one) for key, one in chosen.items()}
                 nothing = rows["nothing"]
-                row = {"KL, nothing spared": float(nothing.mean())}
+                row = {"KL, nothing protected": float(nothing.mean())}
                 for key in list(rows)[1:]:
                     row[f"recovered, {key}"] = float(1 - rows[key].mean() / nothing.mean())
                 low, high = of_shares(nothing, rows["sink"])

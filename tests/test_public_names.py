@@ -101,3 +101,14 @@ def test_every_name_can_be_called_after_every_module_was_imported(tiny_llama: Ll
     refuses(lambda: ss.load("nanno"))
     refuses(lambda: ss.train("nanno"))
     assert issubclass(ss.InputError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [("probes", "measure"), ("measuring", "find_tokens"), ("measurements", "Measurement"), ("metrics", "lift")],
+)
+def test_rooms_of_before_are_read_and_name_the_new_one(old: str, name: str) -> None:
+    new = "sinkscope.measurement.metrics" if old == "metrics" else "sinkscope.measurement"
+    with pytest.warns(DeprecationWarning, match=f"sinkscope.{old}.{name} is {new}.{name} now"):
+        found = getattr(getattr(ss, old), name)
+    assert found is getattr(importlib.import_module(new), name)

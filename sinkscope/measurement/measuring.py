@@ -146,7 +146,7 @@ UNREAD = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping",
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """Inputs as `measure_inputs` takes them, what the record says of them, and the tokenizer that made them."""
+    """Inputs as `_run_batches` takes them, what the record says of them, and the tokenizer that made them."""
 
     inputs: Any
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -311,7 +311,7 @@ def _checked(rows: Iterable[Any]) -> Iterator[str]:
 FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 
 
-def measure_inputs(
+def _run_batches(
     model: nn.Module,
     inputs: Int[Tensor, "sample position"] | Mapping[str, Any] | Sequence[Sequence[int]] | Sequence[Mapping[str, Any]],
     observers: Sequence[Observer | str] | str | None = None,
@@ -322,21 +322,7 @@ def measure_inputs(
     tokenizer: Any = None,
     apart: bool = True,
 ) -> Measurement:
-    """Run `model` on `inputs` without gradients, in eval mode, and return what the observers saw.
-
-    `inputs`: token ids (N, T), or a dict of model inputs (`input_ids`, `attention_mask`, `inputs_embeds`,
-    `pixel_values` …) whose tensors have N rows, or a list of such dicts where samples differ in size (images,
-    recordings): their samples follow one another. `observers`: default `AttentionReceived("all")`, `SlotReceived`,
-    `HiddenNorms`, `QueryKeyValueNorms`; "all" is every observer, and in a list names stand beside observers:
-    `["all", Mine()]`, `["HiddenNorms"]` (`chosen`). One that cannot read this model leaves itself out; the record's
-    `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked for by name.
-    `progress(done, total)` is called after each batch; `about` is added to the record's `input`; with a `tokenizer` the
-    record holds the texts of the tokens. Packed documents that all attention layers keep apart are samples of their
-    own (coordinates `row` and `start`); `apart=False` reads rows whole. A batch that does not fit into memory is
-    halved, with a warning. Activations that are NaN or infinite are a finding: the record's `non_finite` names the
-    first place, a `UserWarning` says so, and they count nowhere. Raises `InputError` for empty inputs, ids outside the
-    vocabulary, more tokens than the model has positions, and NaN in weights.
-    """
+    """The batches of `measure`, on inputs that need no tokenizer to be read."""
     model = unwrapped(model)
     parts = [checked_inputs(model, group, batch_size) for group in _groups(inputs)]
     total, done = sum(samples for _, samples in parts), 0
@@ -411,13 +397,13 @@ def _warn_of(record: Mapping[str, Any], left_out: LeftOut, asked: frozenset[str]
         warnings.warn(
             f"the model's activations are NaN or infinite in {count}, first at {broken['first']}; they count nowhere",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     for name, reason in record.get("unmasked", {}).items():
-        warnings.warn(f"a mask with padding was given, but {name}: {reason}", UserWarning, stacklevel=3)
+        warnings.warn(f"a mask with padding was given, but {name}: {reason}", UserWarning, stacklevel=4)
     named = {name: reason for name, reason in record.get("not_applicable", {}).items() if name in asked}
     for name, reason in (named | left_out.refused).items():
-        warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=3)
+        warnings.warn(f"{name} is left out: {reason}", UserWarning, stacklevel=4)
 
 
 def measure(
@@ -438,23 +424,37 @@ def measure(
 ) -> Measurement:
     """Run a model on `inputs` or `texts` without gradients, in eval mode, and return what the observers saw.
 
-    `model`: a model of transformers, or the name of one that `load` finds: a folder, a hub id, a shipped model.
+    Packed documents that all attention layers keep apart are samples of their own (coordinates `row` and `start`). A
+    batch that does not fit into memory is halved, with a warning. Activations that are NaN or infinite are a finding:
+    the record's `non_finite` names the first place, a `UserWarning` says so, and they count nowhere.
 
-    `inputs`: token ids (N, T), or rows of ids of unequal lengths, which are padded; a dict of model inputs or what a
-    tokenizer gives, as tensors or as lists; a list of such dicts where samples differ in size; a dataset of rows with
-    `input_ids`, or a `DataLoader` of batches. Strings, and datasets of texts, are `texts`.
+    Args:
+        model: A model of transformers, or the name of one that `load` finds: a folder, a hub id, a GGUF file, a shipped
+            model.
+        inputs: Token ids (N, T), or rows of ids of unequal lengths, which are padded; a dict of model inputs
+            (`input_ids`, `attention_mask`, `pixel_values` …) as tensors or lists; a list of such dicts where samples
+            differ in size; a dataset of rows with `input_ids`, or a `DataLoader` of batches.
+        observers: Default `AttentionReceived("all")`, `SlotReceived`, `HiddenNorms`, `QueryKeyValueNorms`. "all" is
+            every observer; in a list, names and observers mix: `["all", Mine()]`. One that cannot read this model is
+            left out; the record's `not_applicable` and `not_measured` say why, and a `UserWarning` where it was asked
+            for by name.
+        texts: Strings; a file or folder of them (plain text, JSON lines, CSV, Parquet); a `datasets` or torch dataset
+            whose rows are strings or have the text in `field`; a loader of batches of those.
+        tokenizer: The tokenizer of `texts`, itself or by name; by default the model's own. With one, the record holds
+            the texts of the tokens.
+        tokens: Length of a row of `texts`.
+        samples: At most so many rows. None: all of what has a length in memory, and 100 of a dataset or loader.
+        windows: "starts": the first `tokens` tokens of each text, with what the tokenizer puts first, shorter ones
+            padded; "packed": the texts one after the other, cut into rows; "within": every stretch of `tokens` within a
+            text. The record's `input` says which.
+        field: The field that holds the text; "text" unless given.
+        batch_size: Samples that go through the model at once.
+        progress: `progress(done, total)`, called after each batch.
+        about: More for the record's `input`.
+        apart: False reads packed rows whole.
 
-    `texts`: strings; a file or folder of them (plain text, JSON lines, CSV, Parquet); a `datasets` or torch dataset
-    whose rows are strings or have the text in `field` ("text" unless given); a loader of batches of those. They need
-    the model's tokenizer, which is found with the model, or `tokenizer`, itself or by name. `windows`: "starts": of
-    each text its first `tokens` tokens, what the tokenizer puts first among them, shorter ones padded; "packed": the
-    texts one behind the other, cut into windows of `tokens`; "within": every such stretch of each text, none across
-    two. `samples`: at most so many rows; None is all of what has a length in memory, and 100 of a dataset or loader.
-    The record's `input` says which windows these are.
-
-    `observers`, `batch_size`, `progress`, `about`: as in `measure_inputs`, which this calls. Raises `InputError` for
-    both or neither of `inputs` and `texts`, for what is neither, for texts without a tokenizer, and as `load` and
-    `measure_inputs` do.
+    Raises `InputError` for both or neither of `inputs` and `texts`, for texts without a tokenizer, for empty inputs,
+    ids outside the vocabulary, more tokens than the model has positions, and NaN in weights; and as `load` does.
     """
     name, loaded = _loaded(model)
 
@@ -465,7 +465,7 @@ def measure(
     if isinstance(tokenizer, str | Path) and found.tokenizer is None:
         tokenizer = load_tokenizer(tokenizer)
     reads = _both_sides(loaded, found.inputs) if found.tokenizer is not None else found.inputs
-    return measure_inputs(
+    return _run_batches(
         loaded,
         reads,
         observers,

@@ -124,7 +124,7 @@ def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> in
     asks for its columns would ask again."""
     if forward.text_alone:
         needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
-        raise InputError(f"the inputs have no {needed}, so which of their tokens are spared cannot be told: give them")
+        raise InputError(f"the inputs have no {needed}, so which tokens are protected is unknown: give them")
     return row_length(unobserved(model), inputs)
 
 

@@ -1,8 +1,11 @@
+import warnings
+
 import numpy as np
 import pytest
+import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import rate_at, rates_by_position, stack_rates
+from sinkscope.measurement import Measurement, rate_at, rates_by_position, stack_rates
 
 
 def test_one_head_of_six_is_a_sixth_of_all(dataset):
@@ -38,3 +41,15 @@ def test_stacks_apart_are_the_rates_of_their_layers(dataset):
     found = stack_rates(mixed, 0.3)
     assert found["encoder"].value == pytest.approx(100 * received[:, :-1].mean())
     assert found["cross"].value == pytest.approx(100 * received[:, -1].mean())
+
+
+@pytest.mark.parametrize(("short", "warned"), [(1, False), (5, True)])
+def test_a_few_short_documents_are_no_reason_to_warn(complete: Measurement, short: int, warned: bool) -> None:
+    data = xr.concat([complete.data.isel(sample=[0])] * 6, "sample")
+    uniform = data["uniform_received"].copy()
+    uniform[:short] = 0.6  # of texts so short that uniform attention passes ε
+    uniform[short:] = 0.1
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        Measurement(data.assign(uniform_received=uniform)).sink_rate(position=0)
+    assert any("say little" in str(one.message) for one in seen) == warned

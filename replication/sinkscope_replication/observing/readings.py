@@ -1,6 +1,6 @@
 """What the study reads of a trained model: all that `sinkscope.experiments.readings` reads, and what only it asks for.
 
-Of the same windows: `relative_spread`, `relative_pair_distance` (`mixing.RelativeMixing`); `sink_heads`,
+On the same windows: `relative_spread`, `relative_pair_distance` (`mixing.RelativeMixing`); `sink_heads`,
 `output_norm/sink_heads`, `output_norm/other_heads`, `zeroing/sink_heads`, `zeroing/other_heads`
 (`ablations.sink_heads_zeroed`); `perturbation`, `perturbation/without_first` (`ablations.spread_of_a_change`);
 `resting/heads`, `resting/on_sink`, `resting/controls` (`no_op.written_on_the_sink`); `key_angle`, `key_angle/others`

@@ -35,7 +35,7 @@ def paper(made: Judged, scale: str, apart: Container[str] = ()) -> Iterator[str]
 
 
 def beside(entries: Sequence[Entry]) -> str:
-    """The primary claims of these experiments, a row each."""
+    """One row per primary claim of these experiments."""
     rows = []
     for each in entries:
         verdict = each.claims[0].verdict
