@@ -2,7 +2,6 @@ import warnings
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import Measurement, rate_at, rates_by_position, stack_rates
@@ -45,7 +44,7 @@ def test_stacks_apart_are_the_rates_of_their_layers(dataset):
 
 @pytest.mark.parametrize(("short", "warned"), [(1, False), (5, True)])
 def test_a_few_short_documents_are_no_reason_to_warn(complete: Measurement, short: int, warned: bool) -> None:
-    data = xr.concat([complete.data.isel(sample=[0])] * 6, "sample")
+    data = complete.data.isel(sample=[0] * 6)
     uniform = data["uniform_received"].copy()
     uniform[:short] = 0.6  # of texts so short that uniform attention passes ε
     uniform[short:] = 0.1
