@@ -26,7 +26,7 @@ from sinkscope.survey import SurveySpec, load_spec
 from sinkscope.training import Recipe, load_recipe
 from tests.measurement.planted import EVIL, measured
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 RECIPE = {
     "name": "mine",
