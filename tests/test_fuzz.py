@@ -25,7 +25,7 @@ from sinkscope.model import LabConfig
 from sinkscope.training import Recipe, load_recipe
 from tests.measurement.planted import EVIL, measured
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 RECIPE = {
     "name": "mine",

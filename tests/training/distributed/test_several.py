@@ -16,7 +16,7 @@ from sinkscope.training.run import checkpoints
 from tests.training.distributed.launching import Launched, launched
 from tests.training.helpers import killed_at, rows, trained, weights
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 Make = Callable[..., Recipe]
 DEATH = 7
