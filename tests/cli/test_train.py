@@ -144,7 +144,7 @@ def test_a_plan_for_people(sinkscope):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("60m", 136_462_080), pytest.param("1b", 1_337_026_560, marks=pytest.mark.long)]
+    ("name", "parameters"), [("60m", 136_462_080), pytest.param("1b", 1_337_026_560, marks=pytest.mark.release)]
 )
 def test_the_papers_models_are_planned_without_a_download(sinkscope, name, parameters):
     plan = sinkscope("train", name, "--plan", "--json").json
