@@ -68,7 +68,7 @@ def test_every_page_is_named_in_a_table_of_contents() -> None:
 def test_a_constant_is_told_by_what_stands_below_it() -> None:
     found = [note_of(each) for own, _ in explained().values() for each in own if each.kind == "data"]
     assert any(found)
-    assert note_of(Public("sinkscope.report", "FIGURES", "")) == (
-        "Where a widget's markup takes in the figures of its section."
+    assert note_of(Public("sinkscope.report", "WITHOUT_SCRIPTS", "")) == (
+        "Hides what would be an empty box if no script fills it."
     )
     assert note_of(Public("sinkscope.report", "NO_SUCH_NAME", "")) == ""
