@@ -18,10 +18,12 @@ SIZES = {
     "intermediate_size": 32,
 }
 CONFIGS = {"causal": LlamaConfig(**SIZES), "windows": MistralConfig(**SIZES, sliding_window=7, head_dim=8)}
-UNFUSED = "ignore:flex_attention called without torch.compile"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask"),
+]
 
 
-@pytest.mark.filterwarnings(UNFUSED)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_flex_attention_is_read_as_eager_attention_is(name: str) -> None:
     model = built(CONFIGS[name])
@@ -37,7 +39,6 @@ def test_flex_attention_is_read_as_eager_attention_is(name: str) -> None:
         assert np.allclose(eager[variable], flex[variable], rtol=1e-4, atol=1e-5, equal_nan=True), variable
 
 
-@pytest.mark.filterwarnings(UNFUSED)
 def test_generation_with_flex_attention_is_observed_and_unchanged() -> None:
     model = built(CONFIGS["causal"])
     model.set_attn_implementation("flex_attention")
