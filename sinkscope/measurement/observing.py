@@ -101,8 +101,10 @@ def observe(model: nn.Module, *observers: Observer | Sequence[Observer], apart: 
 
     Raises `UnsupportedModelError` for a model without observable attention.
     """
-    flat = tuple(one for given in observers for one in (given if isinstance(given, list | tuple) else [given]))
-    observation = Observation(unwrapped(model), flat or DEFAULT, apart)
+    flat: list[Observer] = []
+    for one in observers:
+        flat.extend([one] if isinstance(one, Observer) else one)
+    observation = Observation(unwrapped(model), tuple(flat) or DEFAULT, apart)
     with ExitStack() as stack:
         stack.enter_context(watching(observation))
         observation.attach(stack)
