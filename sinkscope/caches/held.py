@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sinkscope.caches.budgets import Budget, budget_of
-from sinkscope.caches.engine import When
+from sinkscope.caches.evictor import When
 from sinkscope.caches.layers.sink_window import rows_of
 from sinkscope.caches.notes import Heads, KeyNote, RowNote
 from sinkscope.caches.policies import Policy, policy_of
