@@ -138,7 +138,7 @@ class MlxRotating(ServedCache):
 class ExecuTorchSinks(ServedCache):
     """ExecuTorch's `use_attention_sink="SINKS,WINDOW"`: the first tokens, and a window in a ring of twice its size.
 
-    Cells are SINKS + 2 · WINDOW, and a query sees SINKS + WINDOW of them. Positions behind the sinks are counted
+    Cells are SINKS + 2 · WINDOW, and a query sees SINKS + WINDOW of them. Positions after the sinks are counted
     modulo 2 · WINDOW, for queries and keys alike: where the count begins anew within the window, a query stands before
     keys that it follows.
     """
@@ -219,7 +219,7 @@ class VllmFp8(Rounded):
     """vLLM's `--kv-cache-dtype fp8` without scales in the checkpoint: E4M3 with scale 1.0, which ends at 448."""
 
     name = "vllm-fp8"
-    source = "vllm@002032ee, vllm/model_executor/layers/attention/attention.py: scales of 1.0 where none are loaded"
+    source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
     def numbers(self) -> Numbers:
         return "fp8"
@@ -264,7 +264,7 @@ class EngineCache(FollowingCache):
         if not rule.streams and cells is not None:
             raise InputError(f"cells = {cells}: {rule.name} drops nothing, so there is no number of cells")
         self.rule, self.cells = rule, cells
-        self.drops = rule.streams  # type: ignore[misc]
+        self.drops = rule.streams
         model = unwrapped(model)
         super().__init__(model)
         if rule.streams and family(model) in ALIBI:
@@ -361,16 +361,13 @@ class EngineLayer(FollowedLayer, DynamicLayer):
                 stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
             self._stays = None
         start, self._dtype = len(self._places), key_states.dtype
-        new = [
-            encode(states, self.rule.numbers(), values)
-            for states, values in ((key_states, False), (value_states, True))
-        ]
-        self._store(new, start)
+        numbers = self.rule.numbers()
+        self._store([encode(key_states, numbers, False), encode(value_states, numbers, True)], start)
         self._places = torch.cat([self._places, torch.arange(coming.seen, coming.total)])
         self._seen, self.is_initialized = coming.total, True
         stop = len(self._places)
         keys, values = (
-            decode([part[:, :, :stop] for part in parts], self.rule.numbers(), values, self._dtype)
+            decode([part[:, :, :stop] for part in parts], numbers, values, self._dtype)
             for parts, values in zip(self._held, (False, True), strict=True)
         )
         if self.cells is not None and self.rotation is not None and coming.queries == 1:
@@ -383,7 +380,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         return keys, values
 
     def _store(self, new: list[Stored], start: int) -> None:
-        """Put new tokens behind those that are held; a stream has its cells from the first pass on."""
+        """Put new tokens after those that are held; a stream has its cells from the first pass on."""
         count = new[0][0].shape[2]
         if not self._held:
             rows = count if self.cells is None else max(self.cells, count)
