@@ -12,7 +12,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -115,13 +114,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    with attention_as_before():
-        yield
-
-
-@contextmanager
-def attention_as_before() -> Iterator[None]:
-    """What observes or changes attention does so in the whole process, which compiles nothing then: a test ends it."""
+    """Observing or changing attention replaces a lookup in the whole process until it ends: each test has to end it."""
     before = _lookup()
     yield
     after = _lookup()
