@@ -32,7 +32,7 @@ LEVELS = (
     {"errors"},
     {"statistics"},
     {"files", "invalid", "live", "names", "registry", "theme"},
-    {"sinks"},
+    {"grids", "sinks"},
     {"netcdf", "pictures"},
     {"attention"},
     {"hooks"},
