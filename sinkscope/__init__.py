@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "statistics",
+    "grids",
     "sinks",
     "attention",
     "measurement",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
+    from sinkscope import grids as grids
     from sinkscope import interventions as interventions
     from sinkscope import measurement as measurement
     from sinkscope import model as model

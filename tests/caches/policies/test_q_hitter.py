@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import tomllib
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sinkscope import quantization
 from sinkscope.caches import Policy, evicting
-from sinkscope.caches.policies import H2O
+from sinkscope.caches.policies import H2O, POLICIES, QHitter
+from sinkscope.caches.policies.q_hitter import rounding_error
 from sinkscope.caches.registering import policy as register
 from sinkscope.errors import InputError
-from sinkscope.quantization import QHitter
-from sinkscope.quantization.kv.hitters import rounding_error
-from sinkscope.registry import imported
 from tests.caches import reference
 from tests.caches.naive_scores import newest, summed
 from tests.caches.policies.test_reference import BUDGET, IDS, PADS, PROMPT, kept_sets, run
 from tests.families.registry import FAMILIES
-from tests.test_house import ROOT
 
 ALWAYS = ["prefill", "always"]
 
@@ -143,11 +140,9 @@ def test_outlying_channels_are_what_rounds_badly() -> None:
     assert (rounding_error(x, 4).argmax(-1) == 4).all()
 
 
-def test_its_name_is_an_entry_point() -> None:
-    """Caches are below quantization, so it comes to their policies as those of other packages do."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert {name: imported(path) for name, path in points["sinkscope.policy"].items()} == {"qhitter": QHitter}
-    assert register(QHitter) is QHitter
+def test_its_name_and_its_room_of_before_are_read() -> None:
+    assert POLICIES["qhitter"] is quantization.QHitter is QHitter
+    assert register(QHitter) is QHitter  # what an installation of before names under its entry points
 
 
 @pytest.mark.parametrize(

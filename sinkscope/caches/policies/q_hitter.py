@@ -1,4 +1,4 @@
-"""Q-Hitter: of the keys that are looked at, those stay that can be rounded."""
+"""Q-Hitter: keep the heavy hitters that survive rounding (Zhang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.caches import EvictionCall, KeyNote, Policy, Received
+from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.notes import KeyNote, Received
+from sinkscope.caches.policies.policy import Policy
 from sinkscope.errors import InputError
-
-SMALLEST = 1e-5  # of a range, so that equal numbers are divided by something
+from sinkscope.grids import rounded_rows
 
 
 @dataclass(frozen=True)
 class RoundingErrors(KeyNote):
-    """‖x̂ − x‖₂ of each stored key and of its value, (…, 2), fp32: what rounding does to them."""
+    """‖x̂ − x‖₂ of each stored key and of its value, (…, 2), fp32: the errors that rounding would cause."""
 
     bits: int
 
@@ -29,18 +30,18 @@ class RoundingErrors(KeyNote):
 
 @dataclass(frozen=True)
 class QHitter(Policy):
-    """Heavy hitters that can be rounded: score = λ · hits + (1 − λ) · q, both between 0 and 1.
+    """Heavy hitters that survive rounding: score = λ · hits + (1 − λ) · q, both between 0 and 1.
 
-    hits: Σ_t A[t, k], from 0 for the least to 1 for the most in its layer and row; q = 1 − (e_K + e_V) / 2 with e the
-    error of key and value on a token's own grid of `bits` bits with an integer zero, scaled to 0 … 1 likewise. λ is
-    `attention`. Of the budget, the share `recent` is for the newest tokens and the share `first` for the most hit;
-    the score chooses the others.
+    hits: Σ_t A[t, k], scaled to 0…1 within its layer and row. q = 1 − (e_K + e_V) / 2, where e is the error of the key
+    and of the value on a per-token grid of `bits` bits with an integer zero point, scaled likewise. λ is `attention`.
+    Within the budget, the share `recent` goes to the newest tokens and the share `first` to the heaviest hitters; the
+    score selects the rest.
 
-    Source: Zhang et al. 2024, whose code keeps .05, .07 and .08 of the prompt: .25, .35 and .40 of the budget. It
-    scales the error of a decoded token among the heads of that token alone, so that one of them always has the best;
-    ours among all stored keys. It also rounds what it keeps: so does ours with `rounds`, every token once, on its own
-    grid, when the pass that brought it is over; what is held is then rounded, and not packed. Without it, what stays is
-    left as it was made.
+    Source: Zhang et al. 2024. Their code keeps .05, .07 and .08 of the prompt, which is .25, .35 and .40 of the budget.
+    It scales the error of a decoded token over the heads of that token alone, so that one head always scores best; here
+    it is scaled over all stored keys. It also rounds what it keeps. `rounds=True` does the same: each token is rounded
+    once, on its own grid, after the pass that brought it (held as rounded numbers, not packed). Without it, kept tokens
+    stay in full precision.
     """
 
     attention: float = 0.5
@@ -71,34 +72,28 @@ class QHitter(Policy):
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         real, received = call.real, call.notes[Received()]
         errors = call.notes[RoundingErrors(self.bits)]
-        wrong = torch.stack([_scaled(errors[..., side], real) for side in (0, 1)], -1).mean(-1)
-        score = self.attention * _scaled(received, real) + (1 - self.attention) * (1 - wrong)
+        error = torch.stack([_scaled(errors[..., side], real) for side in (0, 1)], -1).mean(-1)
+        score = self.attention * _scaled(received, real) + (1 - self.attention) * (1 - error)
         newest = call.places >= call.total - (call.budget * self.recent).long()[:, None, None]
-        hit = _most(received.masked_fill(~real | newest, -torch.inf), (call.budget * self.first).long())
-        return (score + hit * 2).masked_fill(newest, torch.inf)
+        heaviest = _largest(received.masked_fill(~real | newest, -torch.inf), (call.budget * self.first).long())
+        return (score + heaviest * 2).masked_fill(newest, torch.inf)
 
 
 def rounding_error(x: Float[Tensor, "*rows dim"], bits: int) -> Float[Tensor, "*rows"]:
-    """‖x̂ − x‖₂ of each row, x̂ = `rounded_rows`."""
+    """‖x̂ − x‖₂ of each row, with x̂ from `rounded_rows`."""
     return (rounded_rows(x, bits) - x).norm(dim=-1)
 
 
-def rounded_rows(x: Float[Tensor, "*rows dim"], bits: int) -> Float[Tensor, "*rows dim"]:
-    """x̂, on the grid of 2^bits steps over each row, of which one is 0 where 0 is in the row's range."""
-    high, low, top = x.amax(-1, keepdim=True), x.amin(-1, keepdim=True), 2**bits - 1
-    step = (high - low).clamp(min=SMALLEST) / top
-    zero = (-(low / step).round()).clamp(0, top)
-    return (((x / step).round() + zero).clamp(0, top) - zero) * step
-
-
 def _scaled(x: Tensor, real: Bool[Tensor, "batch kv_heads key"]) -> Float[Tensor, "batch kv_heads key"]:
-    """x from 0 to 1 over what is stored of a row; 0 where all are equal."""
+    """x scaled to 0…1 over the stored keys of each row; 0 if all are equal."""
     low = x.masked_fill(~real, torch.inf).amin((1, 2), keepdim=True)
     high = x.masked_fill(~real, -torch.inf).amax((1, 2), keepdim=True)
     return torch.where(high > low, (x - low) / (high - low), 0.0)
 
 
-def _most(x: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"]) -> Bool[Tensor, "batch kv_heads key"]:
-    """Which are among the `count` largest of their head; of equal ones the newest."""
+def _largest(
+    x: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"]
+) -> Bool[Tensor, "batch kv_heads key"]:
+    """The `count` largest of each head; the newest among equals."""
     rank = x.argsort(dim=-1, stable=True).argsort(dim=-1)
     return (rank >= x.shape[-1] - count[:, None, None]) & (x > -torch.inf)

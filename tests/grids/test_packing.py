@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.quantization.kv.packing import PLANES, pack, packed_bytes, unpack
+from sinkscope.grids import pack, packed_bytes, unpack
+from sinkscope.grids.packing import PLANES
 
 
 @given(bits=st.integers(1, 8), count=st.integers(1, 37), seed=st.integers(0, 9))

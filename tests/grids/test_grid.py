@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
-from sinkscope.quantization import Grid, effective_bits, fake_quantize, steps_of
+from sinkscope.grids import Grid, effective_bits, fake_quantize, steps_of
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_scales_count() -> None:
         ({"bits": 1, "symmetric": True}, "1 bit"),
         ({"bits": 4, "over": "row"}, "token, channel, head, tensor"),
         ({"bits": 4, "over": "head", "group": 4}, "has no groups"),
-        ({"bits": 4, "group": 0}, "from 1 on"),
+        ({"bits": 4, "group": 0}, "positive whole number"),
     ],
 )
 def test_grids_that_are_none(options: dict, says: str) -> None:
@@ -102,11 +102,11 @@ def test_grids_that_are_none(options: dict, says: str) -> None:
 
 
 def test_groups_that_do_not_divide_and_numbers_that_are_none() -> None:
-    with pytest.raises(InputError, match="groups of 4 do not divide 6 channels: take one of 2, 3, 6"):
+    with pytest.raises(InputError, match="groups of 4 do not divide 6 channels: use one of 2, 3, 6"):
         fake_quantize(numbers(2, 6), Grid(4, group=4))
     broken = numbers(2, 6)
     broken[1, 2] = torch.nan
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="NaN or infinite"):
         fake_quantize(broken, Grid(4))
     protected = broken.isnan()
     assert fake_quantize(broken, Grid(4), protected)[1, 2].isnan()
