@@ -92,7 +92,7 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
     return {arm: trial.values(arm, "kl")[:PROBES] for arm in trial.arms}
 
 
-@pytest.mark.slow_except("w8a8-static", "a prefix that is found")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
     build, case = CASES[name]
@@ -119,7 +119,7 @@ def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
     assert trial.record["calibrated_on"]["texts"] == trial.texts == HALF
 
 
-@pytest.mark.slow_except("w8a8-static")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
     """Else the test above would see nothing."""

@@ -16,9 +16,7 @@ from tests.interventions.reweigh import written
 from tests.interventions.reweigh.test_reweigh import HOSTS, PADS, padded
 
 
-@pytest.mark.slow_except(
-    "llama-sdpa-False-False", "llama-eager-False-False", "mistral-sdpa-False-False", "gpt_oss-eager-False-False"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize(("name", "host"), HOSTS)

@@ -49,9 +49,7 @@ class Seeing:
         self.shown.append(invocation)
 
 
-@pytest.mark.slow_except(
-    "llama-sdpa-False-0.0", "llama-eager-True-0.03", "gemma2-eager-False-0.0", "gpt_oss-eager-True-0.03"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.0, 0.03, 0.5, 8.0])
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize(("name", "host"), HOSTS)

@@ -38,7 +38,7 @@ def simulated(model: Any, ids: Tensor, how: QuantizeCache, mask: Tensor | None =
         return model(ids, **given).logits
 
 
-@pytest.mark.slow_except("kivi-sdpa", "token-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["kivi", "token"])
 def test_it_is_the_real_cache_read_a_token_at_a_time(name: str, host: Any) -> None:
