@@ -39,7 +39,7 @@ class ListingSchemes(Command):
 
         for param in self.params:
             if param.name == "scheme" and isinstance(param, TyperOption):
-                param.help = f"How to quantize, other bits too: {', '.join(SCHEMES)}."
+                param.help = f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
         super().format_help(ctx, formatter)
 
 
