@@ -19,6 +19,7 @@ ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 BEFORE = {
+    "calibration",
     "evaluate",
     "probes",
     "measuring",
@@ -41,7 +42,7 @@ LEVELS = (
     {"measurement"},
     {"interventions"},
     {"caches"},
-    {"quantization", "calibration"},
+    {"quantization"},
     {"trials"},
     {"checks", *BEFORE},
     {"training"},

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from sinkscope.calibration import METHODS, Option, Reweigh, scores, search, zero_tuning
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.interventions import All
-from sinkscope.trials import calibration_of, calibration_trial
+from sinkscope.interventions import All, Reweigh
+from sinkscope.trials import (
+    CALIBRATIONS,
+    Option,
+    calibration_of,
+    calibration_trial,
+    choose_heads,
+    text_scores,
+    zero_tuning,
+)
 from tests.families.registry import FAMILIES
 
 HARM = Reweigh(30.0, (1,), heads=((1, 2),))
@@ -23,7 +30,7 @@ def test_scores_are_those_of_the_logits():
     model, ids = FAMILIES["llama"].build("sdpa"), texts(4)
     mask = torch.ones_like(ids)
     mask[1, :6] = 0
-    found = scores(model, {"input_ids": ids, "attention_mask": mask}, batch_size=3)
+    found = text_scores(model, {"input_ids": ids, "attention_mask": mask}, batch_size=3)
     with torch.no_grad():
         logs = model(ids, attention_mask=mask).logits.log_softmax(-1)
     for row, start in ((0, 0), (1, 6)):
@@ -63,7 +70,7 @@ def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
     assert (1, 2) in calibration_of(trial).heads
     assert trial.record["calibrated_on"]["texts"] == trial.texts == 8
     harm = [Option(f"x{factor}", lambda heads, factor=factor: Reweigh(factor, (1,), heads)) for factor in (30.0, 0.5)]
-    found = search(model, ids[:8], harm)
+    found = choose_heads(model, ids[:8], harm)
     assert max(found.estimated["x30.0"], key=found.estimated["x30.0"].__getitem__) == (1, 2)
 
 
@@ -86,7 +93,7 @@ def test_the_texts_held_out_have_no_part_in_the_choice():
 def test_nothing_is_chosen_where_nothing_helps():
     model, ids = FAMILIES["llama"].build("sdpa"), texts()
     twin = [Option("same", lambda heads: All((Reweigh(1.0, (0,), heads),)))]
-    found = search(model, ids, twin, heads=((0, 0), (1, 1)))
+    found = choose_heads(model, ids, twin, heads=((0, 0), (1, 1)))
     assert (found.heads, found.intervention, found.after) == ((), None, found.before)
     trial = calibration_trial(model, ids, twin, heads=((0, 0), (1, 1)))
     assert "nothing was chosen" in trial.verdict
@@ -100,16 +107,16 @@ def test_zero_tuning_by_entropy_needs_no_truth_and_is_written():
     found = zero_tuning(model, ids, (0.5, 2.0), objective="entropy", heads=((0, 0), (1, 3)))
     assert set(found.gains["gamma=0.5"]) == {(0, 0), (1, 3)}
     assert found.objective == "entropy"
-    none, chosen = (scores(model, ids, each).entropy.mean() for each in (None, found.intervention))
+    none, chosen = (text_scores(model, ids, each).entropy.mean() for each in (None, found.intervention))
     assert (found.before, found.after) == (pytest.approx(none), pytest.approx(chosen))
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].of_images is None])
+@pytest.mark.parametrize("name", [name for name in CALIBRATIONS if CALIBRATIONS[name].of_images is None])
 def test_every_method_makes_options_for_heads_and_for_all(name):
-    method, model = METHODS[name], FAMILIES["llama"].build("sdpa")
+    method, model = CALIBRATIONS[name], FAMILIES["llama"].build("sdpa")
     for option in method.options(method.defaults[:1], 0):
         for heads in (((0, 1),), None):
-            found = scores(model, texts(2, 12), option.of_heads(heads))
+            found = text_scores(model, texts(2, 12), option.of_heads(heads))
             assert np.isfinite(found.loss).all()
 
 
@@ -125,13 +132,13 @@ def test_what_has_no_meaning_is_refused():
         with pytest.raises(InputError, match=said):
             calibration_trial(model, ids, option, **options)
     with pytest.raises(InputError, match="nothing to choose from"):
-        search(model, ids, [])
+        choose_heads(model, ids, [])
     with pytest.raises(InputError, match="changes nothing"):
         zero_tuning(model, ids, (1.0,))
     with pytest.raises(UnsupportedModelError, match="next-token"):
-        scores(FAMILIES["bert"].build("sdpa"), ids)
+        text_scores(FAMILIES["bert"].build("sdpa"), ids)
     with pytest.raises(InputError, match="texts of one token"):
-        scores(model, ids[:, :1])
+        text_scores(model, ids[:, :1])
 
 
 def test_tokens_of_an_image_are_predicted_by_nobody():
@@ -140,7 +147,7 @@ def test_tokens_of_an_image_are_predicted_by_nobody():
 
     family = FAMILIES["llava"]
     model, inputs = family.build("sdpa"), family.inputs()
-    found = scores(model, inputs)
+    found = text_scores(model, inputs)
     with torch.no_grad():
         logs = model(**inputs).logits[:, :-1].log_softmax(-1)
     ids = inputs["input_ids"]

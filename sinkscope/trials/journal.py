@@ -1,4 +1,4 @@
-"""What a search has done so far, on disk: an interrupted one goes on from there."""
+"""What a search over heads has done so far, on disk: an interrupted search resumes from there."""
 
 from __future__ import annotations
 

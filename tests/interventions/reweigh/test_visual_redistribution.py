@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sinkscope.calibration import VisualRedistribution
-from sinkscope.calibration.visual import sinks_of
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions import VisualRedistribution
+from sinkscope.interventions.reweigh.visual_redistribution import sinks_of
 from sinkscope.trials import changed
-from tests.calibration import written
 from tests.families.family import Family
 from tests.families.inputs import IMAGE_TOKEN
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import hooks, logits
+from tests.interventions.reweigh import written
 
 DIMENSIONS, TAU = (3, 8), 2.0  # random streams have no spikes, so that every seventh token or so is a sink
 

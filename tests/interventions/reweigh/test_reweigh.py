@@ -9,18 +9,17 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import CATALOG, KeySlot
-from sinkscope.calibration import Reweigh
-from sinkscope.calibration.calls import Call, weights_on
-from sinkscope.calibration.reweigh import joined, reweighed, weighed
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Invocation, watching
-from sinkscope.interventions import All, ForbidSink, ZeroHeads
+from sinkscope.interventions import All, ForbidSink, Reweigh, ZeroHeads
+from sinkscope.interventions.reweigh.call import Call, weights_on
+from sinkscope.interventions.reweigh.reweigh import joined, reweighed, weighed
 from sinkscope.measurement import AttentionReceived, observe
 from sinkscope.model import attach, load
-from tests.calibration import written
 from tests.families.registry import FAMILIES
 from tests.families.test_own_attention import tiny
 from tests.interventions.conftest import hooks, logits
+from tests.interventions.reweigh import written
 from tests.measurement.conftest import lab_model
 
 HOSTS = [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("gemma2", "eager"), ("gpt_oss", "eager")]

@@ -13,20 +13,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.calibration.calls import Call, check
-from sinkscope.calibration.editing import Change, Head, HeadChange, opening, required
-from sinkscope.calibration.images import image_token
-from sinkscope.calibration.journal import Journal
-from sinkscope.calibration.scoring import check_decoder, logits_of, next_tokens, objectives
 from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, device_of, evaluating, part, watching
-from sinkscope.interventions import Intervention
+from sinkscope.interventions import HeadChange, Intervention
+from sinkscope.interventions.reweigh import Call, Change, Head, check_call, image_token, opening, required
+from sinkscope.trials.journal import Journal
+from sinkscope.trials.predictions import check_decoder, logits_of, next_tokens, objectives
 
 DRAWS = 48  # of next tokens, texts × draws at least: the curvature's relative error is about √(2 / DRAWS)
 TOKENS = 1024  # in a batch that is differentiated, about
 
 
 @dataclass(frozen=True)
-class Estimate:
+class HeadEstimate:
     """What a head alone gains: `slope` = −g by the first derivative, less `bend` = F / 2 by curvature."""
 
     slope: float
@@ -57,7 +55,7 @@ def estimated_gains(
     journal: Journal,
     counted: Callable[[int], object],
     from_token: int = 0,
-) -> dict[str, dict[Head, Estimate]]:
+) -> dict[str, dict[Head, HeadEstimate]]:
     """By how much each head alone lowers an objective under each option, a mean over texts: −g − F / 2.
 
     A head returns (1 − c) o + c o' with o' what it would return under the option; c = 0 is the model, c = 1 the option
@@ -96,7 +94,9 @@ def estimated_gains(
     assert isinstance(total, Tensor)
     slope, bend = (total / samples).tolist()
     return {
-        name: {(layer, head): Estimate(slope[index][layer][head], bend[index][layer][head]) for layer, head in heads}
+        name: {
+            (layer, head): HeadEstimate(slope[index][layer][head], bend[index][layer][head]) for layer, head in heads
+        }
         for index, name in enumerate(options)
     }
 
@@ -174,7 +174,7 @@ class _Mixing(Editor):
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         run = self._met.pop(module)
-        check(module, dict(run.arguments), self._opened)
+        check_call(module, dict(run.arguments), self._opened)
         self._opened.edited(module)
         with torch.no_grad():
             call = Call(self._opened, run, self._trusted)

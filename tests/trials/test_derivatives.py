@@ -11,11 +11,12 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from sinkscope.calibration import ACT, METHODS, HeadChange, Option, Reweigh, Temperature, derivatives, search
-from sinkscope.calibration import choosing as room
 from sinkscope.errors import InputError
-from tests.calibration import written
+from sinkscope.interventions import ACT, HeadChange, Reweigh, Temperature
+from sinkscope.trials import CALIBRATIONS, Option, choose_heads, derivatives
+from sinkscope.trials import choosing as room
 from tests.families.registry import FAMILIES
+from tests.interventions.reweigh import written
 
 STEP = 2e-2  # norms are in fp32, so smaller ones are noise
 LAYERS, HEADS = 2, 4
@@ -109,12 +110,12 @@ def test_what_has_no_derivative_and_few_heads_take_a_pass_each() -> None:
     from sinkscope.interventions import All
 
     whole = [Option(f"x{g}", lambda heads, g=g: All((Reweigh(g, (0,), heads),))) for g in (0.5, 2.0)]
-    found = search(model, ids, whole)
+    found = choose_heads(model, ids, whole)
     assert not found.estimated
     assert all(len(own) == LAYERS * HEADS for own in found.gains.values())
-    plain = METHODS["zero-tuning"].options((0.5, 2.0), 0)
-    assert not search(model, ids, plain, heads=((0, 0), (1, 1))).estimated
-    ranked = search(model, ids, plain)
+    plain = CALIBRATIONS["zero-tuning"].options((0.5, 2.0), 0)
+    assert not choose_heads(model, ids, plain, heads=((0, 0), (1, 1))).estimated
+    ranked = choose_heads(model, ids, plain)
     assert set(ranked.estimated) == {"gamma=0.5", "gamma=2"}
     for name, own in ranked.gains.items():
         for head, gain in own.items():
@@ -128,8 +129,10 @@ def test_on_nano_the_choice_is_that_of_a_pass_for_each_head(method: str) -> None
     from sinkscope.model import load, load_tokenizer
 
     made = build_inputs("natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=96, samples=12, seed=0)
-    model, options = load("nano"), METHODS[method].options(METHODS[method].defaults, 0)
-    fast, slow = (search(model, made.input_ids, options, exhaustive=each, batch_size=12) for each in (False, True))
+    model, options = load("nano"), CALIBRATIONS[method].options(CALIBRATIONS[method].defaults, 0)
+    fast, slow = (
+        choose_heads(model, made.input_ids, options, exhaustive=each, batch_size=12) for each in (False, True)
+    )
     assert (fast.option, fast.heads) == (slow.option, slow.heads)
     assert fast.after == pytest.approx(slow.after)
     if method == "act-guarded":  # few heads have such sinks at all: most gains are 0
@@ -148,8 +151,8 @@ class Killed(BaseException):
 
 def test_a_killed_search_goes_on_from_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = double()
-    options = METHODS["zero-tuning"].options((0.5, 2.0), 0)
-    whole = search(model, ids, options, batch_size=2)
+    options = CALIBRATIONS["zero-tuning"].options((0.5, 2.0), 0)
+    whole = choose_heads(model, ids, options, batch_size=2)
     made: list[str] = []
 
     def die(done: int, total: int, said: str) -> None:
@@ -158,20 +161,20 @@ def test_a_killed_search_goes_on_from_what_it_did(tmp_path: Path, monkeypatch: p
             raise Killed
 
     with pytest.raises(Killed):
-        search(model, ids, options, batch_size=2, out=tmp_path, progress=die)
+        choose_heads(model, ids, options, batch_size=2, out=tmp_path, progress=die)
     path = tmp_path / "heads.jsonl"
     lines = path.read_text().splitlines()
-    assert len(lines) == 4  # what search, the model as it is, two batches of derivatives; a pass is cut short
+    assert len(lines) == 4  # what choose_heads, the model as it is, two batches of derivatives; a pass is cut short
     path.write_text("\n".join(lines) + '\n{"pass": ["gam')
     counted: list[object] = []
     plain = room.means
     monkeypatch.setattr(room, "means", lambda *given: counted.append(given) or plain(*given))
     monkeypatch.setattr(derivatives, "_terms", None)
-    resumed = search(model, ids, options, batch_size=2, out=tmp_path)
+    resumed = choose_heads(model, ids, options, batch_size=2, out=tmp_path)
     assert (resumed.option, resumed.heads, resumed.after) == (whole.option, whole.heads, whole.after)
     assert resumed.estimated == whole.estimated
     again = len(counted)
     assert again == len(path.read_text().splitlines()) - 4
     assert [json.loads(line) for line in path.read_text().splitlines()][:4] == list(map(json.loads, lines))
     with pytest.raises(InputError, match="another search"):
-        search(model, ids.flip(0), options, batch_size=2, out=tmp_path)
+        choose_heads(model, ids.flip(0), options, batch_size=2, out=tmp_path)

@@ -7,10 +7,20 @@ import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from sinkscope.calibration import ACT, Reweigh, Temperature, VisualRedistribution, keep, kept, release, save
-from sinkscope.calibration.saving import from_json, read, to_json
 from sinkscope.errors import InputError
-from sinkscope.interventions import All, ForbidSink
+from sinkscope.interventions import (
+    ACT,
+    All,
+    ForbidSink,
+    Reweigh,
+    Temperature,
+    VisualRedistribution,
+    keep,
+    kept,
+    release,
+    save_calibrated,
+)
+from sinkscope.interventions.reweigh.saving import from_json, read_described, to_json
 from sinkscope.model import load, load_tokenizer
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import hooks, logits
@@ -68,7 +78,7 @@ def test_a_saved_model_comes_with_it_and_fails_loudly_elsewhere(tmp_path):
 
 def test_it_is_saved_without_being_kept_and_with_its_tokenizer(tmp_path):
     model = load("nano")
-    save(model, Temperature(1.2), tmp_path / "nano", load_tokenizer("nano"))
+    save_calibrated(model, Temperature(1.2), tmp_path / "nano", load_tokenizer("nano"))
     assert kept(model) is None
     again = load(tmp_path / "nano")
     assert kept(again) == Temperature(1.2)
@@ -79,14 +89,14 @@ def test_it_is_saved_without_being_kept_and_with_its_tokenizer(tmp_path):
 def test_what_is_no_calibration_is_refused(tmp_path):
     model = FAMILIES["llama"].build("sdpa")
     with pytest.raises(InputError, match="no calibration that can be kept"):
-        save(model, ForbidSink((0,)), tmp_path / "model")
+        save_calibrated(model, ForbidSink((0,)), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
     for described, said in (({"name": "Rewegh"}, "did you mean 'Reweigh'"), ({"name": "ACT", "bta": 1}, "bta")):
         with pytest.raises(InputError, match=said):
             from_json(described)
     (tmp_path / "calibrated.json").write_text('{"version": 9, "calibration": {}}')
     with pytest.raises(InputError, match="version 9"):
-        read(tmp_path)
+        read_described(tmp_path)
     (tmp_path / "calibrated.json").write_text("{")
     with pytest.raises(InputError, match="no calibrated model"):
-        read(tmp_path)
+        read_described(tmp_path)

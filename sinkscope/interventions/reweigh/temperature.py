@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import KeySlot, LatentSlots, operation_of
-from sinkscope.calibration.calls import Call, check, wide
-from sinkscope.calibration.editing import Change, HeadChange, heads_of, opening, pairs, required
-from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, OpenStream, family
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw
+from sinkscope.interventions.reweigh.call import Call, check_call, wide
+from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, heads_of, opening, pairs, required
+from sinkscope.interventions.reweigh.reweigh import check_factor
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Tempering(Editor):
         return module in self.heads
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        check(module, arguments, self.opened)
+        check_call(module, arguments, self.opened)
         self.opened.edited(module)
         return self.tempered(module, arguments)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.calibration.calls import Call, check
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Invocation, OpenStream, family, has_attention, head_count, watching
-from sinkscope.interventions import Intervention
+from sinkscope.interventions.intervention import Intervention
+from sinkscope.interventions.reweigh.call import Call, check_call
 
 Head = tuple[int, int]
 Change = Callable[[Call], Float[Tensor, "batch heads query value_dim"]]
@@ -58,7 +59,7 @@ class Recast(Editor):
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         run = self._met.pop(module)
-        check(module, dict(run.arguments), self._opened)
+        check_call(module, dict(run.arguments), self._opened)
         self._opened.edited(module)
         heads = list(self._heads[module])
         if output is not run.output:
@@ -147,3 +148,42 @@ def _taken(module: nn.Module, head: int, output: Tensor, own: Tensor) -> bool:
         f"family '{family(module)}', {type(module).__name__}: another intervention changed what head {head} returns, "
         "and two such changes do not add up: put positions into one intervention, or choose other heads"
     )
+
+
+@dataclass(frozen=True, eq=False)
+class InRows(Intervention):
+    """A `HeadChange` in other heads (layer, head) of each row; a pass has as many rows as there are sets of heads."""
+
+    changes: HeadChange
+    heads: Sequence[Sequence[Head]]
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened = opening(model, stack)
+        used = tuple(sorted({head for row in self.heads for head in row}))
+        change, masks = self.changes.change(opened), dict[nn.Module, Tensor]()
+        heads = heads_of(model, opened, used)
+        numbers = {opened.stream.layer(layer): layer for layer, _ in used}
+        every = heads_of(model, opened, None)
+        for module in heads:
+            mask = torch.zeros(len(self.heads), len(every[module]), dtype=torch.bool)
+            for row, own in enumerate(self.heads):
+                mask[row, [head for layer, head in own if layer == numbers[module]]] = True
+            masks[module] = mask
+
+        def changed(call: Call) -> Tensor:
+            mask = masks[call.module].to(call.output.device)
+            if len(mask) != len(call.output):
+                raise InputError(f"heads of {len(mask)} rows, and a pass of {len(call.output)} rows")
+            return torch.where(mask[..., None, None], change(call), call.output)
+
+        editing_heads(opened, stack, heads, changed)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> InRows:
+        raise InputError("no control of a control: ask the calibration in its own heads for one")
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.changes.describe(),
+            "name": "InRows",
+            "heads": [[list(head) for head in row] for row in self.heads],
+        }

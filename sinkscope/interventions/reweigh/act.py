@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sinkscope.calibration.calls import Call
-from sinkscope.calibration.editing import Change, HeadChange, pairs
-from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream
+from sinkscope.interventions.reweigh.call import Call
+from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
+from sinkscope.interventions.reweigh.reweigh import check_factor
 
 Sets = Bool[Tensor, "batch heads key"]
 

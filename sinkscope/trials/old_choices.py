@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.calibration.choosing import Objective
-from sinkscope.calibration.editing import Head
-from sinkscope.calibration.saving import from_json
-from sinkscope.calibration.scoring import Scores
 from sinkscope.errors import InputError, unknown
 from sinkscope.interventions import Intervention
+from sinkscope.interventions.reweigh import Head, from_json
 from sinkscope.netcdf import read_netcdf
 from sinkscope.statistics import Interval, mean_interval
+from sinkscope.trials.choosing import Objective
+from sinkscope.trials.predictions import TextScores
 
 SCORES = ("loss", "entropy", "right")
 CHOSEN, ALL, NOTHING = "chosen", "all heads", "nothing"
@@ -42,7 +41,7 @@ class StoredChoice:
     heads: tuple[Head, ...]
     intervention: Intervention | None
     objective: Objective
-    arms: Mapping[str, tuple[Scores, Scores]]
+    arms: Mapping[str, tuple[TextScores, TextScores]]
     gains: Mapping[str, Mapping[Head, float]]
     record: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,7 +74,7 @@ class StoredChoice:
         return f"{self.option} {where}: {told}."
 
 
-def stored(path: str | Path) -> tuple[StoredChoice, dict[str, Any]]:
+def stored_choice(path: str | Path) -> tuple[StoredChoice, dict[str, Any]]:
     """A `choice.nc` of before: the choice, and what it is of. Raises `InputError` for a file that is none."""
     try:
         data = read_netcdf(path)
@@ -86,8 +85,8 @@ def stored(path: str | Path) -> tuple[StoredChoice, dict[str, Any]]:
     record = json.loads(data.attrs["choice"])
     held = data["held_out"].values.astype(bool)
 
-    def scores(arm: str, part: np.ndarray) -> Scores:
-        return Scores(*(data[name].sel(arm=arm).values[part] for name in SCORES))
+    def scores(arm: str, part: np.ndarray) -> TextScores:
+        return TextScores(*(data[name].sel(arm=arm).values[part] for name in SCORES))
 
     choice = StoredChoice(
         record["option"],

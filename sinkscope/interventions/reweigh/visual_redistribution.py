@@ -13,14 +13,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sinkscope.calibration.calls import Call
-from sinkscope.calibration.editing import editing_heads, heads_of, opening
-from sinkscope.calibration.images import NAMES, image_token
-from sinkscope.calibration.reweigh import check_factor
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import OpenStream, family, unwrapped
-from sinkscope.interventions import Intervention, largest_activations
-from sinkscope.interventions.intervention import whole
+from sinkscope.interventions.finding import largest_activations
+from sinkscope.interventions.intervention import Intervention, whole
+from sinkscope.interventions.reweigh.call import Call
+from sinkscope.interventions.reweigh.head_changes import editing_heads, heads_of, opening
+from sinkscope.interventions.reweigh.reweigh import check_factor
+
+NAMES = ("image_token_id", "image_token_index")  # of a configuration
+
+
+def image_token(model: nn.Module) -> int | None:
+    """The id that stands for a part of an image in the model's texts; None where its configuration names none."""
+    config = getattr(model, "config", None)
+    return next((found for name in NAMES if isinstance(found := getattr(config, name, None), int)), None)
+
 
 FIRST_LAYERS = 2  # that have no sinks yet
 EPSILON = 1e-6  # of the share of visual sinks, for each token of the image, as in the authors' code

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sinkscope.calibration.images import image_token
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, family, unwrapped
 from sinkscope.interventions import Intervention
+from sinkscope.interventions.reweigh import image_token
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class TextScores:
     """Per text, means over its predicted tokens: `loss` −log p of the token that stood there, in nats; `entropy` of the
     prediction, in nats, which needs no truth; `right`, the share of tokens that were most likely."""
 
@@ -33,14 +33,16 @@ class Scores:
         return 1 - self.right if objective == "error" else getattr(self, objective)
 
 
-def scores(model: nn.Module, inputs: Any, calibration: Intervention | None = None, batch_size: int = 8) -> Scores:
+def text_scores(
+    model: nn.Module, inputs: Any, calibration: Intervention | None = None, batch_size: int = 8
+) -> TextScores:
     """The scores of each text, predictions of padding and from padding left out, and of tokens that are an image's.
 
     Raises `UnsupportedModelError` for a model that predicts no next token, and `InputError` for texts of one token and
     predictions that are not finite.
     """
     found = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
-    return Scores(found["loss"], found["entropy"], 1 - found["error"])
+    return TextScores(found["loss"], found["entropy"], 1 - found["error"])
 
 
 def means(

@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Float
 from torch import nn
 
-from sinkscope.calibration.derivatives import Estimate, derivable, estimated_gains
-from sinkscope.calibration.editing import Head
-from sinkscope.calibration.journal import Journal, identity
-from sinkscope.calibration.scoring import means
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import checked_inputs, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.head_controls import every_head
+from sinkscope.interventions.reweigh import Head
+from sinkscope.trials.derivatives import HeadEstimate, derivable, estimated_gains
+from sinkscope.trials.journal import Journal, identity
+from sinkscope.trials.predictions import means
 
 Objective = Literal["loss", "entropy", "error"]
 OfHeads = Callable[[tuple[Head, ...] | None], Intervention]
@@ -64,7 +64,7 @@ class Chosen:
     gains: Mapping[str, Mapping[Head, float]]
 
 
-def search(
+def choose_heads(
     model: nn.Module,
     inputs: Any,
     options: Sequence[Option],
@@ -129,7 +129,7 @@ def search(
             whole[option.name] = run.passed(option.name, option, None)
         elif option not in by_derivative:
             gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in tried}
-    estimates: dict[str, dict[Head, Estimate]] = {}
+    estimates: dict[str, dict[Head, HeadEstimate]] = {}
     if by_derivative:
         estimates = estimated_gains(
             model,

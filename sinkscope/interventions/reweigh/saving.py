@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.calibration.act import ACT
-from sinkscope.calibration.reweigh import Reweigh
-from sinkscope.calibration.temperature import Temperature
-from sinkscope.calibration.visual import VisualRedistribution
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.files import writing
 from sinkscope.hooks import family, unwrapped
-from sinkscope.interventions import All, Intervention
+from sinkscope.interventions.intervention import All, Intervention
+from sinkscope.interventions.reweigh.act import ACT
+from sinkscope.interventions.reweigh.reweigh import Reweigh
+from sinkscope.interventions.reweigh.temperature import Temperature
+from sinkscope.interventions.reweigh.visual_redistribution import VisualRedistribution
 from sinkscope.model import load
 from sinkscope.model.hub import CALIBRATED, UNCALIBRATED
 
@@ -38,7 +38,7 @@ KINDS: dict[str, Callable[..., Intervention]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptCalibration:
     """A calibration on a model, and what takes it off again."""
 
     calibration: Intervention
@@ -65,25 +65,25 @@ def keep(model: nn.Module, calibration: Intervention) -> None:
         stack.enter_context(calibration.applied(model))
         model.save_pretrained = save_pretrained
         stack.callback(delattr, model, "save_pretrained")
-        setattr(model, PLACE, Kept(calibration, stack.pop_all()))
+        setattr(model, PLACE, KeptCalibration(calibration, stack.pop_all()))
 
 
 def kept(model: nn.Module) -> Intervention | None:
     """The calibration that a model has."""
     found = getattr(unwrapped(model), PLACE, None)
-    return found.calibration if isinstance(found, Kept) else None
+    return found.calibration if isinstance(found, KeptCalibration) else None
 
 
 def release(model: nn.Module) -> None:
     """Take a kept calibration off: the model is what it was. Raises `InputError` where there is none."""
     found = getattr(unwrapped(model), PLACE, None)
-    if not isinstance(found, Kept):
+    if not isinstance(found, KeptCalibration):
         raise InputError("no calibration is kept on this model")
     delattr(unwrapped(model), PLACE)
     found.stack.close()
 
 
-def save(model: nn.Module, calibration: Intervention, folder: str | Path, tokenizer: Any = None) -> None:
+def save_calibrated(model: nn.Module, calibration: Intervention, folder: str | Path, tokenizer: Any = None) -> None:
     """Write a model with a calibration, whole or not at all; `load(folder)` gives it back with it.
 
     `tokenizer`, or the processor of a model that reads images, is written beside it.
@@ -98,14 +98,14 @@ def save(model: nn.Module, calibration: Intervention, folder: str | Path, tokeni
 
 def load_calibrated(folder: str | Path, **options: Any) -> PreTrainedModel:
     """The model of a saved folder, with its calibration; `options` as of `sinkscope.load`, which calls this."""
-    described = read(folder)
+    described = read_described(folder)
     model = load(Path(folder) / UNCALIBRATED, **options)
     keep(model, from_json(described["calibration"]))
     model.config.name_or_path = str(folder)
     return model
 
 
-def read(folder: str | Path) -> dict[str, Any]:
+def read_described(folder: str | Path) -> dict[str, Any]:
     """What a saved folder says. Raises `InputError` for one that is none, or newer."""
     try:
         described = json.loads((Path(folder) / CALIBRATED).read_text(encoding="utf-8"))

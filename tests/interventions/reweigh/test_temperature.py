@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sinkscope.calibration import Temperature
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.interventions import Temperature
 from sinkscope.measurement import AttentionReceived, observe
-from tests.calibration import written
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import logits
+from tests.interventions.reweigh import written
 from tests.measurement.conftest import lab_model
 
 

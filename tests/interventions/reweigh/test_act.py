@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.calibration import ACT
-from sinkscope.calibration.act import redistributed
 from sinkscope.errors import InputError
+from sinkscope.interventions import ACT
+from sinkscope.interventions.reweigh.act import redistributed
 from sinkscope.trials import changed
-from tests.calibration import written
-from tests.calibration.test_reweigh import HOSTS, PADS, padded
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import logits
+from tests.interventions.reweigh import written
+from tests.interventions.reweigh.test_reweigh import HOSTS, PADS, padded
 
 
 @pytest.mark.slow

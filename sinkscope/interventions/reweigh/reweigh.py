@@ -11,13 +11,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.calibration.calls import Call, columns_of, keys_at, wide
-from sinkscope.calibration.editing import Change, HeadChange, pairs
-from sinkscope.calibration.slots import slot_mass
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, row_length
 from sinkscope.interventions.intervention import whole
 from sinkscope.interventions.residual import other_positions
+from sinkscope.interventions.reweigh.call import Call, columns_of, keys_at, slot_mass, wide
+from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
 
 PRECISE = 0.125  # factors below take the rest from a second pass: o − o_S has no digits where the set holds all weight
 FEW = 64  # keys of a set that are weighed one by one; larger sets go through the function as a whole
