@@ -43,17 +43,19 @@ def main(file: str, *tests: str) -> None:
             shutil.copy(ROOT / name, copy)
         (copy / "setup.cfg").write_text(SETTINGS.format(file=file, tests="\n  ".join(tests)))
 
-        def mutmut(*command: str, **options: bool) -> str:
+        def mutmut(*command: str, quiet: bool = True) -> str:
             arguments = [sys.executable, "-m", "mutmut", *command]
-            done = subprocess.run(arguments, cwd=copy, env=environment, text=True, check=False, **options)
+            done = subprocess.run(
+                arguments, cwd=copy, env=environment, stdout=subprocess.PIPE if quiet else None, text=True, check=False
+            )
             if done.returncode:
-                raise SystemExit(f"mutmut {command[0]} failed: {done.stdout or ''}{done.stderr or ''}")
+                raise SystemExit(f"mutmut {command[0]} failed: {done.stdout or ''}")
             return done.stdout or ""
 
-        mutmut("run")
-        survivors = [line.partition(":")[0].strip() for line in mutmut("results", capture_output=True).splitlines()]
+        mutmut("run", quiet=False)
+        survivors = [line.partition(":")[0].strip() for line in mutmut("results").splitlines()]
         for name in survivors:
-            print(mutmut("show", name, capture_output=True))
+            print(mutmut("show", name))
         print(f"{len(survivors)} changes of {file} went unnoticed.")
 
 
