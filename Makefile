@@ -32,7 +32,7 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 test-slow: .venv/dev.stamp ## the slow tests, without shape checks; SmolLM2-135M is fetched once (640 MB as it is kept)
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not release" -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-release: .venv/dev.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
+test-release: .venv/release.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m release -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
@@ -71,6 +71,10 @@ clean: ## remove the environments, builds and caches; runs/ stays
 .venv/dev.stamp: $(inputs) constraints.txt
 	.ci/install .venv constraints.txt dev
 	touch .venv/run.stamp $@
+
+.venv/release.stamp: $(inputs) constraints.txt
+	.ci/install .venv constraints.txt dev,release
+	touch .venv/run.stamp .venv/dev.stamp $@
 
 .venv/docs.stamp: $(inputs) constraints.txt
 	.ci/install .venv constraints.txt dev,docs

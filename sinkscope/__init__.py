@@ -13,12 +13,12 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "statistics",
+    "grids",
     "sinks",
     "attention",
     "measurement",
     "interventions",
     "caches",
-    "calibration",
     "model",
     "data",
     "quantization",
@@ -29,7 +29,15 @@ _ROOMS = (
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics", "survey")  # rooms of before, for one release
+_BEFORE = (
+    "calibration",
+    "evaluate",
+    "probes",
+    "measuring",
+    "measurements",
+    "metrics",
+    "survey",
+)  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -67,10 +75,10 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
-    from sinkscope import calibration as calibration
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
+    from sinkscope import grids as grids
     from sinkscope import interventions as interventions
     from sinkscope import measurement as measurement
     from sinkscope import model as model

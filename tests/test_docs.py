@@ -41,7 +41,7 @@ def pages() -> list:
     return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
 
 
-@pytest.mark.slow_except("ask_your_own_question")
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -19,6 +19,7 @@ ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 BEFORE = {
+    "calibration",
     "evaluate",
     "probes",
     "measuring",
@@ -32,7 +33,7 @@ LEVELS = (
     {"errors"},
     {"statistics"},
     {"files", "invalid", "live", "names", "registry", "theme"},
-    {"sinks"},
+    {"grids", "sinks"},
     {"netcdf", "pictures"},
     {"attention"},
     {"hooks"},
@@ -41,7 +42,7 @@ LEVELS = (
     {"measurement"},
     {"interventions"},
     {"caches"},
-    {"quantization", "calibration"},
+    {"quantization"},
     {"trials"},
     {"checks", *BEFORE},
     {"training"},
@@ -212,7 +213,7 @@ def test_versions_agree() -> None:
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
 def test_every_dependency_is_pinned(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = ("dev", "docs") if name == "constraints.txt" else ("dev",)
+    extras = ("dev", "docs", "release") if name == "constraints.txt" else ("dev",)
     wanted = {*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])}
     pinned = {line.partition("==")[0].lower() for line in (ROOT / name).read_text().splitlines()}
     plain = {requirement.partition(">=")[0].partition("[")[0].lower() for requirement in wanted}

@@ -9,7 +9,7 @@ from sinkscope.caches.eviction import EvictingCache, caching, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.held import Held, Stream, held, keys_within
 from sinkscope.caches.notes import Heads, KeyNote, LastQueries, Received, RowNote
-from sinkscope.caches.policies import POLICIES, Policy, RandomLike, policy_of
+from sinkscope.caches.policies import POLICIES, Policy, QHitter, RandomLike, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
@@ -36,6 +36,7 @@ __all__ = [
     "Policy",
     "Protect",
     "Pyramid",
+    "QHitter",
     "RandomLike",
     "Received",
     "Renumbered",
