@@ -230,7 +230,8 @@ def _skipping(found: QuantizationScheme, skip: Sequence[str]) -> QuantizationSch
         return found
     if "skip" not in inspect.signature(found.make).parameters:
         raise InputError(f"{found.name} does not take linear maps to skip: leave out skip ({', '.join(skip)})")
-    return replace(found, make=partial(found.make, skip=tuple(skip)))
+    make: Callable[..., Intervention] = found.make
+    return replace(found, make=partial(make, skip=tuple(skip)))
 
 
 def _linear(name: str, match: re.Match[str], skip: tuple[str, ...]) -> _Linear:
