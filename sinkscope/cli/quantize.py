@@ -162,12 +162,12 @@ def quantize(
 
     check_epsilon(reads.epsilon)
     chosen = None if scheme is None else quantization.scheme_named(scheme, skip or ())
-    if chosen is not None and chosen.protects == "nothing":
-        if any(isinstance(one, Choice) for one in (builders or {}).values()):
-            raise InputError(
-                f"--scheme {scheme} rounds weights alone, which are the same for all tokens: give --protect prefix:bos, "
-                "a prefix whose keys and values stay in full precision, or --protect none"
-            )
+    tokens = any(isinstance(one, Choice) for one in (builders or {}).values())
+    if tokens and chosen is not None and chosen.protects == "nothing":
+        raise InputError(
+            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
+            "and values stay in full precision, or --protect none"
+        )
     disable_progress_bar()
     with only_json(as_json):
         quantized = loaded(model, device, runs)
