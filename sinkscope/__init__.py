@@ -67,6 +67,7 @@ _HOME = {
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
+    "scheme": "sinkscope.quantization.schemes",
     "question": "sinkscope.experiments.registering",
     "task": "sinkscope.experiments.registering",
 }
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
+    from sinkscope.quantization.schemes import scheme as scheme
     from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train

@@ -39,7 +39,7 @@ class ListingSchemes(Command):
 
         for param in self.params:
             if param.name == "scheme" and isinstance(param, TyperOption):
-                param.help = f"How to quantize, other bits too: {', '.join(SCHEMES)}."
+                param.help = f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
         super().format_help(ctx, formatter)
 
 
@@ -162,6 +162,12 @@ def quantize(
 
     check_epsilon(reads.epsilon)
     chosen = None if scheme is None else quantization.scheme_named(scheme, skip or ())
+    tokens = any(isinstance(one, Choice) for one in (builders or {}).values())
+    if tokens and chosen is not None and chosen.protects == "nothing":
+        raise InputError(
+            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
+            "and values stay in full precision, or --protect none"
+        )
     disable_progress_bar()
     with only_json(as_json):
         quantized = loaded(model, device, runs)

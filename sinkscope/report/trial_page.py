@@ -33,8 +33,8 @@ LOSS = (
 CHANGES = (
     "What each change costs, in nats per token, on predictions that it reaches. An arm's controls change other keys "
     "for the same queries; the two sides of equal mass are compared with each other. Mass is the mean attention that "
-    "is taken from the changed queries. The place of a sink afterwards is the position with the largest sink rate among "
-    "those that enough queries see; under trimming and folding, by the weights that the layer has before."
+    "is taken from the changed queries. The place of a sink afterwards is the position with the largest sink rate "
+    "among those that enough queries see; under trimming and folding, by the weights that the layer has before."
 )
 HEADS = (
     "Each head by itself, on the texts that heads were chosen on: by how much the objective gets smaller with the "
