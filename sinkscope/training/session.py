@@ -74,7 +74,7 @@ def train(
     s sees the same windows, and the losses are those of one process but for rounding; the hash is the same too. The
     main process alone writes; every process needs to see the folder. `parallel` "ddp" keeps the whole model in every
     process, "fsdp" shards it over GPUs (FSDP2), "auto" is what `accelerate launch` was configured for, else "ddp".
-    Checkpoints are the same files in all cases: a run may go on with another number of processes.
+    A run may continue on another number of processes; a sharded run stays sharded.
 
     Raises `InputError` for bad input, a run that was interrupted (without `resume`), one that another process is
     training, a folder that holds another configuration or cannot be written, a batch that does not divide over the
