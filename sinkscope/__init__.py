@@ -19,7 +19,6 @@ _ROOMS = (
     "measurement",
     "interventions",
     "caches",
-    "calibration",
     "model",
     "data",
     "quantization",
@@ -30,7 +29,15 @@ _ROOMS = (
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics", "survey")  # rooms of before, for one release
+_BEFORE = (
+    "calibration",
+    "evaluate",
+    "probes",
+    "measuring",
+    "measurements",
+    "metrics",
+    "survey",
+)  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -68,7 +75,6 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
-    from sinkscope import calibration as calibration
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
