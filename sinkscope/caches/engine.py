@@ -82,7 +82,7 @@ class Engine(Editor):
         self.forward: Forward | None = None
         self.met: dict[nn.Module, Met | Step] = {}
         self.steps: list[Step] = []  # of this pass, in the layers of stacks
-        self.ready: list[tuple[KeptSets, int]] = []  # layers that may go into one, and their query heads
+        self.ready: list[tuple[KeptSets, int, Rotation | None]] = []  # layers that may go into one
         self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.mask: Tensor | None = None
         self.checked: set[int] = set()
@@ -203,7 +203,7 @@ class Engine(Editor):
             steps = [step for step in self.steps if step.part.mark is stack.mark]
             ids = None if self.forward is None else self.forward.ids
             call = call_of(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
-            _noted(stack, call, plan.policy.needs)
+            _update_notes(stack, call, plan.policy.needs, stack)
             stack.close(plan.policy.score(call))
         if plan.policy.together and not self.progress.stacks:
             self.progress.stacks = stacked(self.ready)
@@ -264,7 +264,7 @@ class Engine(Editor):
             _check_weights(call, output)
             self.checked.add(call.layer)
         several = call.queries > 1 or layer.limits is None
-        _noted(layer.slots, call, policy.needs if several else plan.lasting, layer)
+        _update_notes(layer.slots, call, policy.needs if several else plan.lasting, layer)
         if call.layer < policy.skipped:
             policy.score(call)
         elif several:
@@ -276,7 +276,7 @@ class Engine(Editor):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
             if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
-                self.ready.append((layer, call.query.shape[1]))
+                self.ready.append((layer, call.query.shape[1], call.rotation))
             call = replace(call, lowest=not layer.gaps and layer.pads is None)
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if several:
@@ -297,14 +297,15 @@ class Engine(Editor):
         assert met.query is not None
         assert met.layer.groups is not None
         least = 0 if met.layer.pads is None else met.layer.pads[:, None, None].to(output.device)
+        of_keys = [note for note in plan.lasting if isinstance(note, KeyNote)]
         joined = output.new_empty(*output.shape[:2], met.query.shape[1], output.shape[3])
         for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
             made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = made
-            _noted(group.slots, call, plan.lasting)
+            _update_notes(group.slots, call, of_keys, met.layer)
         whole = replace(met.call, query=met.query.detach())
-        rows = [note for note in plan.lasting if isinstance(note, RowNote)]
-        _noted(met.layer.groups[0].slots, whole, rows, met.layer)
+        of_samples = [note for note in plan.lasting if isinstance(note, RowNote)]
+        _update_notes(met.layer.groups[0].slots, whole, of_samples, met.layer)
         return joined
 
 
@@ -323,14 +324,14 @@ def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
     return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in both)
 
 
-def _noted(slots: Slots | Stack, call: EvictionCall, needs: Sequence[Note], layer: KeptSets | None = None) -> None:
-    """Add this pass to the notes; each may look at those before it, as the call does."""
-    for note in needs:
+def _update_notes(slots: Slots | Stack, call: EvictionCall, notes: Sequence[Note], owner: KeptSets | Stack) -> None:
+    """Add this pass to the notes: those of keys in `slots`, those of samples in `owner`. A note may read earlier ones."""
+    for note in notes:
         if isinstance(note, KeyNote):
             slots.note(note, note.of_new(call))
             note.add(call, slots[note])
-        elif layer is not None:
-            layer.rows[note] = note.after(call, layer.rows.get(note))
+        else:
+            owner.keep_samples(note, note.after(call, owner.samples.get(note)))
 
 
 def _pooled(scores: Tensor, heads: int) -> Tensor:
