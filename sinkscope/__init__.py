@@ -13,24 +13,31 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "statistics",
+    "grids",
     "sinks",
     "attention",
     "measurement",
     "interventions",
     "caches",
-    "calibration",
     "model",
     "data",
     "quantization",
     "trials",
     "checks",
     "training",
-    "survey",
     "experiments",
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics")  # rooms of before, for one release
+_BEFORE = (
+    "calibration",
+    "evaluate",
+    "probes",
+    "measuring",
+    "measurements",
+    "metrics",
+    "survey",
+)  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -68,10 +75,10 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
-    from sinkscope import calibration as calibration
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
+    from sinkscope import grids as grids
     from sinkscope import interventions as interventions
     from sinkscope import measurement as measurement
     from sinkscope import model as model
@@ -79,7 +86,6 @@ if TYPE_CHECKING:
     from sinkscope import report as report
     from sinkscope import sinks as sinks
     from sinkscope import statistics as statistics
-    from sinkscope import survey as survey
     from sinkscope import training as training
     from sinkscope import trials as trials
     from sinkscope.attention.catalog.registering import operation as operation

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.grids import EXACT, SHARE, Grid, check_codebooks
 from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import EXACT, Grid
 from sinkscope.quantization.kv import QuantizeCache, find_codebooks, quantized_cache
-from sinkscope.quantization.kv.codebooks import SHARE
-from sinkscope.quantization.kv.codebooks import check as check_codebooks
 from sinkscope.quantization.linear import (
     GPTQ,
     DuQuant,

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from sinkscope.calibration import StoredChoice
 from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import joined
 from sinkscope.theme import figure
-from sinkscope.trials import Trial
+from sinkscope.trials import StoredChoice, Trial
 
 ON_HEADS = (
     "Each head by itself, on the texts to choose on: by how much the objective gets smaller with the chosen setting in "

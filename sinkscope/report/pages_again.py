@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from sinkscope.calibration import stored as stored_choice
 from sinkscope.errors import InputError
 from sinkscope.names import short
 from sinkscope.netcdf import read_netcdf
@@ -15,7 +14,7 @@ from sinkscope.report.calibrated import heads_sections, stored_page
 from sinkscope.report.hazards_page import hazards_page, hazards_sections
 from sinkscope.report.page import Page
 from sinkscope.report.trial_page import trial_page
-from sinkscope.trials import load
+from sinkscope.trials import load, stored_choice
 
 TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
 HAZARDS, CHOICE = "hazards.json", "choice.nc"

@@ -18,6 +18,7 @@ from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
 from sinkscope.live import alive, stderr
+from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
@@ -146,7 +147,7 @@ class _Session:
         progress: bool,
     ) -> None:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
-        self.processes = processes
+        self.processes, self.sharded = processes, sharded
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = stderr()
         self.checkpoint = processes.from_main(self._newest_checkpoint)
@@ -155,7 +156,7 @@ class _Session:
         self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
-        self.trainer = self._trainer(device, sharded)
+        self.trainer = self._trainer(device)
         shown = progress and processes.main
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
@@ -198,16 +199,16 @@ class _Session:
         tokens = recipe.batch_size * recipe.context
         if not self.processes.main:
             return LogWriter(None, tokens_per_step=tokens)
-        step = -1 if self.checkpoint is None else checkpoints.checkpoint_step(self.checkpoint)
+        step = -1 if self.checkpoint is None else checkpoint_step(self.checkpoint)
         return LogWriter(path, tokens_per_step=tokens, kept=cut(path, step))
 
     def _announce(self, note: str) -> None:
         self.notes.append(note)
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
-    def _trainer(self, device: str, sharded: bool) -> RecipeTrainer:
+    def _trainer(self, device: str) -> RecipeTrainer:
         recipe, kind, trainer_class = self.recipe, self.kind, RecipeTrainer
-        if sharded:
+        if self.sharded:
             from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
 
             trainer_class = ShardedTrainer
@@ -255,7 +256,7 @@ class _Session:
             self.trainer.add_callback(self.bar)
         checkpoint = self.checkpoint
         if checkpoint is not None:
-            self.processes.together(lambda: checkpoints.require(checkpoint))
+            self.processes.together(lambda: checkpoints.require(checkpoint, sharded=self.sharded))
         with nullcontext() if self.bar is None else self.bar.watch, compiling(self.recipe):
             self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 

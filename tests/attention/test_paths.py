@@ -34,9 +34,7 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
     return [path for path in offered if path not in ("auto", "reference", "fused")]
 
 
-@pytest.mark.slow_except(
-    "softmax-4-causal", "kernel_elu_normalized-2-window", "scalable_softmax-4-document", "relu-normalized=True-2-prefix"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "kv_heads", "mask"), list(product(VARIANTS, [4, 2], MASKS)), ids=str)
 def test_paths_agree(variant, kv_heads, mask):
     for length in (1, 7, 130):  # one token; one block; more than one where gradients are written out
@@ -44,7 +42,7 @@ def test_paths_agree(variant, kv_heads, mask):
         assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
 
 
-@pytest.mark.slow_except("softmax", "stick_breaking")
+@pytest.mark.slow
 @kinds
 def test_several_chunks_agree(spec):
     """300 tokens are more than one chunk, with a border inside a chunk, under a written mask and under none."""
@@ -62,9 +60,7 @@ def test_paths_agree_over_several_chunks(variant, mask):
     assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, SEVERAL_CHUNKS))
 
 
-@pytest.mark.slow_except(
-    "softmax-causal", "kernel_mlp-causal", "softmax_power-p=3.0-causal", "gated_value-per_head=True-causal"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "mask"), list(product(VARIANTS, ["causal", "window"])), ids=str)
 def test_fewer_queries_than_keys_are_the_last_ones(variant, mask):
     case = problem(variant.spec, tokens=9)
@@ -104,7 +100,7 @@ class Slope:
         return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
 
 
-@pytest.mark.slow_except("softmax", "kv_bias")
+@pytest.mark.slow
 @kinds
 def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
     case = problem(spec, tokens=SEVERAL_CHUNKS)

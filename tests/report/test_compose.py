@@ -79,7 +79,7 @@ def test_many_runs_are_grouped(tmp_path, runs):
     page = compose([tmp_path / "runs"])
     assert [section.title for section in page.sections] == ["Training runs"]
     assert page.headlines == []
-    assert "13 runs" in page.sections[0].widget.markup
+    assert "13 runs" in page.sections[0].widget.values["experiments"][0]["asks"]
     assert "experiments.js" in page.scripts
 
 

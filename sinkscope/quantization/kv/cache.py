@@ -12,10 +12,10 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 
 from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Grid
 from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.columns import every_column, own_columns
-from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.protected import Protect, among, in_a_pass, reads_spared, resolved

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Grid, fake_quantize
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid, fake_quantize
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.grids import Grid, Steps, decode, encode, steps_of
 from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import check_read, read_inputs

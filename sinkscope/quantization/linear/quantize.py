@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Grid, Steps, fake_quantize, steps_of, straight_through
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid, Steps, fake_quantize, steps_of, straight_through
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs

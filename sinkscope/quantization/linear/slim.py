@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.grids import Grid, Steps, decode, encode, steps_of
 from sinkscope.quantization.linear.gptq import DAMP, GPTQ, by_expert, compensated, inverse_factor
 from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding

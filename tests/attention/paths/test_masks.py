@@ -84,12 +84,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(chunked, "SMALL", 32)
 
 
-@pytest.mark.slow_except(
-    "softmax-causal-none-4-77",
-    "sink_logit-documents without order-none-4-77",
-    "softmax_off_by_one-window to both sides-left-4-41",
-    "differential-without-left-4-41",
-)
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), CASES, ids=str)
 def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
@@ -165,7 +160,7 @@ def largest(run: Callable[[], Tensor]) -> int:
     return mode.elements
 
 
-@pytest.mark.slow_except("softmax-mask0-True", "softmax-mask2-True", "kv_bias-mask4-True", "differential-mask6-True")
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(
