@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sinkscope.caches.budgets import Budget
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import Coming
-from sinkscope.caches.layers.groups import Group, attended, query_heads
+from sinkscope.caches.layers.groups import Group, grouped_attention, query_heads
 from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import Slots
 from sinkscope.caches.layers.slots import KeptSets
@@ -300,7 +300,7 @@ class Engine(Editor):
         of_keys = [note for note in plan.lasting if isinstance(note, KeyNote)]
         joined = output.new_empty(*output.shape[:2], met.query.shape[1], output.shape[3])
         for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
-            made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
+            made = output if not number else grouped_attention(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = made
             _update_notes(group.slots, call, of_keys, met.layer)
         whole = replace(met.call, query=met.query.detach())

@@ -64,7 +64,7 @@ class Step:
         if any(one is not self.given.get(name) for name, one in zip(GIVEN, found, strict=True)):
             return otherwise(module, *found, **more)
         scaling = self.given.get("scaling")
-        output = attended(
+        output = single_query_attention(
             query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, self.part.weights[:, :, :, 0]
         )
         self.made = True
@@ -72,7 +72,7 @@ class Step:
         return output, self.part.weights.flatten(1, 2).clone() if eager else None
 
 
-def attended(
+def single_query_attention(
     query: Float[Tensor, "batch heads 1 dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
