@@ -35,8 +35,8 @@ import sinkscope as ss
 from benchmarks.memory import in_both_settings, keep
 from benchmarks.sides import Figure, at_least, at_most, beside, in_turns, report
 from sinkscope.caches import Budget, EvictingCache, Policy, evicting, held, policy_of
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import SnapKV
+from sinkscope.caches.sizes import held_bytes
 
 STORED, TEXT, LONG, ROUNDS, STEPS = 1024, 4096, 8192, 9, 2
 NAME = sys.argv[sys.argv.index("--model") + 1] if "--model" in sys.argv else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -128,7 +129,9 @@ class EvictionCall:
         """The call of one sample, without notes."""
         one = slice(row, row + 1)
         batched = ("query", "key", "value", "places", "budget", "pads", "ids", "at", "known")
-        rows = {name: None if (rows := getattr(self, name)) is None else rows[one] for name in batched}
+        rows: dict[str, Any] = {
+            name: None if (whole := getattr(self, name)) is None else whole[one] for name in batched
+        }
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[one]
         return replace(self, **rows, mask=mask, notes={})
 

@@ -9,23 +9,118 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.caches.budgets import Budget
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import Coming
 from sinkscope.caches.layers.groups import Group, grouped_attention, query_heads
-from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import Slots
-from sinkscope.caches.layers.slots import KeptSets
+from sinkscope.caches.layers.slots import KeptSets, Part
 from sinkscope.caches.layers.stack import Stack, opened, stacked
 from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one
 from sinkscope.caches.notes import KeyNote, Note, RowNote
 from sinkscope.caches.policies import Policy
 from sinkscope.caches.rotation import Rotation
-from sinkscope.caches.steps import Step, call_of
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, editing, family
+
+GIVEN = ("query", "key", "value", "attention_mask")
+
+
+@dataclass(eq=False)
+class Step:
+    """A layer between its `update` and the end of its attention call. `given`: what the attention function was given;
+    `made`: whether the weights of this token are in the layer's part by now."""
+
+    module: nn.Module
+    layer: KeptSets
+    part: Part
+    number: int
+    given: Mapping[str, Any]
+    implementation: str | None
+    made: bool = False
+
+    def can_attend(self, reads_weights: bool) -> bool:
+        """Whether it is a plain softmax in the precision that weights are computed in, and this is the faster way.
+
+        So it is where the weights are asked for, and on a CPU, whose kernel is made for many queries.
+        """
+        query, key = self.given["query"], self.given["key"]
+        return (
+            (reads_weights or query.device.type == "cpu")
+            and self.implementation in (None, "eager", "sdpa")
+            and is_plain(self.module, dict(self.given))
+            and query.dtype == key.dtype == self.part.weights.dtype
+            and not (torch.is_grad_enabled() and query.requires_grad)
+        )
+
+    def attend(
+        self,
+        otherwise: Callable[..., Any],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the attention function gives, by way of weights that are kept; `otherwise` where others changed more.
+
+        Every slot is seen: none is empty, and their keys are older than the query.
+        """
+        found = query, key, value, attention_mask
+        if any(one is not self.given.get(name) for name, one in zip(GIVEN, found, strict=True)):
+            return otherwise(module, *found, **more)
+        scaling = self.given.get("scaling")
+        output = single_query_attention(
+            query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, self.part.weights[:, :, :, 0]
+        )
+        self.made = True
+        eager = self.implementation in (None, "eager")  # which returns weights too
+        return output, self.part.weights.flatten(1, 2).clone() if eager else None
+
+
+def single_query_attention(
+    query: Float[Tensor, "batch heads 1 dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    scaling: float,
+    weights: Float[Tensor, "batch kv_heads group key"],
+) -> Float[Tensor, "batch 1 heads value_dim"]:
+    """softmax(q·k · scaling) · v for one query that sees every key; its weights are written to `weights`."""
+    batch, heads, _, dim = query.shape
+    packed = (query * scaling).view(batch, key.shape[1], -1, dim)
+    torch.softmax(torch.matmul(key, packed.mT).mT, -1, out=weights)  # twice as fast as packed · keyᵀ on a CPU
+    return torch.matmul(weights, value).view(batch, 1, heads, value.shape[3])
+
+
+def call_of(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, weighs: bool) -> EvictionCall:
+    """The call that a policy is shown for all layers of a stack, of so many `layers` that evict; `weighs`: with the
+    weights of this token."""
+    first, rows = steps[0], stack.rows
+    query, scaling = torch.cat([step.given["query"] for step in steps]), first.given.get("scaling")
+    return EvictionCall(
+        query=query,
+        key=rows["keys"],
+        value=rows["values"],
+        places=rows["places"],
+        total=first.layer.seen,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        cache_heads=rows["places"].shape[1],
+        budget=stack.budget,
+        module=first.module,
+        layer=first.number,
+        layers=layers,
+        ids=None if ids is None else ids.repeat(len(steps), 1),
+        notes=stack.notes,
+        rotation=stack.rotation,
+        at=stack.hole,
+        known=stack.weights if weighs else None,
+        lowest=True,
+    )
+
 
 When = Literal["prefill", "always"]
 STEADY = 2  # decoded tokens after which layers are stacked: beams, whose rows are chosen after each, never are
@@ -325,7 +420,7 @@ def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
 
 
 def _update_notes(slots: Slots | Stack, call: EvictionCall, notes: Sequence[Note], owner: KeptSets | Stack) -> None:
-    """Add this pass to the notes: those of keys in `slots`, those of samples in `owner`. A note may read earlier ones."""
+    """Add this pass to the notes: of keys in `slots`, of samples in `owner`. A note may read those before it."""
     for note in notes:
         if isinstance(note, KeyNote):
             slots.note(note, note.of_new(call))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,37 @@ from transformers.cache_utils import DynamicLayer
 from sinkscope.caches.following import Coming, FollowedLayer
 from sinkscope.caches.layers.groups import Group, join, split
 from sinkscope.caches.layers.merging import merged
-from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.errors import InputError
+
+
+class Mark:
+    """Tells a stack from others. Parts have it in place of their stack.
+
+    In a circle with its layers a stack would stay until Python's collector runs, and with it all keys and values of a
+    cache that nobody holds any more.
+    """
+
+
+@dataclass(eq=False)
+class Part:
+    """Views of what a layer of a stack stores, of where its next key goes, and of room for a token's weights.
+
+    `mark`: that of the stack.
+    """
+
+    mark: Mark
+    keys: Float[Tensor, "batch heads slots dim"]
+    values: Float[Tensor, "batch heads slots value_dim"]
+    into_keys: Int[Tensor, "batch heads 1 dim"]
+    into_values: Int[Tensor, "batch heads 1 value_dim"]
+    weights: Float[Tensor, "batch heads group 1 slots"]
+
+    def put(self, key: Tensor, value: Tensor) -> None:
+        """A token's key and value, where the key stood that went last."""
+        self.keys.scatter_(2, self.into_keys, key)
+        self.values.scatter_(2, self.into_values, value)
+
 
 PLAIN = ("keys", "values", "places", "pads")  # rows that are no notes
 UNSAVED = ("slots", "samples", "groups", "part", "met", "coming", "steady", "note_names")

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from sinkscope.caches.call import wide
 from sinkscope.caches.following import Coming
-from sinkscope.caches.layers.part import Mark, Part
 from sinkscope.caches.layers.rectangle import in_heads
-from sinkscope.caches.layers.slots import KeptSets, oldest_of_lowest
+from sinkscope.caches.layers.slots import KeptSets, Mark, Part, oldest_of_lowest
 from sinkscope.caches.rotation import Rotation
 
 
@@ -114,6 +113,8 @@ def stacked(layers: Iterable[tuple[KeptSets, int, Rotation | None]]) -> list[Sta
     """Stacks of layers that store alike; with each comes how many query heads it has, and how it turns its keys."""
     alike: dict[tuple[Any, ...], list[KeptSets]] = defaultdict(list)
     for layer, heads, rotation in layers:
-        rows = [(name, held.shape, held.dtype, held.device) for name, held in (layer.slots.rows | layer.samples).items()]
+        rows = [
+            (name, held.shape, held.dtype, held.device) for name, held in (layer.slots.rows | layer.samples).items()
+        ]
         alike[heads, rotation, layer.slots.used, *rows].append(layer)
     return [Stack(group, heads, rotation) for (heads, rotation, *_), group in alike.items()]

@@ -14,7 +14,6 @@ from sinkscope.caches.notes import LastQueries, Marked, Note, Pivotal
 from sinkscope.caches.policies.policy import Policy, counted
 from sinkscope.errors import InputError
 
-
 FEW_COLUMNS = 8
 
 
