@@ -1,6 +1,7 @@
 """Things with a name: the package's own, and what other packages add to them.
 
-A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.question`, `.task`).
+A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.scheme`, `.question`,
+`.task`).
 That nobody has to import it first, it names what it decorates, or the module, under the entry-point group of the same
 name (`sinkscope.operation` …) in its `pyproject.toml`.
 """
@@ -22,7 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from sinkscope.errors import InputError
 
-Group = Literal["operation", "observer", "intervention", "policy", "question", "task"]
+Group = Literal["operation", "observer", "intervention", "policy", "scheme", "question", "task"]
 Value = TypeVar("Value")
 Taker = TypeVar("Taker", bound=Callable[..., object])
 
