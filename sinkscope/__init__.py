@@ -58,6 +58,7 @@ _HOME = {
     "detach": "sinkscope.model",
     "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
+    "write_report": "sinkscope.report.writing",
     "SinkCallback": "sinkscope.training",
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
     from sinkscope.quantization.schemes import scheme as scheme
+    from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
     from sinkscope.trials.changes import effect as effect

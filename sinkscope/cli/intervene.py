@@ -180,7 +180,6 @@ def intervene(
     from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
-    from sinkscope.report.changes_page import changes_page, rows
     from sinkscope.trials import changed as run_changed
     from sinkscope.trials import matters, needed, split
     from sinkscope.trials.changes import uses
@@ -265,8 +264,8 @@ def intervene(
                     progress=watch,
                     **shared,
                 )
-        paths = write_trial(trial, "intervene", folder, page=changes_page(trial), extra=_static(trial, figure))
-    show_trial(trial, paths, as_json=as_json, explain=explain, cells=rows)
+        paths = write_trial(trial, "intervene", folder, extra=_static(trial, figure))
+    show_trial(trial, paths, as_json=as_json, explain=explain)
 
 
 def _asked(what: list[str] | None) -> tuple[str, ...]:

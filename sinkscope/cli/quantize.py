@@ -285,17 +285,14 @@ def _write(
     """Whatever there is, in the place of an earlier call's."""
     from sinkscope.cli.writing.quantized import write_extra
     from sinkscope.files import replacing
-    from sinkscope.report.hazards_page import hazards_page, hazards_sections
-    from sinkscope.report.page import write_page
+    from sinkscope.report.writing import write_report
 
     extra = partial(write_extra, looked=looked, exported=exported)
     if trial is not None:
-        title = f"{trial.record['scheme']} on {short(model)}"
-        more = () if looked is None else hazards_sections(looked)
-        return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
+        return write_trial(trial, "quantize", folder, hazards=looked, extra=extra)
     assert looked is not None
     with replacing(folder, partial(old_files, "quantize")) as draft:
-        write_page(hazards_page(model, looked), draft / "figure.html")
+        write_report(looked, draft / "figure.html")
         extra(draft)
     return [folder / name for name in FILES["quantize"] if (folder / name).exists()]
 
