@@ -167,7 +167,7 @@ def renamed(old: str, new: str) -> Callable[[str], Any]:
 
 
 def renamed_argument(old: str, new: str) -> Callable[[Taker], Taker]:
-    """Reads the keyword argument `old` of a function or class as `new`, with a `DeprecationWarning`: for one release."""
+    """Read the keyword argument `old` of a function or class as `new`, with a `DeprecationWarning`."""
 
     def mark(called: Taker) -> Taker:
         target: Any = vars(called)["__init__"] if isinstance(called, type) else called

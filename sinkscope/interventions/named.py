@@ -28,12 +28,21 @@ CANDIDATES = 16  # of which those that meet the criterion of massive activations
 @renamed_argument("spare_sink", "protect_sink")
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model on its inputs, the sink's position, and what some interventions need to know besides.
+    """A model, its inputs, the position of the sink, and what some interventions need besides.
 
-    `other`: the position to swap with, to take the embedding of, or to give the first token's view. `bands`: spectral
-    bands of 20; `protect_sink`: whether they stay in the sink's own stream. Of sink heads those in `layers`, and of them
-    the `strongest`; None for all. `heads`: these (layer, head) in their place, sinks or not. `control`: which other
-    heads are taken out beside them, a name of `CONTROLS`.
+    Attributes:
+        model: Any transformers model.
+        inputs: As `measure` takes them.
+        position: Where the sink is.
+        other: The position to swap with, whose embedding to take, or which gets the first token's view.
+        epsilon: The attention above which a head counts as a sink head.
+        bands: Spectral bands, of 20.
+        protect_sink: Whether the sink's own stream keeps these bands.
+        batch_size: Rows per forward pass.
+        layers: Only sink heads of these layers; None for all.
+        heads: These (layer, head) instead of the sink heads, whether they are sinks or not.
+        strongest: Only the strongest of the sink heads; None for all.
+        control: Which other heads are zeroed as controls, a name of `CONTROLS`.
     """
 
     model: nn.Module
