@@ -30,9 +30,9 @@ from sinkscope.caches import (
     keys_within,
     policy_of,
 )
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import RandomKeys
 from sinkscope.caches.sinks import among
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
 from sinkscope.measurement import find_tokens

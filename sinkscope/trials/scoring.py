@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Cache, DynamicCache
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import device_of, evaluating, family, part
 from sinkscope.trials.arm import Arm, OnePass, Reading, Texts, Written
