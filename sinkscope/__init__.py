@@ -59,6 +59,7 @@ _HOME = {
     "detach": "sinkscope.model",
     "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
+    "write_report": "sinkscope.report.writing",
     "SinkCallback": "sinkscope.training",
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
@@ -67,6 +68,7 @@ _HOME = {
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
+    "scheme": "sinkscope.quantization.schemes",
     "question": "sinkscope.experiments.registering",
     "task": "sinkscope.experiments.registering",
 }
@@ -115,6 +117,8 @@ if TYPE_CHECKING:
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
+    from sinkscope.quantization.schemes import scheme as scheme
+    from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
     from sinkscope.trials.changes import effect as effect

@@ -20,9 +20,13 @@ FOLDERS = ("sinkscope", "tests", "tools", "docs", "replication/sinkscope_replica
 GREEN = ("tests/recipes.py", "tests/test_house.py", "tests/test_registry.py", "tests/tools/test_pages.py")
 RUN = f"""
 import sys, pytest
-from tools.pages import observers, write, zoo
-write(zoo.pages() | observers.pages())
-sys.exit(pytest.main(["-m", "not slow", "-p", "no:cacheprovider", *{GREEN}]))
+
+class Pages:
+    def pytest_collection_finish(self):
+        from tools.pages import observers, write, zoo
+        write(zoo.pages() | observers.pages())
+
+sys.exit(pytest.main(["-m", "not slow", "-p", "no:cacheprovider", *{GREEN}], [Pages()]))
 """
 
 

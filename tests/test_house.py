@@ -171,12 +171,14 @@ def test_every_room_has_its_level() -> None:
     assert rooms - LEVEL_OF.keys() == set(), "give the new room a level in LEVELS"
 
 
-def test_the_map_in_contributing_names_every_room() -> None:
-    rooms = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1]
-    named = {
-        word.removesuffix(".py") for row in re.findall(r"^\|.*", rooms, re.MULTILINE) for word in WORD.findall(row)
-    }
-    assert LEVEL_OF.keys() - BEFORE <= named
+def test_the_map_in_contributing_has_every_room_in_order_of_its_level() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1]
+    rows = [
+        [name.removesuffix(".py") for name in WORD.findall(row)] for row in re.findall(r"^(\|[^|]*)", section, re.M)
+    ]
+    rooms = [room for row in rows for room in row]
+    assert sorted(rooms) == sorted(LEVEL_OF.keys() - BEFORE)
+    assert [LEVEL_OF[room] for room in rooms] == sorted((LEVEL_OF[room] for room in rooms), reverse=True)
 
 
 def test_imports_point_downward() -> None:

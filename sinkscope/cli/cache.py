@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from sinkscope.report.page import Section
     from sinkscope.sinks import Choice
-    from sinkscope.trials import Trial
     from sinkscope.trials.texts import Uses
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
@@ -193,18 +191,8 @@ def cache(
                 about=about("cache", model=model, input=texts.said),
                 progress=watch,
             )
-        paths = write_trial(trial, "cache", folder, title=f"Caches of {short(model)}", more=_sections(trial))
+        paths = write_trial(trial, "cache", folder)
     show_trial(trial, paths, as_json=as_json, explain=explain)
-
-
-def _sections(trial: Trial) -> list[Section]:
-    """Cost against bytes, where a policy has more than one budget."""
-    from sinkscope.report.page import Section
-    from sinkscope.trials.figure import against_bytes
-
-    figure = against_bytes(trial.table(full=True), trial.data["series"].to_series())
-    said = "One line per policy; random controls are thin and dotted."
-    return [] if figure is None else [Section("Cost against bytes", said, {"bytes": figure})]
 
 
 def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:

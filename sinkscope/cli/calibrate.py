@@ -260,11 +260,7 @@ def _heads(text: str | None) -> tuple[tuple[int, int], ...] | None:
 
 def _write(trial: Trial, folder: Path) -> list[Path]:
     """Numbers, table and page, in the place of an earlier calibration's; what was unfinished goes."""
-    from sinkscope.report.calibrated import heads_sections
-
-    record = trial.record
-    title = f"{record['method']} on {record['model']}"
-    paths = write_trial(trial, "calibrate", folder, title=title, more=heads_sections(trial))
+    paths = write_trial(trial, "calibrate", folder)
     for unfinished in folder.glob("unfinished-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     return paths

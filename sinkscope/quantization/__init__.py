@@ -54,6 +54,7 @@ from sinkscope.quantization.protected import random_tokens as random_tokens
 from sinkscope.quantization.protected import resolved as resolved
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.schemes import QuantizationScheme as QuantizationScheme
+from sinkscope.quantization.schemes import scheme as scheme
 from sinkscope.quantization.schemes import scheme_named as scheme_named
 
 _RENAMED: dict[str, tuple[str, Any]] = {

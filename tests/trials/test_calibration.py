@@ -16,7 +16,7 @@ from sinkscope import calibration
 from sinkscope.cli import main
 from sinkscope.interventions import InRows, Reweigh, Temperature
 from sinkscope.netcdf import write_netcdf
-from sinkscope.report.calibrated import heads_sections
+from sinkscope.report.trial_page import heads_sections
 from sinkscope.trials import Option, Trial, calibration_of, calibration_trial, load, stored_choice, text_scores
 from sinkscope.trials import calibration as room
 from sinkscope.trials.predictions import shared_tokens
