@@ -16,10 +16,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from sinkscope.errors import InputError
 
@@ -163,6 +164,27 @@ def renamed(old: str, new: str) -> Callable[[str], Any]:
         return value
 
     return get
+
+
+def renamed_argument(old: str, new: str) -> Callable[[Taker], Taker]:
+    """Read the keyword argument `old` of a function or class as `new`, with a `DeprecationWarning`."""
+
+    def mark(called: Taker) -> Taker:
+        target: Any = vars(called)["__init__"] if isinstance(called, type) else called
+
+        @wraps(target)
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return target(*args, **kwargs)
+
+        if isinstance(called, type):
+            called.__init__ = read  # type: ignore[misc]
+            return called
+        return cast(Taker, read)
+
+    return mark
 
 
 def package_of(value: Any) -> str:

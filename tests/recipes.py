@@ -68,6 +68,43 @@ def test_an_eviction_policy(model: nn.Module, ids: torch.Tensor):
         torch.testing.assert_close(norms.sort(-1).values, every[..., -6:])
 
 
+def test_a_quantization_scheme(model: nn.Module, ids: torch.Tensor):
+    from sinkscope.quantization import SCHEMES, linear_maps
+
+    assert "w4-inner" in SCHEMES
+    trial = ss.trials.scheme_trial(model, ids.repeat(2, 1), "w4-inner", {})
+    assert trial.mean("w4-inner").value > 0
+    before = {path: one.weight.clone() for path, one in linear_maps(model).items()}
+    with SCHEMES["w4-inner"].make(model, {"input_ids": ids}, None).applied(model):
+        changed = {path for path, one in linear_maps(model).items() if not torch.equal(one.weight, before[path])}
+    assert {path.split("layers.")[1][0] for path in changed} == {"1", "2"}  # nano has blocks 0 to 3
+
+
+def test_a_quantization_method(model: nn.Module):
+    from sinkscope.grids import Grid, fake_quantize
+    from sinkscope.quantization import Clipped, QuantizeLinear, linear_maps
+
+    grid = Grid(3, symmetric=True)
+    before = {path: one.weight.clone() for path, one in linear_maps(model).items()}
+    with QuantizeLinear(grid, rounding=Clipped()).applied(model):
+        for path, one in linear_maps(model).items():
+            error, nearest = (
+                (each - before[path]).square().sum(-1) for each in (one.weight, fake_quantize(before[path], grid))
+            )
+            assert (error <= nearest).all()
+            assert error.sum() < 0.98 * nearest.sum()
+
+
+def test_a_model_family():
+    from tests.families import contract
+
+    assert contract.check("arcee", "sdpa").holds
+    host, tokens = contract.FAMILIES["arcee"].build("sdpa"), torch.randint(3, 90, (2, 12))
+    before = host(tokens).logits
+    ss.attach(host, "softmax_off_by_one")
+    assert not torch.allclose(host(tokens).logits, before, atol=1e-3)
+
+
 def test_a_metric_per_head(model: nn.Module, ids: torch.Tensor):
     measurement = ss.measure(model, ids)
     expected = measurement.data["query_norm"].mean(("sample", "position")).values.ravel()

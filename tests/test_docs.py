@@ -14,7 +14,7 @@ from tests.registering import forgetting
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LONG = {"README", "encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
+LONG = {"encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
 LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
 LONG |= {"what_to_protect"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
@@ -36,9 +36,9 @@ def test_links_between_pages_lead_somewhere():
 
 
 def pages() -> list:
-    """Pages with snippets; those that take longest are slow tests."""
+    """Pages with snippets, except the README, which tests/real runs; those that take longest are for releases."""
     marks = {page: pytest.mark.release if page.stem in LONG else () for page in PAGES}
-    return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
+    return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES[1:] if blocks(page)]
 
 
 @pytest.mark.slow

@@ -288,12 +288,12 @@ def _readings(asked: Sequence[str], scored: int, chosen: int, controls: int, by:
     A pass in which attention is measured counts twice.
     """
     from sinkscope.hooks import Stream
-    from sinkscope.trials.changes import BEHIND
+    from sinkscope.trials.changes import AFTER_CURVE
 
     arms = len(asked) + ("trim-sink" in asked)  # which comes with the same on other tokens
     if by is not None:
         return (
-            scored * (1 + arms * (len(BEHIND) if by == "after" else len(Stream.of(model).attention(model))))
+            scored * (1 + arms * (len(AFTER_CURVE) if by == "after" else len(Stream.of(model).attention(model))))
             + 4 * chosen
         )
     return scored * (1 + arms * (1 + controls)) + 4 * chosen + 2 * scored * (1 + arms)

@@ -101,9 +101,9 @@ def observe(model: nn.Module, *observers: Observer | Sequence[Observer], apart: 
 
     Raises `UnsupportedModelError` for a model without observable attention.
     """
-    flat: list[Observer] = []
-    for one in observers:
-        flat.extend([one] if isinstance(one, Observer) else one)
+    flat: list[Any] = []
+    for given in observers:
+        flat.extend(given if isinstance(given, list | tuple) else [given])
     observation = Observation(unwrapped(model), tuple(flat) or DEFAULT, apart)
     with ExitStack() as stack:
         stack.enter_context(watching(observation))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, device_of, evaluating, part, watching
@@ -127,8 +127,10 @@ def _terms(
         slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))
         bend = torch.zeros_like(slope)
         number = counted.sum(-1)
+        cumulative = token_logs.detach().exp().cumsum(-1).cpu() if draws else None
         for draw in range(draws):
-            drawn = _drawn(token_logs.detach(), first, draw)
+            assert cumulative is not None
+            drawn = draw_tokens(cumulative, first, draw).to(token_logs.device)
             log_p = (token_logs.gather(-1, drawn[..., None])[..., 0] * counted).sum(-1)
             score = _stacked(torch.autograd.grad(log_p.sum(), factors, retain_graph=draw + 1 < draws))
             bend = bend + score**2 / number[:, None, None, None].to(score) / draws / 2
@@ -142,13 +144,19 @@ def _stacked(by_layer: Sequence[Tensor]) -> Float[Tensor, "text option layer hea
     return torch.stack(whole, 2).transpose(0, 1).double().cpu()
 
 
-def _drawn(logs: Float[Tensor, "text place vocabulary"], first: int, draw: int) -> Tensor:
-    """Next tokens that the model itself would write; each text has its own generator, whatever batch it is in."""
-    found = []
-    for row, own in enumerate(logs):
+def draw_tokens(cumulative: Float[Tensor, "text place vocabulary"], first: int, draw: int) -> Int[Tensor, "text place"]:
+    """Next tokens drawn from the model's own predictions: the first whose cumulative probability exceeds a uniform u.
+
+    Each text has its own generator, whatever batch it is in. (`torch.multinomial` draws one number per token of the
+    vocabulary, and takes a fifth of the time of a forward pass.)
+    """
+    texts = []
+    for row, probabilities in enumerate(cumulative):
         generator = torch.Generator().manual_seed(1_000_003 * draw + first + row)
-        found.append(torch.multinomial(own.float().exp().cpu(), 1, generator=generator)[:, 0])
-    return torch.stack(found).to(logs.device)
+        uniform = torch.rand(len(probabilities), 1, generator=generator) * probabilities[:, -1:]
+        tokens = torch.searchsorted(probabilities, uniform, right=True)[:, 0]
+        texts.append(tokens.clamp(max=probabilities.shape[-1] - 1))
+    return torch.stack(texts)
 
 
 class _Mixing(Editor):

@@ -10,11 +10,11 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.errors import InputError
 
-from .problems import DIM, HEADS, MASKS, assert_close, bound, problem
+from .problems import DIM, HEADS, MASKS_AND_HEADS, assert_close, bound, problem
 from .variants import VARIANTS
 
 PATHS = ["reference", "fast"]
-EVERYWHERE = list(product(VARIANTS, [4, 2], MASKS))
+EVERYWHERE = [(variant, kv_heads, mask) for variant in VARIANTS for mask, kv_heads in MASKS_AND_HEADS]
 
 
 def assert_no_leak(case, mask: str, path: str) -> None:

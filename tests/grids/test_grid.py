@@ -43,7 +43,7 @@ def test_groups_are_quantized_each_alone() -> None:
     assert torch.equal(fake_quantize(x, grid), torch.cat(halves, -2))
 
 
-def test_spared_entries_stay_and_leave_the_range_alone() -> None:
+def test_protected_entries_stay_and_leave_the_range_alone() -> None:
     x = numbers(1, 9, 6)
     x[0, 4] = 1000
     protected = torch.zeros(1, 9, 1, dtype=torch.bool)

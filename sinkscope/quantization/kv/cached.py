@@ -26,11 +26,11 @@ from sinkscope.quantization.protected import (
     ProtectedInPass,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeCache(Intervention):
     """Every query meets the keys and values that a quantized cache would hold when its token comes.

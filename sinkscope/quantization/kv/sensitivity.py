@@ -20,12 +20,12 @@ from sinkscope.quantization.protected import (
     Protect,
     ProtectedInPass,
     in_a_pass,
-    reads_spared,
     resolved,
 )
+from sinkscope.registry import renamed_argument
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def find_codebooks(
     model: nn.Module,
     inputs: Any,

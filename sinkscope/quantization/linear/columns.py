@@ -22,13 +22,13 @@ from sinkscope.quantization.protected import (
     Protect,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 INT8 = Grid(8, "token", symmetric=True)
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class OutlyingColumns(Intervention):
     """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.

@@ -22,8 +22,8 @@ from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, InputTransform
 from sinkscope.quantization.protected import (
     Protect,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 BLOCK, STEPS, ROWS = 128, 256, 2048
 
@@ -50,7 +50,7 @@ class DuQuant(InputTransform):
     alpha: float | None = 0.5
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

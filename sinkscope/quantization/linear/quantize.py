@@ -23,8 +23,8 @@ from sinkscope.quantization.protected import (
     Protect,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 
 class Rounding(ABC):
@@ -70,7 +70,7 @@ class Static:
         return {"grid": asdict(self.grid), "protect": self.protect, "steps": steps}
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeLinear(Intervention):
     """y = Q_w(W) Q_a(x) + b in every linear map of the blocks: simulated quantization.
@@ -193,7 +193,7 @@ def row_by_row(
     return found
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def calibrated(
     model: nn.Module,
     inputs: Any,

@@ -19,8 +19,8 @@ from sinkscope.quantization.linear.tokens import read_inputs
 from sinkscope.quantization.linear.transform import Transform
 from sinkscope.quantization.protected import (
     Protect,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 ROWS = 256  # of calibration tokens that bits are chosen on
 SALIENT = 2.0  # standard deviations above the mean of a group's salience
@@ -51,7 +51,7 @@ class SliM(Rounding):
     transform: Transform | None = None
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 import pytest
@@ -31,26 +30,9 @@ def cell(number: int, row: Result) -> dict[str, Any]:
     }
 
 
-def alike(number: int) -> tuple[str, ...]:
-    """What rows of one kind have in common: their outcome, what they were given, and what is said of them."""
-    row = list(COMMITTED.values())[number]
-    if row.outcome == "not built":
-        return (row.outcome,)
-    return row.outcome, row.inputs, re.sub(r"'[^']*'|[\w.]*[.\d][\w.+-]*", "", row.detail)
-
-
-def numbered() -> list[Any]:
-    """The numbers of all rows. A second row of a kind is `long`: to build all of them takes six minutes."""
-    first = {alike(number): number for number in reversed(range(len(COMMITTED)))}
-    return [
-        pytest.param(number, marks=() if first[alike(number)] == number else pytest.mark.release)
-        for number in range(len(COMMITTED))
-    ]
-
-
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # that a layer is left out is said, and stands in the table
-@pytest.mark.parametrize("number", numbered(), ids=list(COMMITTED))
+@pytest.mark.parametrize("number", range(len(COMMITTED)), ids=list(COMMITTED))
 def test_every_model_type_comes_out_as_it_did(number: int) -> None:
     row = list(COMMITTED.values())[number]
     if row.outcome == "not built":

@@ -118,7 +118,7 @@ def test_ranges_that_grow_are_those_of_the_text_so_far() -> None:
                     assert torch.equal(found[row, :, t : t + 1], wanted)
 
 
-def test_sixteen_bits_and_everything_spared_change_nothing(model: PreTrainedModel) -> None:
+def test_sixteen_bits_and_everything_protected_change_nothing(model: PreTrainedModel) -> None:
     with torch.no_grad():
         plain = model(IDS).logits
     assert torch.equal(simulated(model, IDS, QuantizeCache(Grid(16), Grid(16))), plain)
