@@ -15,7 +15,7 @@ UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
 
 
-class Part(BaseModel):
+class ConfigPart(BaseModel):
     """A frozen, validated piece of configuration: unknown fields, NaN and infinities are refused when it is built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -91,7 +91,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Watch(Generic[State]):
+class LiveView(Generic[State]):
     """Shows each state that it is called with, inside its `with` block.
 
     On a terminal `view(state)` stands in place of the one before; it is made at most once in `every` seconds, and of
@@ -128,7 +128,7 @@ class Watch(Generic[State]):
             self.drawn = time.monotonic()
             self.live.update(self.view(state))
 
-    def __enter__(self) -> Watch[State]:
+    def __enter__(self) -> LiveView[State]:
         if self.screen.is_terminal:
             self.live.start()
         elif self.status is not None:

@@ -13,7 +13,7 @@ from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questio
 from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
-from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
+from sinkscope.report.experiments.entry import ExperimentEntry, entry, unknown_entry
 from sinkscope.report.hazards_page import hazards_page
 from sinkscope.report.page import Page
 from sinkscope.report.runs import StoredRun, read_run
@@ -38,7 +38,7 @@ class Stored:
     runs: list[StoredRun] = field(default_factory=list)
     measurements: dict[str, Measurement] = field(default_factory=dict)
     surveys: dict[str, Survey] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ExperimentEntry] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
     """Pages of results that have one of their own: trials, hazards, calibrations."""
@@ -78,7 +78,7 @@ def page_of(path: Path) -> Page | None:
     return choice_page(*stored_choice(path)) if kind == "choice" else None
 
 
-def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[Entry]:
+def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[ExperimentEntry]:
     """The findings with their questions, in the order of these, and with the rows that come with a question."""
     found = {(each.question, each.scale): each for each in findings}
     places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in found]
@@ -86,7 +86,7 @@ def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) 
     return [*asked, *(unknown_entry(each) for key, each in found.items() if key not in places)]
 
 
-def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[Entry]:
+def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[ExperimentEntry]:
     """The questions that come with a file of rows, judged by it alone.
 
     Raises `InputError` for a damaged file, and where no question that is installed reads it.

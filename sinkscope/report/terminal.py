@@ -25,7 +25,7 @@ __all__ = [
     "PADDING",
     "SHORT_CELL",
     "SHORT_WORD",
-    "Columns",
+    "TerminalTable",
     "fail",
     "flat",
     "note",
@@ -90,7 +90,7 @@ def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TerminalTable:
     """A table that loses nothing: where its words and numbers are wider than the terminal, it goes on further down.
 
     Lines are broken between words, and words only where they are longer than `LONGEST_WORD`, or than `SHORT_WORD` in a
@@ -184,12 +184,14 @@ class Columns:
         return result
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1, keys: int = 1) -> Columns:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1, keys: int = 1
+) -> TerminalTable:
     """A table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head.
 
     Where the terminal is too narrow for all columns, the first `keys` are repeated beside the later ones.
     """
-    return Columns(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
+    return TerminalTable(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
 
 
 def _finite(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from sinkscope.experiments import Judged
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.names import effect, sizes
 from sinkscope_replication.page.markdown import escaped, table
 from sinkscope_replication.paper import NOT_RUN, STATEMENTS, Part, Said, parts, unanswered
@@ -14,7 +14,7 @@ COLUMNS = ("the paper says", "published", "our claim", "ours (95 % interval)", "
 BESIDE = ("asks", "source", "primary claim", "ours (95 % interval)", "seeds", "could show", "verdict", "by")
 
 
-def judged(entries: Sequence[Entry], scale: str) -> Judged:
+def judged(entries: Sequence[ExperimentEntry], scale: str) -> Judged:
     """The verdicts at a scale, by question."""
     return {each.name: [one.verdict for one in each.claims] for each in entries if each.scale == scale and each.claims}
 
@@ -34,7 +34,7 @@ def paper(made: Judged, scale: str, apart: Container[str] = ()) -> Iterator[str]
         yield f"{table(('claim', 'verdict', 'by'), rows)}\n"
 
 
-def beside(entries: Sequence[Entry]) -> str:
+def beside(entries: Sequence[ExperimentEntry]) -> str:
     """One row per primary claim of these experiments."""
     rows = []
     for each in entries:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib import rc_context
 
 from sinkscope.experiments import Observed
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.names import title
 from sinkscope_replication.page.figures import STYLE, leading, written
 from sinkscope_replication.page.panels import (
@@ -26,7 +26,7 @@ CURVE_OF = {"sink_mass": "sink/mass", "sink_0": "sink/position_0", "norm_ratio":
 MOST = 2.0  # nats above the least loss: before that nothing is learned that could be compared
 
 
-def compared_of(entry: Entry) -> str:
+def compared_of(entry: ExperimentEntry) -> str:
     """The curve that the leading claim reads at a certain loss, or whose end it reads where losses agree; "" if none.
 
     The latter is so where it asks for the loss of the runs beside another metric.
@@ -42,7 +42,7 @@ def compared_of(entry: Entry) -> str:
     return next(known, "")
 
 
-def over_loss(entry: Entry) -> str:
+def over_loss(entry: ExperimentEntry) -> str:
     """The curve against the validation loss, which falls to the right: on a vertical line, runs have equal loss."""
     name = compared_of(entry)
     labels = labels_of(entry)

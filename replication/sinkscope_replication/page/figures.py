@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from sinkscope.experiments import Observed, Variation
-from sinkscope.report.experiments import Entry, Judged
+from sinkscope.report.experiments import ExperimentEntry, Judged
 from sinkscope.report.experiments.names import from_zero, number
 from sinkscope.theme import BLUE, GRID, INK, MUTED, PAPER, PURPLE
 
@@ -45,19 +45,19 @@ class Shown(NamedTuple):
         """Its value in a run."""
         return run[self.metric] - (run[self.minus] if self.minus else 0.0)
 
-    def title(self, entry: Entry) -> str:
+    def title(self, entry: ExperimentEntry) -> str:
         """What it is, in words."""
         if not self.minus:
             return entry.title(self.metric)
         words = [reading_in_words(entry, metric) for metric in self]
         return f"{entry.title(family(self.metric))}, {words[0]} minus {words[1]}"
 
-    def ends(self, entry: Entry, rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    def ends(self, entry: ExperimentEntry, rows: Sequence[Sequence[float]]) -> tuple[float, float]:
         """Where an axis of these values begins and ends."""
         return ends(rows, bool(self.minus) or from_zero(self.metric, entry.titles))
 
 
-def dots(entry: Entry) -> str:
+def dots(entry: ExperimentEntry) -> str:
     """What `metrics_of` names: seeds as circles, means as bars.
 
     Published values stand in a panel beside. The panels have axes of their own, because the models differ.
@@ -97,7 +97,7 @@ def written(figure: Figure) -> str:
     return text.getvalue()
 
 
-def leading(entry: Entry) -> Judged | None:
+def leading(entry: ExperimentEntry) -> Judged | None:
     """The first claim that reads what a run has; the first one where none does."""
     runs = [run for _, run in entry.runs]
     for judged in entry.claims:
@@ -110,7 +110,7 @@ def leading(entry: Entry) -> Judged | None:
     return entry.claims[0] if entry.claims else None
 
 
-def metrics_of(entry: Entry) -> list[Shown]:
+def metrics_of(entry: ExperimentEntry) -> list[Shown]:
     """What the dots or doses of an experiment show: what its leading claim reads first, then `Entry.metrics`.
 
     The loss stands behind what a claim reads besides, since it guards that; two readings of a loss are shown by their
@@ -125,7 +125,7 @@ def metrics_of(entry: Entry) -> list[Shown]:
     return [*known[:MOST_METRICS], *more]
 
 
-def differences_of(entry: Entry) -> list[Shown]:
+def differences_of(entry: ExperimentEntry) -> list[Shown]:
     """The difference of two readings of a loss that the leading claim takes of one run; empty if it takes none."""
     lead = leading(entry)
     for metrics in lead.reads.values() if lead else ():
@@ -140,7 +140,7 @@ def family(metric: str) -> str:
     return metric.partition("/")[0]
 
 
-def reading_in_words(entry: Entry, metric: str) -> str:
+def reading_in_words(entry: ExperimentEntry, metric: str) -> str:
     """The way in which a metric was read, in words."""
     base = entry.title(family(metric))
     return entry.title(metric).removeprefix(base).removeprefix(", ") or "as it is"
@@ -152,7 +152,7 @@ def published_of(variation: Variation, shown: Shown) -> Iterator[float]:
         yield variation.published[shown.metric]
 
 
-def values_of(entry: Entry, shown: Shown) -> list[list[float]]:
+def values_of(entry: ExperimentEntry, shown: Shown) -> list[list[float]]:
     """The values of what is shown over seeds, for each variation in order; runs without one are left out."""
     return [
         [value for label, run in entry.runs if label == variation.label and not math.isnan(value := shown.of(run))]

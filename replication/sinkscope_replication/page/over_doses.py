@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.doses import Doses, doses, grouped
 from sinkscope.report.experiments.names import field, from_zero, number
 from sinkscope.theme import INK, PURPLE, SERIES
@@ -29,7 +29,7 @@ Found = Mapping[str, Sequence[float]]  # values by variation
 Groups = Sequence[Mapping[str, float]]  # of variations that stand together, where each of them stands
 
 
-def over_doses(entry: Entry) -> str:
+def over_doses(entry: ExperimentEntry) -> str:
     """Metrics over the doses: seeds as circles, their means joined; published values beside.
 
     What is in no series stands apart, what is in several has a place in each.
@@ -49,12 +49,12 @@ def over_doses(entry: Entry) -> str:
         return written(figure)
 
 
-def metrics_dosed(entry: Entry) -> list[Shown]:
+def metrics_dosed(entry: ExperimentEntry) -> list[Shown]:
     """What the figure shows of ours."""
     return metrics_of(entry)[:MOST_METRICS]
 
 
-def published_dosed(entry: Entry) -> Shown | None:
+def published_dosed(entry: ExperimentEntry) -> Shown | None:
     """Of which of these it shows published values: the first that has several, since one alone is no response."""
     for metric in metrics_dosed(entry):
         if sum(len([*published_of(each, metric)]) for each in entry.variations) > 1:
@@ -62,7 +62,7 @@ def published_dosed(entry: Entry) -> Shown | None:
     return None
 
 
-def _draw(axes: Axes, entry: Entry, found: Found, series: Sequence[Doses], color: str, name: str) -> None:
+def _draw(axes: Axes, entry: ExperimentEntry, found: Found, series: Sequence[Doses], color: str, name: str) -> None:
     """The groups `name` and `name.joined-0`, … of the file hold circles and lines; a line stops at what is unknown."""
     places = _places(entry, series)
     each = [pair for group in places for pair in group.items()]
@@ -76,7 +76,7 @@ def _draw(axes: Axes, entry: Entry, found: Found, series: Sequence[Doses], color
     axes.set_xlim(each[0][1] - APART, each[-1][1] + APART)
 
 
-def _places(entry: Entry, series: Sequence[Doses]) -> Groups:
+def _places(entry: ExperimentEntry, series: Sequence[Doses]) -> Groups:
     groups = grouped([each.label for each in entry.variations], series)
     before = [sum(map(len, groups[:index])) + APART * index for index in range(len(groups))]
     return [{label: start + at for at, label in enumerate(group)} for start, group in zip(before, groups, strict=True)]

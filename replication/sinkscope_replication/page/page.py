@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
 from sinkscope.experiments import with_rows
-from sinkscope.report.experiments import Entry, Judged, entry, made_by, paragraph, runs_of
-from sinkscope.report.experiments.names import cost, counted, effect, number, said, sizes
+from sinkscope.report.experiments import ExperimentEntry, Judged, entry, made_by, paragraph, runs_of
+from sinkscope.report.experiments.names import cost, counted, effect, in_words, number, sizes
 from sinkscope.statistics.claims import tally
 from sinkscope_replication.page.answers import beside, judged, paper
 from sinkscope_replication.page.figures import Shown, mean, values_of
@@ -25,40 +25,40 @@ SOME = "runs of some variations alone"
 CLAIMS = ("claim", "part", "asked", "found (95 % interval)", "seeds", "could show", "verdict")
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ExperimentEntry]:
     """Every question of the study, judged by its rows alone."""
     return [entry(each, with_rows(each, scale, None), scale) for scale in COMPLETE for each in QUESTIONS.values()]
 
 
-def pages(entries: Sequence[Entry]) -> dict[str, str]:
+def pages(entries: Sequence[ExperimentEntry]) -> dict[str, str]:
     """The page and its figures, by their names below the folder that they are written to."""
     drawn = figures(entries)
     return {PAGE: page(entries, drawn), **drawn}
 
 
-def figures(entries: Sequence[Entry]) -> dict[str, str]:
+def figures(entries: Sequence[ExperimentEntry]) -> dict[str, str]:
     """A figure for each experiment that has values."""
     made = {f"{FIGURES}/{_key(entry)}.svg": drawing(entry) for entry in _ran(entries)}
     return {name: figure for name, figure in made.items() if figure}
 
 
-def page(entries: Sequence[Entry], drawn: Container[str] = ()) -> str:
+def page(entries: Sequence[ExperimentEntry], drawn: Container[str] = ()) -> str:
     """The page, with links to the figures that were `drawn`."""
     return "\n".join(_page(entries, _ran(entries), drawn))
 
 
-def _ran(entries: Sequence[Entry]) -> list[Entry]:
+def _ran(entries: Sequence[ExperimentEntry]) -> list[ExperimentEntry]:
     """Those of which a claim can be judged, or that have runs of every variation."""
     return [entry for entry in entries if entry.was_run or _whole(entry)]
 
 
-def _whole(entry: Entry) -> bool:
+def _whole(entry: ExperimentEntry) -> bool:
     """Whether every variation has runs."""
     runs = entry.findings.runs if entry.findings is not None else {}
     return all(runs.get(variation.label) for variation in entry.variations)
 
 
-def _page(entries: Sequence[Entry], ran: Sequence[Entry], drawn: Container[str]) -> Iterator[str]:
+def _page(entries: Sequence[ExperimentEntry], ran: Sequence[ExperimentEntry], drawn: Container[str]) -> Iterator[str]:
     runs = runs_of(ran)
     wording = tally(one.verdict for entry in entries for one in entry.claims)
     hours = cost(sum(run.seconds for run in runs))
@@ -87,13 +87,13 @@ def _page(entries: Sequence[Entry], ran: Sequence[Entry], drawn: Container[str])
     yield MADE_BY.format(facts="\n".join(facts) or "No experiment has a record yet.").rstrip() + "\n"
 
 
-def _different(entries: Sequence[Entry]) -> int:
+def _different(entries: Sequence[ExperimentEntry]) -> int:
     """How many numbers the decided claims rest on: of several with one effect and interval one counts."""
     every = [one.verdict for entry in entries for one in entry.claims]
     return len({(each.residual, each.interval) for each in every if each.outcome in ("supported", "refuted")})
 
 
-def _absent(entry: Entry) -> str:
+def _absent(entry: ExperimentEntry) -> str:
     """A paragraph on an experiment of which nothing is known: the reason, or what its primary claim lacks."""
     lacking = entry.claims[0].verdict.reason if entry.claims else ""
     told = f"**{escaped(_name(entry))}**: {escaped(entry.asks)} Source: {escaped(entry.source) or 'none'}."
@@ -101,7 +101,7 @@ def _absent(entry: Entry) -> str:
     return f'<a id="{_key(entry)}"></a>\n\n{told} Why not: {escaped(entry.reason or lacking or SOME)}.{gone}'
 
 
-def _experiment(entry: Entry, drawn: Container[str]) -> Iterator[str]:
+def _experiment(entry: ExperimentEntry, drawn: Container[str]) -> Iterator[str]:
     yield f'\n<a id="{_key(entry)}"></a>\n\n### {_name(entry)}: {escaped(entry.asks)}\n'
     if entry.claims:
         yield f"{escaped(paragraph(entry))}\n"
@@ -124,7 +124,7 @@ def _experiment(entry: Entry, drawn: Container[str]) -> Iterator[str]:
     yield f"\n{table(('variation', 'changes', *columns), _rows(entry, metrics))}"
 
 
-def _gone(entry: Entry) -> str:
+def _gone(entry: ExperimentEntry) -> str:
     """The claims that were withdrawn, and why."""
     return "\n".join(
         f"- *Withdrawn* from {_name(entry)}: {escaped(gone.statement)}. Reason: {escaped(gone.reason)}."
@@ -132,12 +132,12 @@ def _gone(entry: Entry) -> str:
     )
 
 
-def _varied(entry: Entry) -> str:
+def _varied(entry: ExperimentEntry) -> str:
     fields = dict.fromkeys(name for variation in entry.variations for name in variation.changes)
     named = ", ".join(f"`{name}`" for name in fields)
     what = f"Varied: {named}, in {counted(len(entry.variations), 'variation')}" if fields else "Readings"
     amount = f"{_seeds(entry)} each, {counted(len(entry.runs), 'run')}, {cost(entry.seconds)}"
-    shared = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in entry.shared.items())
+    shared = ", ".join(f"`{name}` = {escaped(in_words(value))}" for name, value in entry.shared.items())
     base = f" with {shared}" if shared else ""
     kind = (
         f"task `{entry.base['task']}` at `{entry.scale}`"
@@ -147,7 +147,7 @@ def _varied(entry: Entry) -> str:
     return f"{what} of the {kind}{base}; {amount}. Source: {escaped(entry.source)}."
 
 
-def _seeds(entry: Entry) -> str:
+def _seeds(entry: ExperimentEntry) -> str:
     """How many seeds a variation has; the least and the most where they differ."""
     per_label = Counter(label for label, _ in entry.runs)
     seeds = [per_label[variation.label] for variation in entry.variations]
@@ -163,16 +163,16 @@ def _claim(one: Judged) -> tuple[str, ...]:
     return escaped(verdict.claim.statement), one.part, *found, f"{words}{reason}"
 
 
-def _columns(entry: Entry, metric: str) -> tuple[str, ...]:
+def _columns(entry: ExperimentEntry, metric: str) -> tuple[str, ...]:
     """Ours, and beside it the published values where any variation has one."""
     wording = escaped(entry.title(metric))
     return (f"{wording}: ours", "published") if metric in entry.published else (wording,)
 
 
-def _rows(entry: Entry, metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _rows(entry: ExperimentEntry, metrics: Sequence[str]) -> Iterator[tuple[str, ...]]:
     ours = {metric: values_of(entry, Shown(metric)) for metric in metrics}
     for index, variation in enumerate(entry.variations):
-        changes = ", ".join(f"`{name}` = {escaped(said(value))}" for name, value in variation.changes.items())
+        changes = ", ".join(f"`{name}` = {escaped(in_words(value))}" for name, value in variation.changes.items())
         cells = []
         for metric in metrics:
             cells.append(_over_seeds(ours[metric][index]))
@@ -187,14 +187,14 @@ def _over_seeds(values: Sequence[float]) -> str:
     return f"{number(mean(values))} ({number(min(values))} to {number(max(values))})"
 
 
-def _alt(entry: Entry) -> str:
+def _alt(entry: ExperimentEntry) -> str:
     """What the figure shows, in words."""
     return escaped(told(entry)).replace("]", "\\]").replace("[", "\\[")
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: ExperimentEntry) -> str:
     return entry.name if entry.scale in COMPLETE else f"{entry.name} ({entry.scale})"
 
 
-def _key(entry: Entry) -> str:
+def _key(entry: ExperimentEntry) -> str:
     return f"{entry.scale}-{entry.name}"

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.experiments import Observed
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.theme import GRID, INK, MUTED, PAPER, PURPLE, SERIES
 from sinkscope_replication.page.figures import BESIDE, WIDTH, cut
 
@@ -23,7 +23,7 @@ Points = list[tuple[float, float]]
 
 
 def side_by_side(
-    entry: Entry, ours: int, labels: Sequence[str], published: bool | None = None
+    entry: ExperimentEntry, ours: int, labels: Sequence[str], published: bool | None = None
 ) -> tuple[Figure, list[Axes], Axes | None]:
     """Panels of ours side by side, and one for what was published where rates were; the labels are the legend."""
     more = published if published is not None else any(re.match(r"sink_\d", metric) for metric in entry.published)
@@ -81,7 +81,7 @@ def draw_lines(
             axes.plot(*over, color=color, linewidth=1.8, gid=f"{name}-{index}", **style)
 
 
-def draw_published(axes: Axes | None, entry: Entry, metric: str, labels: Sequence[str]) -> None:
+def draw_published(axes: Axes | None, entry: ExperimentEntry, metric: str, labels: Sequence[str]) -> None:
     """What was published of a metric, in a panel if there is one: a place and a color for each variation."""
     if axes is None:
         return
@@ -119,12 +119,12 @@ def draw_name(axes: Axes, points: Sequence[tuple[float, float]], label: str, col
         axes.annotate(cut(label), max(points, key=lambda point: point[1]), (6, 0), color=color, **BESIDE)
 
 
-def labels_of(entry: Entry) -> list[str]:
+def labels_of(entry: ExperimentEntry) -> list[str]:
     """Variations that have runs, or a published value to be drawn; as many as there are colors to tell apart."""
     return [each.label for each in entry.variations if finished(entry, each.label)][:MOST_LINES]
 
 
-def finished(entry: Entry, label: str) -> list[Observed]:
+def finished(entry: ExperimentEntry, label: str) -> list[Observed]:
     """The runs of a variation that came to their end."""
     return [run for name, run in entry.runs if name == label and run.status == "finished"]
 

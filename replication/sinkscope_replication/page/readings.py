@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.names import from_zero, number
 from sinkscope.theme import BLUE, GRID, MUTED, PAPER, PURPLE
 from sinkscope_replication.page.figures import (
@@ -48,7 +48,7 @@ ROOM, BETWEEN, TALL = 600, 50, 30  # pixels: the panels of rows together, the ga
 Readings = Mapping[str, Sequence[str]]  # what was read, and the metrics that hold its readings
 
 
-def readings_of(entry: Entry) -> dict[str, list[str]]:
+def readings_of(entry: ExperimentEntry) -> dict[str, list[str]]:
     """What was read in several ways, with the metrics: empty unless claims are about that.
 
     They are where the leading claim compares readings of one run, or most claims do; but two readings of a loss are
@@ -76,7 +76,7 @@ def kind_of(metric: str) -> str:
     return position[1] if position else base
 
 
-def words_of(entry: Entry, metrics: Sequence[str]) -> tuple[str, list[str]]:
+def words_of(entry: ExperimentEntry, metrics: Sequence[str]) -> tuple[str, list[str]]:
     """What these metrics read, and the ways in which they do; the positions among these, where there are several."""
     bases = dict.fromkeys(metric.partition("/")[0] for metric in metrics)
     titles = [entry.title(metric) for metric in metrics]
@@ -89,19 +89,19 @@ def words_of(entry: Entry, metrics: Sequence[str]) -> tuple[str, list[str]]:
     return f"{what} (%)", [each.removeprefix(f"{what} ").replace(" (%)", "") for each in titles]
 
 
-def published_readings(entry: Entry) -> str:
+def published_readings(entry: ExperimentEntry) -> str:
     """Of which of `readings_of` there are published values; "" if of none."""
     found = readings_of(entry)
     return next((kind for kind, metrics in found.items() if {*metrics} & {*entry.published}), "")
 
 
-def over_readings(entry: Entry) -> str:
+def over_readings(entry: ExperimentEntry) -> str:
     """Each metric over the ways in which it was read, by variation: as lines, or as rows where words would be cut."""
     words = [word for metrics in readings_of(entry).values() for word in words_of(entry, metrics)[1]]
     return over_rows(entry) if max(map(len, words)) > LONGEST or published_readings(entry) else over_lines(entry)
 
 
-def over_lines(entry: Entry) -> str:
+def over_lines(entry: ExperimentEntry) -> str:
     """Seeds thin, their mean thick. Readings of two kinds, as lengths and thresholds, are joined within the first."""
     found = readings_of(entry)
     labels = labels_of(entry)
@@ -121,7 +121,7 @@ def over_lines(entry: Entry) -> str:
         return written(figure)
 
 
-def over_rows(entry: Entry) -> str:
+def over_rows(entry: ExperimentEntry) -> str:
     """A row for each way of reading, a circle for each seed, a bar for their mean, a color for each variation.
 
     Published values, of other models, stand in a panel beside.
@@ -192,10 +192,10 @@ def _in_order(read: Sequence[str]) -> list[str]:
     return sorted(kept, key=lambda one: "/" in one)
 
 
-def _known(entry: Entry, label: str, metric: str) -> list[float]:
+def _known(entry: ExperimentEntry, label: str, metric: str) -> list[float]:
     return [run[metric] for run in finished(entry, label) if not math.isnan(run[metric])]
 
 
-def _given(entry: Entry, label: str, metric: str) -> list[float]:
+def _given(entry: ExperimentEntry, label: str, metric: str) -> list[float]:
     published = next(each.published for each in entry.variations if each.label == label)
     return [published[metric]] if metric in published else []

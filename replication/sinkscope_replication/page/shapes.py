@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from matplotlib import rc_context
 
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.doses import doses
 from sinkscope.report.experiments.names import from_zero
 from sinkscope.theme import PURPLE
@@ -36,7 +36,7 @@ LOSS = "validation_loss"
 STEPS = "training step"
 
 
-def drawing(entry: Entry) -> str:
+def drawing(entry: ExperimentEntry) -> str:
     """The figure that shows the first claim which runs bear on, as SVG; "" where no run has a value."""
     if compared_of(entry):
         return over_loss(entry)
@@ -51,7 +51,7 @@ def drawing(entry: Entry) -> str:
     return over_doses(entry) if doses(entry) else dots(entry)
 
 
-def curves_of(entry: Entry) -> list[str]:
+def curves_of(entry: ExperimentEntry) -> list[str]:
     """The curves that the first claim reads of which runs have values, and the loss: none where it reads no curve."""
     lead = leading(entry)
     runs = [run for _, run in entry.runs]
@@ -61,7 +61,7 @@ def curves_of(entry: Entry) -> list[str]:
     return [*known, *losses][:2]
 
 
-def profile_of(entry: Entry) -> dict[str, int]:
+def profile_of(entry: ExperimentEntry) -> dict[str, int]:
     """Metrics of the first positions by name, and the position: empty where the claims are about position 0 alone."""
     asked = [*entry.read, *entry.published]
     if not any(ELSEWHERE.fullmatch(metric) for metric in asked):
@@ -75,7 +75,7 @@ def profile_of(entry: Entry) -> dict[str, int]:
     return {}
 
 
-def over_time(entry: Entry) -> str:
+def over_time(entry: ExperimentEntry) -> str:
     """Each curve over the steps: seeds thin, their mean thick, a color for each variation; published values beside."""
     names = curves_of(entry)
     labels = labels_of(entry)
@@ -89,7 +89,7 @@ def over_time(entry: Entry) -> str:
         return written(figure)
 
 
-def over_positions(entry: Entry) -> str:
+def over_positions(entry: ExperimentEntry) -> str:
     """The sink at each of the first positions, by variation; published values, of other models, beside."""
     names = profile_of(entry)
     labels = labels_of(entry)
@@ -111,7 +111,7 @@ def over_positions(entry: Entry) -> str:
         return written(figure)
 
 
-def _complete(entry: Entry, known: Mapping[str, int]) -> bool:
+def _complete(entry: ExperimentEntry, known: Mapping[str, int]) -> bool:
     """Whether every variation with runs has one in which the profile was measured."""
     first = next(iter(known))
     return all(any(not math.isnan(run[first]) for run in finished(entry, label)) for label in labels_of(entry))

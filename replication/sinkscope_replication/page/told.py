@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sinkscope.experiments import Observed
-from sinkscope.report.experiments import Entry
+from sinkscope.report.experiments import ExperimentEntry
 from sinkscope.report.experiments.doses import doses
 from sinkscope.report.experiments.names import number
 from sinkscope_replication.page.equal_loss import against_loss, at_loss, compared_of, mean_against_loss
@@ -19,7 +19,7 @@ from sinkscope_replication.page.shapes import curves_of, profile_of
 POSITIONS = tuple(f"sink_{position}" for position in range(17))
 
 
-def told(entry: Entry) -> str:
+def told(entry: ExperimentEntry) -> str:
     """Means over seeds of what `shapes.drawing` draws, a part for each panel."""
     if compared := compared_of(entry):
         return _over_loss(entry, compared) + _published(entry, ["sink_0"])
@@ -35,7 +35,7 @@ def told(entry: Entry) -> str:
     return " ".join(_by_variation(entry, metric) for metric in metrics_of(entry))
 
 
-def _published(entry: Entry, metrics: Sequence[str]) -> str:
+def _published(entry: ExperimentEntry, metrics: Sequence[str]) -> str:
     """What stands in the panel beside lines: of the variations with runs, the largest of these metrics."""
     tops = []
     for each in entry.variations:
@@ -48,7 +48,7 @@ def _published(entry: Entry, metrics: Sequence[str]) -> str:
     return f" Published: {what}: {', '.join(tops)}." if tops else ""
 
 
-def _over_loss(entry: Entry, name: str) -> str:
+def _over_loss(entry: ExperimentEntry, name: str) -> str:
     """Each mean at the loss that all of them come to."""
     lines = {}
     for label, runs in _finished(entry):
@@ -63,7 +63,7 @@ def _over_loss(entry: Entry, name: str) -> str:
     )
 
 
-def _over_time(entry: Entry, name: str) -> str:
+def _over_time(entry: ExperimentEntry, name: str) -> str:
     ends = []
     for label, runs in _finished(entry):
         curves = [[value for value in run.curve(name) if not math.isnan(value)] for run in runs]
@@ -73,7 +73,7 @@ def _over_time(entry: Entry, name: str) -> str:
     return f"{entry.title(name)} over training, mean over seeds at the first and the last step: {', '.join(ends)}."
 
 
-def _over_positions(entry: Entry, names: dict[str, int]) -> str:
+def _over_positions(entry: ExperimentEntry, names: dict[str, int]) -> str:
     kind = "sink mass (%)" if "sink_mass" in names else "sink rate (%)"
     tops = []
     for label, runs in _finished(entry):
@@ -85,7 +85,7 @@ def _over_positions(entry: Entry, names: dict[str, int]) -> str:
     return f"{kind} by position, the largest mean over seeds: {', '.join(tops)}."
 
 
-def _over_readings(entry: Entry, kind: str, metrics: list[str]) -> str:
+def _over_readings(entry: ExperimentEntry, kind: str, metrics: list[str]) -> str:
     rows = []
     what, words = words_of(entry, metrics)
     for label, runs in _finished(entry):
@@ -99,7 +99,7 @@ def _over_readings(entry: Entry, kind: str, metrics: list[str]) -> str:
     return f"{told} Published: {'; '.join(f'{label} {word} {number(value)}' for label, word, value in pairs)}."
 
 
-def _by_variation(entry: Entry, shown: Shown, beside: bool = True) -> str:
+def _by_variation(entry: ExperimentEntry, shown: Shown, beside: bool = True) -> str:
     """`beside`: whether published values are drawn."""
     values = zip(entry.variations, values_of(entry, shown), strict=True)
     ours = ", ".join(f"{variation.label} {number(mean(found))}" for variation, found in values)
@@ -109,7 +109,7 @@ def _by_variation(entry: Entry, shown: Shown, beside: bool = True) -> str:
     return f"{shown.title(entry)}, mean over seeds: {ours}.{published}"
 
 
-def _finished(entry: Entry) -> Iterable[tuple[str, list[Observed]]]:
+def _finished(entry: ExperimentEntry) -> Iterable[tuple[str, list[Observed]]]:
     for variation in entry.variations:
         runs = [run for label, run in entry.runs if label == variation.label and run.status == "finished"]
         if runs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from sinkscope.live import Watch, duration
+from sinkscope.live import LiveView, duration
 from sinkscope.report.terminal import flat, plain, stderr, table
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
 
 
-def watching(out: Path) -> Watch[Progress]:
+def watching(out: Path) -> LiveView[Progress]:
     """What to hand to `run`: a live view on a terminal, a line per settled run elsewhere."""
     rows = _Rows(out)
-    return Watch(rows.view, rows.lines, stderr(), every=1.0, status=rows.status)
+    return LiveView(rows.view, rows.lines, stderr(), every=1.0, status=rows.status)
 
 
 class Reader:

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from rich.console import Group
 from rich.progress import TimeElapsedColumn
 
-from sinkscope.live import Watch, bars
+from sinkscope.live import LiveView, bars
 from sinkscope.measurement import SurveyProgress, SurveyRow
 from sinkscope.report.terminal import plain, stderr, table
 
 SHOWN = 20  # rows of the growing table that fit on a screen
 
 
-def watching() -> Watch[SurveyProgress]:
+def watching() -> LiveView[SurveyProgress]:
     """What to hand to `survey`: a live view on a terminal, a line per finished row elsewhere."""
     rows = _Rows()
-    return Watch(rows.view, rows.lines, stderr(), transient=True, status=rows.status)
+    return LiveView(rows.view, rows.lines, stderr(), transient=True, status=rows.status)
 
 
 class _Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkscope.report.experiments.entry import Entry, Judged
+from sinkscope.report.experiments.entry import ExperimentEntry, Judged
 from sinkscope.report.experiments.names import counted, effect, number, sizes
 from sinkscope.statistics.rules import TOO_FEW
 
@@ -17,7 +17,7 @@ KINDS = {
 }
 
 
-def paragraph(entry: Entry) -> str:
+def paragraph(entry: ExperimentEntry) -> str:
     """Plain sentences: what became of the primary claim, and of the others."""
     if not entry.claims:
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sinkscope.experiments import TIMES
-from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.entry import ExperimentEntry
 
 __all__ = [
     "FEWEST_DOSES",
@@ -45,7 +45,7 @@ class Doses(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-def doses(entry: Entry) -> list[Doses]:
+def doses(entry: ExperimentEntry) -> list[Doses]:
     """Variations that differ from each other in one number alone, at least three: a field, or an operation's option.
 
     Several series where something else varies too. One that leaves the field as it is belongs to those that change
@@ -112,7 +112,7 @@ def _same_as(name: str, others: Mapping[str, Any], values: Mapping[str, Any]) ->
     return [dose] if all(others.get(other) == value for other, value in values.items() if other != OPERATION) else []
 
 
-def _usual(entry: Entry, name: str) -> float:
+def _usual(entry: ExperimentEntry, name: str) -> float:
     """The value of a field as it is before anything is changed; NaN where that is no number."""
     value = {**_nested(entry.base), **entry.shared}.get(name)
     return float(value) if isinstance(value, NUMBERS) and not isinstance(value, bool) else math.nan

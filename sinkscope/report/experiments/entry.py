@@ -37,7 +37,7 @@ class _Noting(dict[str, tuple[float, ...]]):
 
 
 @dataclass(frozen=True)
-class Watched(Observed):
+class TracedRun(Observed):
     """A run that notes what it was asked for: metrics, curves that were followed, and those read at one point."""
 
     asked: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExperimentEntry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.
 
     `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
@@ -164,13 +164,13 @@ class Entry:
         return 0.0 if self.findings is None else self.findings.seconds
 
 
-def entry(question: Question, findings: Findings | None, scale: str = "nano") -> Entry:
+def entry(question: Question, findings: Findings | None, scale: str = "nano") -> ExperimentEntry:
     """A question and its findings, judged."""
     reads = [_reads(assertion, findings) for assertion in question.assertions]
     made = zip(verdicts(question, findings, scale), reads, strict=True)
     claims = [Judged(verdict, *read, not index) for index, (verdict, read) in enumerate(made)]
     base, titles = _base(question, scale)
-    return Entry(
+    return ExperimentEntry(
         question.name,
         question.asks,
         question.source,
@@ -188,14 +188,14 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
     )
 
 
-def unknown_entry(findings: Findings) -> Entry:
+def unknown_entry(findings: Findings) -> ExperimentEntry:
     """Findings of a question that is not among those with a name: its runs, without claims."""
     reason = "its question stands in a file of its own: give that file's path too, and its claims are judged"
     variations = tuple(Variation(label) for label in dict.fromkeys([*findings.runs, *findings.failed]))
-    return Entry(findings.question, "", "", findings.scale, variations, findings=findings, reason=reason)
+    return ExperimentEntry(findings.question, "", "", findings.scale, variations, findings=findings, reason=reason)
 
 
-def runs_of(entries: Iterable[Entry]) -> list[Observed]:
+def runs_of(entries: Iterable[ExperimentEntry]) -> list[Observed]:
     """Every run once, however many experiments share it, and each that failed."""
     every = [run for each in entries for _, run in each.runs]
     named = {run.run: run for run in every if run.status != FAILED}
@@ -235,12 +235,12 @@ Reads = dict[str, tuple[str, ...]]
 def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads, Reads]:
     """Which metrics and curves the effect asks of which runs, seen in the first seed that has them."""
     for seed in range(findings.seeds if findings is not None else 0):
-        watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
+        watched = {label: TracedRun(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
         with suppress(KeyError):  # a run that is missing
             assertion.effect(watched)
             return _noted(watched, "asked"), _noted(watched, "followed"), _noted(watched, "looked_up")
     return {}, {}, {}
 
 
-def _noted(watched: Mapping[str, Watched], kind: str) -> Reads:
+def _noted(watched: Mapping[str, TracedRun], kind: str) -> Reads:
     return {label: tuple(dict.fromkeys(names)) for label, run in watched.items() if (names := getattr(run, kind))}

@@ -11,7 +11,7 @@ from typing import Any
 
 from sinkscope.experiments import Observed
 from sinkscope.report.experiments.doses import Doses, by_dose, doses
-from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.entry import ExperimentEntry
 from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
 Drawing = dict[str, Any]
@@ -23,7 +23,7 @@ MOST_VARIATIONS, MOST_LINES, MOST_POINTS = 24, 60, 200
 BESIDE = 0.11  # of the way from one variation to the next: ours to the left, published to the right
 
 
-def dose_response(entry: Entry, metric: str) -> Drawing:
+def dose_response(entry: ExperimentEntry, metric: str) -> Drawing:
     """A metric of every variation: each seed, their mean and range; published values beside, on an axis of their own.
 
     Means are joined where one number is varied (`doses`), whose variations stand in its order. Runs without a value
@@ -68,7 +68,7 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
     return {"data": data, "layout": {**layout(340), **axes, "showlegend": True}}
 
 
-def over_training(entry: Entry) -> Drawing:
+def over_training(entry: ExperimentEntry) -> Drawing:
     """Sink rate above, validation loss below, on one axis of steps: seeds as thin lines, their mean as a thick one.
 
     The mean is that of finished runs: one that diverged ends where it did. Runs of other tasks have other curves.
@@ -84,7 +84,7 @@ def over_training(entry: Entry) -> Drawing:
     return {"data": data, "layout": {**layout(_tall(entry, 480)), **axes}}
 
 
-def at_equal_loss(entry: Entry) -> Drawing:
+def at_equal_loss(entry: ExperimentEntry) -> Drawing:
     """Sink rate against validation loss, which falls to the right: on a vertical line, runs have equal loss."""
     sink = shown_curves(entry)[0]
     return {
@@ -101,7 +101,7 @@ def at_equal_loss(entry: Entry) -> Drawing:
     }
 
 
-def shown_curves(entry: Entry) -> list[str]:
+def shown_curves(entry: ExperimentEntry) -> list[str]:
     """What is drawn over the steps: sink rate and validation loss, else the first two curves that the runs have.
 
     The rate is that of position 0; that of the strongest position where the claims are about others, too.
@@ -123,18 +123,18 @@ def curves(run: Observed, names: Sequence[str]) -> dict[str, list[Number]] | Non
     return {STEPS: _thinned(run.steps), **found} if found and run.steps else None
 
 
-def drawn(entry: Entry) -> list[str]:
+def drawn(entry: ExperimentEntry) -> list[str]:
     """The variations that figures show: the first 24."""
     every = dict.fromkeys([*(variation.label for variation in entry.variations), *(label for label, _ in entry.runs)])
     return list(every)[:MOST_VARIATIONS]
 
 
-def _drawn_runs(entry: Entry) -> list[tuple[str, Observed]]:
+def _drawn_runs(entry: ExperimentEntry) -> list[tuple[str, Observed]]:
     labels = set(drawn(entry))
     return [(label, run) for label, run in entry.runs if label in labels]
 
 
-def _lines(entry: Entry, x: str, y: str, axis: str, legend: bool = True) -> list[Drawing]:
+def _lines(entry: ExperimentEntry, x: str, y: str, axis: str, legend: bool = True) -> list[Drawing]:
     by_label: dict[str, list[Observed]] = {}
     for label, run in _drawn_runs(entry):
         by_label.setdefault(label, []).append(run)
@@ -160,7 +160,7 @@ def _lines(entry: Entry, x: str, y: str, axis: str, legend: bool = True) -> list
     return data
 
 
-def _loss_range(entry: Entry, falling: bool = False) -> Drawing:
+def _loss_range(entry: ExperimentEntry, falling: bool = False) -> Drawing:
     """The axis of the loss, fitted to finished runs where others would stretch it out of sight."""
     runs = [run for _, run in entry.runs if LOSS in run.curves]
     whole = [value for run in runs if run.status == "finished" for value in run.curves.get(LOSS, ())]
@@ -266,6 +266,6 @@ def _marks(x: Sequence[float], y: Sequence[Number]) -> Drawing:
     return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
 
 
-def _tall(entry: Entry, height: int) -> int:
+def _tall(entry: ExperimentEntry, height: int) -> int:
     """Room for the legend of many variations, which stands above."""
     return height + 10 * max(0, len(drawn(entry)) - 4)

@@ -8,15 +8,15 @@ from typing import Any
 
 from sinkscope.experiments import Findings, Observed, Variation
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
-from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.experiments.names import counted, said
+from sinkscope.report.experiments.entry import ExperimentEntry
+from sinkscope.report.experiments.names import counted, in_words
 from sinkscope.report.runs import StoredRun
 from sinkscope.training import WITHOUT_INFLUENCE
 
 LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest": "sink/strongest"}
 
 
-def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
+def entry_of_runs(runs: Sequence[StoredRun]) -> ExperimentEntry:
     """Runs by variation. Those of one recipe are told apart by their seeds; a second with the same seed by its name."""
     recipes = [dict(_leaves(run.record.get("recipe", {}))) for run in runs]
     differing = [name for name in dict(_all(recipes)) if _differs(name, recipes)]
@@ -24,13 +24,13 @@ def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
     found: dict[str, dict[int, Observed]] = {}
     for run, recipe in zip(runs, recipes, strict=True):
         changes = {name: recipe[name] for name in differing if name in recipe}
-        label = ", ".join(f"{name.rpartition('.')[2]} = {said(value)}" for name, value in changes.items()) or "all"
+        label = ", ".join(f"{name.rpartition('.')[2]} = {in_words(value)}" for name, value in changes.items()) or "all"
         seed = _seed(run)
         if seed in found.get(label, {}):
             label = f"{label} ({run.label})"
         variations.setdefault(label, Variation(label, changes))
         found.setdefault(label, {})[seed] = observed(run)
-    return Entry(
+    return ExperimentEntry(
         "runs",
         f"{counted(len(runs), 'run')}, {counted(len(variations), 'configuration')}",
         "",

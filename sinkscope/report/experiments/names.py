@@ -21,8 +21,8 @@ __all__ = [
     "effect",
     "field",
     "from_zero",
+    "in_words",
     "number",
-    "said",
     "sizes",
     "title",
 ]
@@ -185,15 +185,18 @@ def cost(seconds: float | int) -> str:
     return f"{seconds / HOUR:.1f} h"
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A recipe's value in a phrase: pieces by their kind and settings, `and(causal, window(size=16))`."""
     if isinstance(value, Mapping):
         kind = value.get("kind", value.get("name"))
-        parts = [said(part) if isinstance(part, Mapping) else f"{name} = {said(part)}" for name, part in value.items()
-                 if name not in ("kind", "name")]  # fmt: skip
+        parts = [
+            in_words(part) if isinstance(part, Mapping) else f"{name} = {in_words(part)}"
+            for name, part in value.items()
+            if name not in ("kind", "name")
+        ]
         return ", ".join(parts) if kind is None else f"{kind}({', '.join(parts)})" if parts else str(kind)
     if isinstance(value, list | tuple):
-        return ", ".join(map(said, value)) or "none"
+        return ", ".join(map(in_words, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

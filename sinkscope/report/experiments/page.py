@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.answer import paragraph
-from sinkscope.report.experiments.entry import Entry, Judged, runs_of
+from sinkscope.report.experiments.entry import ExperimentEntry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
 from sinkscope.statistics.claims import Outcome, tally
@@ -48,18 +48,18 @@ ABOUT_LOSS = (
 )
 
 
-def experiment_page(entries: Sequence[Entry], title: str = "Attention sinks: the experiments") -> str:
+def experiment_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> str:
     """The page of experiments as HTML text."""
     return render(experiments_page(entries, title))
 
 
-def experiments_page(entries: Sequence[Entry], title: str = "Attention sinks: the experiments") -> Page:
+def experiments_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> Page:
     """The page of experiments."""
     facts = provenance(entries)
     return Page(title, LEAD, headlines(entries), experiment_sections(entries), facts, SCRIPTS, STYLES)
 
 
-def headlines(entries: Sequence[Entry]) -> list[Headline]:
+def headlines(entries: Sequence[ExperimentEntry]) -> list[Headline]:
     """How many claims of each outcome, and what all runs cost."""
     counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
     runs = runs_of(entries)
@@ -67,7 +67,7 @@ def headlines(entries: Sequence[Entry]) -> list[Headline]:
     return [*cards, Headline(cost(sum(run.seconds for run in runs)), f"of training, {counted(len(runs), 'run')}")]
 
 
-def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
+def experiment_sections(entries: Sequence[ExperimentEntry]) -> list[Section]:
     """What is known first: the verdicts, the experiments; then what was not run."""
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
@@ -82,12 +82,12 @@ def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
     return found
 
 
-def runs_section(entry: Entry) -> Section:
+def runs_section(entry: ExperimentEntry) -> Section:
     """Many training runs, grouped by what differs in their recipes, as an experiment without claims."""
     return _section("Training runs", ABOUT_RUNS, {"runs": entry})
 
 
-def provenance(entries: Iterable[Entry]) -> dict[str, str]:
+def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     """What made the findings, and how much each took."""
     ran = [each for each in entries if each.findings is not None]
     return made_by(ran) | {
@@ -99,7 +99,7 @@ def provenance(entries: Iterable[Entry]) -> dict[str, str]:
     }
 
 
-def made_by(entries: Iterable[Entry]) -> dict[str, str]:
+def made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     """Versions of packages and kinds of machines, each once."""
     versions: dict[str, dict[str, None]] = {}
     machines: dict[str, None] = {}
@@ -114,13 +114,13 @@ def made_by(entries: Iterable[Entry]) -> dict[str, str]:
     return {name: line for name, line in lines.items() if line}
 
 
-def _section(heading: str, about: str, entries: dict[str, Entry]) -> Section:
+def _section(heading: str, about: str, entries: dict[str, ExperimentEntry]) -> Section:
     data = {f"{place}-data": _data(each) for place, each in entries.items()}
     values = {"experiments": [_experiment(each, place) for place, each in entries.items()]}
     return Section(heading, about, widget=Widget("experiments.html", data, values))
 
 
-def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> dict[str, Any]:
+def _verdicts(entries: Sequence[ExperimentEntry], places: dict[int, str]) -> dict[str, Any]:
     """What the table over all claims shows, those that were not run last."""
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
@@ -136,7 +136,7 @@ def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> dict[str, Any
     }
 
 
-def _experiment(entry: Entry, place: str) -> dict[str, Any]:
+def _experiment(entry: ExperimentEntry, place: str) -> dict[str, Any]:
     """What the template shows of an experiment; parts that it does not have are empty."""
     names = figures.shown_curves(entry)
     has_values = bool(entry.runs) or any(variation.published for variation in entry.variations)
@@ -158,7 +158,7 @@ def _experiment(entry: Entry, place: str) -> dict[str, Any]:
     }
 
 
-def _facts(entry: Entry) -> list[str]:
+def _facts(entry: ExperimentEntry) -> list[str]:
     facts = [entry.source, f"scale {entry.scale}" if entry.scale else ""]
     if entry.findings is not None:
         unfinished = Counter(run.status for _, run in entry.runs if run.status != "finished")
@@ -167,7 +167,7 @@ def _facts(entry: Entry) -> list[str]:
     return facts
 
 
-def _sentences(entry: Entry) -> list[str]:
+def _sentences(entry: ExperimentEntry) -> list[str]:
     hidden = len(entry.variations) - len(figures.drawn(entry))
     return [
         paragraph(entry) if entry.claims and entry.findings is not None else "",
@@ -177,7 +177,7 @@ def _sentences(entry: Entry) -> list[str]:
     ]
 
 
-def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
+def _claim(entry: ExperimentEntry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
     verdict, claim = judged.verdict, judged.verdict.claim
     reason = f" ({verdict.reason})" if verdict.reason else ""
     found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
@@ -193,7 +193,7 @@ def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int]
     }
 
 
-def _data(entry: Entry) -> dict[str, Any]:
+def _data(entry: ExperimentEntry) -> dict[str, Any]:
     """What the page's script draws from, when the experiment is opened."""
     drawings = {f"dose{index}": figures.dose_response(entry, metric) for index, metric in enumerate(_shown(entry))}
     names = figures.shown_curves(entry)
@@ -205,7 +205,7 @@ def _data(entry: Entry) -> dict[str, Any]:
     return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "color": INK}
 
 
-def _shown(entry: Entry) -> list[str]:
+def _shown(entry: ExperimentEntry) -> list[str]:
     return entry.metrics[:MOST_METRICS]
 
 
