@@ -1,4 +1,4 @@
-"""Experiments to look at: verdicts, dose responses, curves, runs; as a page."""
+"""The page of experiments: verdicts, dose responses, curves, runs."""
 
 from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import ExperimentEntry, Judged, entry, runs_of, unknown_entry

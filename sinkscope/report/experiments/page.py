@@ -1,4 +1,4 @@
-"""The page of experiments: verdicts over all of them, and from each verdict down to its runs and their curves."""
+"""The page of experiments: the verdicts, and below them each experiment with its runs and curves."""
 
 from __future__ import annotations
 
@@ -20,31 +20,28 @@ SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 MOST_METRICS = 5
 LEAD = (
-    "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
-    "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "
-    "more than 0.3 of the attention."
+    "Questions about attention sinks, each a set of training runs with claims. Claims were stated before the runs "
+    "unless an experiment says otherwise. The sink rate is the percentage of (layer, head) pairs in which a position "
+    "receives more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it; those that were not run come last. What is asked "
+    "A row is a claim, and links to the experiment that decides it; claims that were not run come last. What is asked "
     "is in the units of the metric; found is the effect with its 95 % interval; cost is that of all runs of the "
-    "experiment, which others may share. A claim that was refuted or that could not be tried is a result like any "
-    "other."
+    "experiment, which other experiments may share. A refuted claim is a result like any other."
 )
 ABOUT_EXPERIMENTS = (
-    "Open an experiment for its configurations side by side, its values beside the published ones, the curves, and "
-    "what decided each claim. Published values come from other models, most of them larger: they have an axis of their "
-    "own, and what can be compared is the direction."
+    "Open an experiment for its configurations, its values and the published ones, the curves, and the numbers behind "
+    "each claim. Published values come from other models, most of them larger: they have their own axis, and only the "
+    "direction can be compared."
 )
-ABOUT_ABSENT = (
-    "What was asked and not run, each with the reason. Open one for what it would vary and what is published."
-)
+ABOUT_ABSENT = "Questions without runs, each with the reason. Open one for what it would vary and what is published."
 ABOUT_RUNS = (
-    "Grouped by the fields in which their recipes differ. Open them for the configurations side by side, the last "
-    "evaluation of each, and the curves."
+    "Grouped by the fields in which their recipes differ. Open them for the configurations, the last evaluation of "
+    "each run, and the curves."
 )
 ABOUT_LOSS = (
-    "The same evaluations against the loss, which falls to the right. On a vertical line the models have equal loss: "
-    "an operation that learns slowly has a low sink rate at equal steps for that reason alone."
+    "The same evaluations against the loss, which falls to the right. Models on a vertical line have equal loss: an "
+    "operation that learns slowly may have a low sink rate at equal steps for that reason alone."
 )
 
 
@@ -60,7 +57,7 @@ def experiments_page(entries: Sequence[ExperimentEntry], title: str = "Attention
 
 
 def headlines(entries: Sequence[ExperimentEntry]) -> list[Headline]:
-    """How many claims of each outcome, and what all runs cost."""
+    """The number of claims of each outcome, and the cost of all runs."""
     counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
     runs = runs_of(entries)
     cards = [Headline(str(counts[outcome]), f"claims {outcome}") for outcome in OUTCOMES if counts[outcome]]
@@ -68,18 +65,18 @@ def headlines(entries: Sequence[ExperimentEntry]) -> list[Headline]:
 
 
 def experiment_sections(entries: Sequence[ExperimentEntry]) -> list[Section]:
-    """What is known first: the verdicts, the experiments; then what was not run."""
+    """The verdicts, the experiments, then what was not run."""
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
     absent = [each for each in entries if each.findings is None]
-    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget("verdicts.html", {}, _verdicts(entries, places)))]
+    sections = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget("verdicts.html", {}, _verdicts(entries, places)))]
     for heading, about, group in (
         ("Experiments", ABOUT_EXPERIMENTS, ran),
         ("Not run at this scale", ABOUT_ABSENT, absent),
     ):
         if group:
-            found.append(_section(heading, about, {places[id(each)]: each for each in group}))
-    return found
+            sections.append(_section(heading, about, {places[id(each)]: each for each in group}))
+    return sections
 
 
 def runs_section(entry: ExperimentEntry) -> Section:
@@ -88,7 +85,7 @@ def runs_section(entry: ExperimentEntry) -> Section:
 
 
 def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
-    """What made the findings, and how much each took."""
+    """The versions and machines behind the findings, and what each took."""
     ran = [each for each in entries if each.findings is not None]
     return made_by(ran) | {
         f"experiment {each.name}, {each.scale}": " · ".join(
@@ -109,7 +106,7 @@ def made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
             versions.setdefault(str(name), {})[str(version)] = None
         for host in known.get("hosts", ()):
             machines[", ".join(f"{name} {value}" for name, value in host.items() if name != "runs")] = None
-    wording = " · ".join(f"{name} {', '.join(found)}" for name, found in versions.items())
+    wording = " · ".join(f"{name} {', '.join(each)}" for name, each in versions.items())
     lines = {"versions": wording, "machines": " · ".join(machines)}
     return {name: line for name, line in lines.items() if line}
 
@@ -121,7 +118,7 @@ def _section(heading: str, about: str, entries: dict[str, ExperimentEntry]) -> S
 
 
 def _verdicts(entries: Sequence[ExperimentEntry], places: dict[int, str]) -> dict[str, Any]:
-    """What the table over all claims shows, those that were not run last."""
+    """The table over all claims; those that were not run come last."""
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
     claims.sort(key=lambda claim: claim[2].verdict.outcome == "not run at this scale")  # a stable sort
@@ -137,7 +134,7 @@ def _verdicts(entries: Sequence[ExperimentEntry], places: dict[int, str]) -> dic
 
 
 def _experiment(entry: ExperimentEntry, place: str) -> dict[str, Any]:
-    """What the template shows of an experiment; parts that it does not have are empty."""
+    """An experiment as the template reads it; missing parts are empty."""
     names = figures.shown_curves(entry)
     has_values = bool(entry.runs) or any(variation.published for variation in entry.variations)
     links = {(label, run.seed): f"{place}-r{index}" for index, (label, run) in enumerate(entry.runs)}
@@ -180,7 +177,7 @@ def _sentences(entry: ExperimentEntry) -> list[str]:
 def _claim(entry: ExperimentEntry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
     verdict, claim = judged.verdict, judged.verdict.claim
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    measured = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
     return {
         "place": place,
         "outcome": tables.WORDS_OF.get(verdict.outcome, verdict.outcome),
@@ -188,13 +185,13 @@ def _claim(entry: ExperimentEntry, judged: Judged, place: str, links: dict[tuple
         "kind": verdict.kind,
         "name": claim.name,
         "statement": claim.statement,
-        "facts": f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}",
+        "facts": f"{judged.part}; asked {claim.rule}, {measured}{reason} · {claim.source}",
         "numbers": tables.claim_numbers(entry, judged, links) if verdict.evidence else None,
     }
 
 
 def _data(entry: ExperimentEntry) -> dict[str, Any]:
-    """What the page's script draws from, when the experiment is opened."""
+    """What the page's script draws when the experiment is opened."""
     drawings = {f"dose{index}": figures.dose_response(entry, metric) for index, metric in enumerate(_shown(entry))}
     names = figures.shown_curves(entry)
     if names:

@@ -18,7 +18,7 @@ WORDS_OF = {"not run at this scale": "not run"}
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """A row of the table over all experiments, and what the page's script filters it by."""
+    """A row of the table over all experiments, with what the page's script filters it by."""
 
     cells: list[Cell]
     outcome: str
@@ -31,12 +31,12 @@ def figure(value: float | None) -> Cell:
 
 
 def look_of(outcome: str) -> str:
-    """The class of an outcome's pill, whose mark differs too: color is never the only difference."""
+    """The class of an outcome's pill. Outcomes also differ in their mark, not only in color."""
     return outcome.split()[0]
 
 
 def configurations(entry: ExperimentEntry) -> PageTable:
-    """The recipe's fields in which the variations differ, each with its value; empty where they do not differ."""
+    """The fields in which the variations differ, with their values; no fields if they do not differ."""
     fields = list(dict.fromkeys(name for variation in entry.variations for name in variation.changes))
     rows = []
     for variation in entry.variations:
@@ -48,7 +48,7 @@ def configurations(entry: ExperimentEntry) -> PageTable:
 
 
 def claim_numbers(entry: ExperimentEntry, judged: Judged, links: Mapping[tuple[str, int], str]) -> PageTable:
-    """What decided a claim, seed by seed: the effect, and the values of the runs that it is made of."""
+    """The numbers behind a claim, seed by seed: the effect, and the values that it is computed from."""
     reads = [(label, metric) for label, metrics in judged.reads.items() for metric in metrics]
     runs = {(label, run.seed): run for label, run in entry.runs}
     rows = []
@@ -64,7 +64,7 @@ def claim_numbers(entry: ExperimentEntry, judged: Judged, links: Mapping[tuple[s
 
 
 def runs_table(entry: ExperimentEntry, prefix: str) -> PageTable:
-    """Every run: name, seed, status, final metrics, seconds, why it diverged or failed; a button shows its curves."""
+    """Every run: name, seed, status, final metrics, cost, why it diverged or failed; a button shows its curves."""
     wanted = dict.fromkeys([*entry.tabled, *USUAL])
     columns = [metric for metric in wanted if any(metric in run.metrics for _, run in entry.runs)]
     rows = []
@@ -80,7 +80,7 @@ def runs_table(entry: ExperimentEntry, prefix: str) -> PageTable:
 
 
 def verdict_row(entry: ExperimentEntry, judged: Judged, place: str, several_scales: bool) -> VerdictRow:
-    """A claim among those of all experiments; `place` is the id of its details."""
+    """The row of a claim; `place` is the id of its details."""
     verdict = judged.verdict
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
