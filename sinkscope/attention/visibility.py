@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import Causal, Full, Mask, Span, Window, conjuncts
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention.masks import Causal, Full, Mask, Span, Tokens, Window, conjuncts
 from sinkscope.errors import InputError
 
 

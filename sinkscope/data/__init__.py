@@ -2,12 +2,14 @@
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus, parse_corpus, texts
-from sinkscope.data.cutting import Cut, WindowKind, cut
 from sinkscope.data.measuring_inputs import (
+    Cut,
     Inputs,
+    WindowKind,
     as_chat,
     build_inputs,
     corpus_digest,
+    cut,
     natural_windows,
     ordinary_tokens,
     text_digest,

@@ -35,10 +35,11 @@ from sinkscope.hooks.names import (
     QUERY_LATENT,
     VALUE,
     Kind,
+    attention_modules,
     heads_of,
     is_linear,
+    own_attention,
 )
-from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Edit, Passes
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Tokens
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.custom_attention import following
 from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
@@ -28,8 +29,7 @@ from sinkscope.hooks.modules import (
     own_stack,
     text_config,
 )
-from sinkscope.hooks.own_attention import following
-from sinkscope.hooks.own_layers import own_attention
+from sinkscope.hooks.names import own_attention
 from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
 
 NO_STREAM = (

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.attention import SlotTerms
-from sinkscope.attention.aggregation import aggregated
+from sinkscope.attention.scores import aggregated
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     ARGUMENTS,

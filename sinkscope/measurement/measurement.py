@@ -12,7 +12,9 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import chosen, definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurement import chosen, definitions, depths, rates, tables
+from sinkscope.measurement import head_metrics as heads
+from sinkscope.measurement import texts as tokens
 from sinkscope.measurement.metrics import EPSILONS, Interval
 from sinkscope.measurement.selection import VISIBLE, denominator_of, record_of
 from sinkscope.netcdf import read_netcdf, write_netcdf
@@ -228,7 +230,7 @@ class Measurement:
         `position`: the one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
         unknown kind, for a position that was not measured, and where what is shown was not observed.
         """
-        from sinkscope.measurement.plots import plot  # Plotly takes longer to load than all the rest
+        from sinkscope.measurement.figures import plot  # Plotly takes longer to load than all the rest
 
         return plot(self.data, epsilon, kind, position)
 

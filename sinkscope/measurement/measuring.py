@@ -31,7 +31,7 @@ from sinkscope.hooks import (
     part,
     unwrapped,
 )
-from sinkscope.measurement.left_out import LeftOut
+from sinkscope.measurement.batch import LeftOut
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.observer import OBSERVERS, Observer, every
 from sinkscope.measurement.observing import DEFAULT, observe

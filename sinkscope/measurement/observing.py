@@ -44,15 +44,13 @@ from sinkscope.hooks import (
     watching,
 )
 from sinkscope.measurement.assembly import assemble
-from sinkscope.measurement.batch import Batch, OpenPass, PlaceSums
+from sinkscope.measurement.batch import Batch, LeftOut, OpenPass, PlaceSums, Shelf, applicable, kind
 from sinkscope.measurement.calls import guard
-from sinkscope.measurement.calls.arithmetic import full_precision, rounding
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import chunks, has_scores
+from sinkscope.measurement.calls.call import AttentionCall, full_precision, rounding
+from sinkscope.measurement.calls.chunks import RowScores, chunks, has_scores
+from sinkscope.measurement.calls.collected import ReturnedMaps
 from sinkscope.measurement.calls.masks import KINDS, Bound, Rule, Written
 from sinkscope.measurement.calls.reading import read
-from sinkscope.measurement.calls.row_scores import RowScores
-from sinkscope.measurement.completeness import by_other_code, check_complete, forget, not_measured
 from sinkscope.measurement.documents import (
     Labels,
     Part,
@@ -62,14 +60,11 @@ from sinkscope.measurement.documents import (
     recurrent_layers,
     shows_across,
 )
-from sinkscope.measurement.facts import describe
-from sinkscope.measurement.left_out import LeftOut, applicable, kind
+from sinkscope.measurement.facts import by_other_code, check_complete, describe, forget, not_measured
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.measurement.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
-from sinkscope.measurement.returned_maps import ReturnedMaps
-from sinkscope.measurement.shelf import Shelf
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 

@@ -2,35 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
-from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
 from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
-from sinkscope.model.attention import LabAttention
-from sinkscope.model.block import LabBlock
-from sinkscope.model.choices import unlike_llama
-from sinkscope.model.config import LabConfig
-from sinkscope.model.generation import LabGenerationMixin
-from sinkscope.model.heads import AddedHeads
-from sinkscope.model.initial import starting_std
+from sinkscope.model.attention import AddedHeads, LabAttention
+from sinkscope.model.block import PLACEMENTS, LabBlock, norm
+from sinkscope.model.config import LabConfig, unlike_llama
+from sinkscope.model.feedforward import starting_std
 from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm
 from sinkscope.model.mamba import start as start_mamba
-from sinkscope.model.norms import PLACEMENTS, norm
 from sinkscope.model.positions import TokenPositions
-from sinkscope.model.positions.build import scheme_of
+from sinkscope.model.positions.absolute import LearnedTable, Sinusoidal
+from sinkscope.model.positions.relative import Alibi, RelativePaper, RelativeT5
+from sinkscope.model.positions.rotary import Rotary
+from sinkscope.model.positions.scheme import Scheme
 from sinkscope.model.reparam import iterate, start_sigma
 from sinkscope.model.shared_kv import run_layers, tokens_seen
 from sinkscope.model.sink_tokens import SinkTokens
 from sinkscope.model.visibility import bind
+
+SCHEMES: dict[str, Callable[[LabConfig], Scheme]] = {
+    "none": lambda config: Scheme(),
+    "learned": lambda config: LearnedTable(config.max_position_embeddings, config.hidden_size),
+    "sinusoidal": lambda config: Sinusoidal(config.hidden_size),
+    "relative_t5": lambda config: RelativeT5(config.num_attention_heads, config.hidden_size, config.is_causal),
+    "relative_paper": lambda config: RelativePaper(config.is_causal),
+    "rotary": lambda config: Rotary(config.rope),
+    "alibi": lambda config: Alibi(config.num_attention_heads),
+}
+
+
+def scheme_of(config: LabConfig) -> Scheme:
+    """The module that `config.position` names; `LabConfig` has checked that it can be built."""
+    return SCHEMES[config.position](config)
+
+
+class LabGenerationMixin(GenerationMixin):
+    """transformers' `generate`, corrected: it counts tokens by the cache's length, and sink tokens are in there too."""
+
+    config: LabConfig
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' `generate`. Raises `InputError` for a bidirectional model, which predicts no next token."""
+        if not self.config.is_causal:
+            raise InputError("a bidirectional model (is_causal=False) does not generate: it predicts no next token")
+        return super().generate(*args, **kwargs)
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
+        """Hand `generate`'s two-dimensional mask on as it is: the model binds its own mask from it, with any cache."""
+        return attention_mask
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Cache | None = None,
+        is_first_iteration: bool | None = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The tokens that the caller's cache lacks: all but the real tokens in it."""
+        # `generate` reads the last (given − cached) tokens. The cache counts the sink tokens, which the caller's ids do
+        # not contain: as many unread tokens would be skipped.
+        seen = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        if is_first_iteration and next_sequence_length is not None and seen:
+            next_sequence_length += self.config.sink_tokens
+        return super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            is_first_iteration=is_first_iteration,
+            **kwargs,
+        )
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: Any, generation_mode: Any, batch_size: int, max_cache_length: int
+    ) -> Any:
+        """A cache of fixed length holds the sink tokens as well."""
+        longer = max_cache_length + self.config.sink_tokens
+        return super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, longer
+        )
 
 
 class LabPreTrainedModel(PreTrainedModel):

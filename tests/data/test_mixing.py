@@ -11,9 +11,7 @@ import pytest
 from sinkscope.data import DataConfig, encode_data
 from sinkscope.data.corpora import Corpus, Document, load_corpus
 from sinkscope.data.corpora.corpus import Entry
-from sinkscope.data.encoding import encode_corpus
-from sinkscope.data.mixing import Source, apart
-from sinkscope.data.prepared import EncodedData
+from sinkscope.data.prepared import EncodedData, Source, apart, encode_corpus
 from tests.data.conftest import prose
 
 SHARE = 0.4

@@ -2,9 +2,8 @@
 
 from sinkscope.attention.oracle.backends import Backend, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
-from sinkscope.attention.oracle.comparing import parity
+from sinkscope.attention.oracle.comparing import Disagreement, Parity, ParityRow, parity
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
-from sinkscope.attention.oracle.result import Disagreement, Parity, ParityRow
 from sinkscope.attention.oracle.styles import STYLES, Style
 
 __all__ = [

@@ -11,9 +11,7 @@ from pydantic import Field, Strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.errors import InputError
 
 Openness = Annotated[float, Field(gt=0, lt=1)]

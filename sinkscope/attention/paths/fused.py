@@ -9,7 +9,7 @@ from torch import Tensor
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.kernels import Specialization, confirm, fused, known, misfit, plan_of, unavailable
 from sinkscope.attention.normalizers import Normalizer
-from sinkscope.attention.scoring.similarity import DotProduct
+from sinkscope.attention.scores import DotProduct
 from sinkscope.attention.visibility import Visibility
 
 

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import chunked, flash
-from sinkscope.attention.scores import Scores, per_query_head, wide, widened
-from sinkscope.attention.scoring.similarity import DotProduct
+from sinkscope.attention.scores import DotProduct, Scores, per_query_head, wide, widened
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
 

@@ -10,11 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.learned import Learned
 from sinkscope.attention.masks import Document, conjuncts
 from sinkscope.attention.outputs.gates import Openness, logit
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.visibility import Visibility
 
 

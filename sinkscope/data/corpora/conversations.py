@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.corpus import Corpus, Entry, read_text
 from sinkscope.data.corpora.text_files import files_of
 from sinkscope.errors import InputError
 

@@ -11,8 +11,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.corpus import Corpus, Entry, read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, cached_folder, write_json
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from sinkscope.data.corpora.conversations import HEAD, rendered
-from sinkscope.data.corpora.corpus import Corpus, Document, Entry, digest
-from sinkscope.data.corpora.plain import read_bytes, read_text
+from sinkscope.data.corpora.corpus import Corpus, Document, Entry, digest, read_bytes, read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, cached_folder, write_json
 

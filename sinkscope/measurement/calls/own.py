@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.hooks import Computed, Layer, own_attention
-from sinkscope.measurement.calls.arithmetic import rounding
-from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.call import AttentionCall, rounding
 from sinkscope.measurement.calls.chunks import chunks
 from sinkscope.measurement.calls.masks import Written
 

@@ -10,9 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import Chunk, has_scores
-from sinkscope.measurement.calls.moments import is_linear, linear_spread
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.chunks import Chunk, RowKind, RowScores, has_scores, is_linear, linear_spread
 from sinkscope.measurement.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 

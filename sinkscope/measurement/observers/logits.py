@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.chunks import RowKind, RowScores
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.measurement.calls.arithmetic import lengths
-from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.call import AttentionCall, lengths
 from sinkscope.measurement.calls.masks import Rule
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 

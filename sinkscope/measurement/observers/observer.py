@@ -18,10 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.hooks import Depth, Place
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import Chunk
-from sinkscope.measurement.calls.positions import locate
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.call import AttentionCall, locate
+from sinkscope.measurement.calls.chunks import Chunk, RowKind, RowScores
 from sinkscope.registry import Registry, check_kind, taking
 
 Side = Literal["key", "query"]

@@ -14,8 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Layer, attention_modules, head_count, output_projection
-from sinkscope.measurement.calls.arithmetic import full_precision, lengths
-from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.call import AttentionCall, full_precision, lengths
 from sinkscope.measurement.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
 
 Site = tuple[Layer, nn.Module, int]  # a layer, its output projection, the number of its heads

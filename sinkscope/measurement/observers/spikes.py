@@ -23,7 +23,7 @@ from sinkscope.hooks import (
     own_attention,
     paths_of,
 )
-from sinkscope.measurement.calls.positions import locate
+from sinkscope.measurement.calls.call import locate
 from sinkscope.measurement.observers.observer import (
     Array,
     Hidden,

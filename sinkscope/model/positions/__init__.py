@@ -4,11 +4,9 @@
 """
 
 from sinkscope.model.positions.absolute import LearnedTable, Sinusoidal, check_even_width, sinusoids
-from sinkscope.model.positions.bias import DistanceBias
 from sinkscope.model.positions.relative import Alibi, RelativePaper, RelativeT5, alibi_slopes, bucket
 from sinkscope.model.positions.rotary import Rope, Rotary, rotate
-from sinkscope.model.positions.scheme import Rotation, Scheme
-from sinkscope.model.positions.tokens import TokenPositions, restarted
+from sinkscope.model.positions.scheme import DistanceBias, Rotation, Scheme, TokenPositions, restarted
 
 __all__ = [
     "Alibi",

@@ -11,9 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.attention import Learned
-from sinkscope.model.positions.bias import DistanceBias
-from sinkscope.model.positions.scheme import Scheme
-from sinkscope.model.positions.tokens import TokenPositions
+from sinkscope.model.positions.scheme import DistanceBias, Scheme, TokenPositions
 
 BUCKETS, REACH = 32, 128
 

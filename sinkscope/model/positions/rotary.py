@@ -14,8 +14,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.model.positions.scheme import Rotation, Scheme
-from sinkscope.model.positions.tokens import TokenPositions
+from sinkscope.model.positions.scheme import Rotation, Scheme, TokenPositions
 
 # Options of each rope type: those it needs, and those it may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

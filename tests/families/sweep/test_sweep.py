@@ -11,7 +11,8 @@ import pytest
 import torch
 import transformers
 
-from sinkscope.measurement import observing, visibility
+from sinkscope.measurement import batch as visibility
+from sinkscope.measurement import observing
 from sinkscope.measurement.calls.call import AttentionCall
 from tests.families.sweep import maps, table, zoo
 from tests.families.sweep.check import HOSTS, NEEDS, PADDINGS, Result, outcome

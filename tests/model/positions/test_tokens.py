@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.attention import Causal, Visibility
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention.masks import Tokens
 from sinkscope.errors import InputError
 from sinkscope.model.positions import TokenPositions, restarted
 from sinkscope.model.visibility import bind

@@ -12,9 +12,7 @@ from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from sinkscope.data import Reading
-from sinkscope.data.media import MEDIA, PROMPT, media_digest, media_reading
-from sinkscope.data.media.files import read_recording
-from sinkscope.data.media.written import written
+from sinkscope.data.media import MEDIA, PROMPT, media_digest, media_reading, read_recording, written
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import load
 from tests.families.processors import (

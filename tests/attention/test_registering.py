@@ -35,7 +35,7 @@ from sinkscope.attention import (
     resolve,
     sections,
 )
-from sinkscope.attention.pieces.opened import PLACES
+from sinkscope.attention.pieces import PLACES
 from tests.registering import forgetting
 
 

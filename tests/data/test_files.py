@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sinkscope.data.media.files import files_in, read_image, read_recording
+from sinkscope.data.media import files_in, read_image, read_recording
 from sinkscope.errors import InputError
 from tests.families.processors import RATE, recording, sine
 

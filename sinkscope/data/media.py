@@ -4,22 +4,93 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+import wave
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
 
-from sinkscope.data.media.files import files_in, read_image, read_recording
-from sinkscope.data.media.written import try_out, written
-from sinkscope.data.model_inputs import Reading
+from sinkscope.data.model_inputs import Reading, start_token
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import sha256
+from sinkscope.hooks import device_of
 from sinkscope.model.hub import own_files
+
+WIDTHS = {2: ("<i2", 2**15), 3: ("<i4", 2**31), 4: ("<i4", 2**31)}  # bytes of a sample: its type, and full scale
+
+
+def files_in(folder: Path, endings: Sequence[str], what: str) -> list[Path]:
+    """The files of a folder with one of these endings, sorted by name; hidden ones are left out.
+
+    Raises `InputError` for what is no folder, and for one without such a file.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no such folder of {what}s: '{folder}'")
+    found = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in endings and not path.name.startswith(".")
+    )
+    if not found:
+        raise InputError(f"no {what} in the folder '{folder}': expected files ending in {', '.join(endings)}")
+    return found
+
+
+def read_image(path: Path) -> Any:
+    """An image in RGB. Raises `InputError` for a file that cannot be read, and where Pillow is missing."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError("reading images needs the package pillow: pip install 'sinkscope[images]'") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or no image"
+        raise InputError(f"cannot read the image {path}: {reason}") from error
+
+
+def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
+    """A WAV file's samples in [-1, 1], the mean over its channels.
+
+    Raises `InputError` for a file that cannot be read, one without samples, and one of another sampling rate than
+    `rate` Hz: resampling is left to tools made for it.
+    """
+    try:
+        with wave.open(str(path), "rb") as stream:
+            found, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
+            raw = stream.readframes(stream.getnframes())
+    except (wave.Error, EOFError, OSError) as error:
+        reason = str(error) or "it ends too early"
+        raise InputError(f"cannot read the recording {path} as a PCM WAV file: {reason}") from error
+    if found != rate:
+        raise InputError(
+            f"{path} has {found} samples a second, the model reads {rate}: convert it, such as with "
+            f"`ffmpeg -i {path.name} -ar {rate} resampled.wav`"
+        )
+    samples = _scaled(raw, width)
+    if len(samples) < channels:
+        raise InputError(f"the recording {path} is empty")
+    return samples[: len(samples) // channels * channels].reshape(-1, channels).mean(1)
+
+
+def _scaled(raw: bytes, width: int) -> Float[np.ndarray, "time"]:
+    """Little-endian PCM of 1 (unsigned), 2, 3 or 4 bytes a sample, as fractions of full scale."""
+    if width == 1:
+        return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+    kind, full = WIDTHS[width]
+    if width == 3:  # a byte of zeros below each sample makes it four
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(raw[: len(raw) // 3 * 3], np.uint8).reshape(-1, 3)
+        raw = wide.tobytes()
+    usable = len(raw) // np.dtype(kind).itemsize * np.dtype(kind).itemsize
+    return np.frombuffer(raw[:usable], kind).astype(np.float32) / full
+
 
 PROMPT = "Describe what is there."
 """What stands beside each image or recording, for models that read text too."""
@@ -213,3 +284,85 @@ def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[
 def _in_precision(model: PreTrainedModel, part: dict[str, Tensor]) -> dict[str, Tensor]:
     weight = next(weight for weight in model.parameters() if not weight.is_meta)
     return {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}
+
+
+AT_ONCE = 8  # samples that are written about together
+
+
+def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: int, what: str) -> None:
+    """One sample of the smallest and of the largest size through the model.
+
+    A processor whose sizes are not the model's is then said before anything is measured. Raises `InputError`.
+    """
+    by_size = sorted(parts, key=lambda part: sum(value[:1].numel() for value in part.values()))
+    for part in (by_size[0], by_size[-1])[: len(parts)]:
+        samples = len(next(iter(part.values())))
+        one = {name: value[:1] if len(value) == samples else value for name, value in part.items()}
+        try:
+            if model.config.is_encoder_decoder:
+                written(model, one, min(2, tokens))
+            else:
+                with torch.no_grad():
+                    model(**{name: value.to(device_of(model)) for name, value in one.items()})
+        except InputError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            sizes = ", ".join(f"{name} {' × '.join(map(str, value.shape))}" for name, value in one.items())
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
+
+
+def written(model: PreTrainedModel, given: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """The inputs with `decoder_input_ids` (N, tokens): the start token and the likeliest token after token.
+
+    Tokens that end a text are never taken, so that every row has the same length. Raises `UnsupportedModelError` for a
+    model without a head that writes, `InputError` for more tokens than its decoder has positions.
+    """
+    config = model.config.get_text_config(decoder=True)
+    limit = next(
+        (
+            size
+            for name in ("max_target_positions", "max_position_embeddings")
+            if isinstance(size := getattr(config, name, None), int)
+        ),
+        tokens,
+    )
+    if tokens > limit:
+        raise InputError(f"{tokens} tokens, but the decoder has positions for {limit}: use at most {limit}")
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no head that writes what its decoder could read")
+    samples = len(next(iter(given.values())))
+    rows = [
+        _row({name: value[start : start + AT_ONCE] for name, value in given.items()}, model, tokens)
+        for start in range(0, samples, AT_ONCE)
+    ]
+    return {**given, "decoder_input_ids": torch.cat(rows)}
+
+
+def _row(given: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tensor:
+    device = device_of(model)
+    on_device = {name: value.to(device) for name, value in given.items()}
+    count = len(next(iter(given.values())))
+    ids = torch.full((count, 1), start_token(model), device=device)
+    ends = _ends(model)
+    with torch.no_grad():
+        encoded = None
+        while ids.shape[1] < tokens:
+            known = on_device if encoded is None else {**on_device, "encoder_outputs": encoded}
+            output = model(**known, decoder_input_ids=ids, use_cache=False)
+            encoded = (output.encoder_last_hidden_state,)
+            logits = output.logits[:, -1].float()
+            logits[:, ends] = -torch.inf
+            ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
+    return ids.cpu()
+
+
+def _ends(model: PreTrainedModel) -> list[int]:
+    settings = getattr(model, "generation_config", None)
+    found = getattr(settings, "eos_token_id", None)
+    if found is None:
+        found = model.config.get_text_config(decoder=True).eos_token_id
+    rows = [found] if isinstance(found, int) else list(found or [])
+    return [token for token in rows if token < model.get_output_embeddings().weight.shape[0]]

@@ -9,10 +9,8 @@ from typing import Any, TypeVar, get_args, overload
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from sinkscope.attention.catalog import ENTRIES
-from sinkscope.attention.catalog.entry import Entry, Maker
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.pieces.opened import PLACES, OpenTo
+from sinkscope.attention.catalog import ENTRIES, Entry, Maker
+from sinkscope.attention.pieces import PLACES, OpenTo, piece
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError
 from sinkscope.registry import package_of, taking
