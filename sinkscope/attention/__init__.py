@@ -23,10 +23,10 @@ from sinkscope.attention.normalizers import (
     StickBreaking,
 )
 from sinkscope.attention.operation import Attended, Operation, Weights, operation_of
+from sinkscope.attention.operation import Path as PathName
 from sinkscope.attention.oracle import CASES as PARITY_CASES
 from sinkscope.attention.oracle import Disagreement, Parity, parity
 from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
-from sinkscope.attention.paths.choice import Path as PathName
 from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.attention.pieces import PACKAGE as REGISTERED_BY
 from sinkscope.attention.pieces import Learned, Sizes, is_registered

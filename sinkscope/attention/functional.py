@@ -14,9 +14,8 @@ from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
 from sinkscope.attention.kernels import known
 from sinkscope.attention.masks import Causal, Combinable, Full, Mask, Tokens
-from sinkscope.attention.operation import Attended, Operation
+from sinkscope.attention.operation import Attended, Operation, Path, Taken, chosen
 from sinkscope.attention.paths import chunked, flash, fused, sdpa, streamed
-from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError

@@ -9,7 +9,7 @@ A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -22,13 +22,39 @@ from sinkscope.attention.normalizers import Softmax
 from sinkscope.attention.normalizers.base import Differentiated
 from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
-from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.pieces import Sizes
 from sinkscope.attention.scores import Scores, aggregated, wide
 from sinkscope.attention.scoring.decay import forgotten
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
+
+Path = Literal["auto", "reference", "fast", "fused", "sdpa", "streamed", "chunked"]
+PATHS: tuple[str, ...] = get_args(Path)
+Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
+
+
+def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
+    """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
+
+    "fast" is SDPA where that is exact, else the streamed path where the normalizer knows its derivative, else query
+    chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
+    where that would not be exact.
+    """
+    if path not in PATHS:
+        raise unknown("path", str(path), PATHS)
+    reason = sdpa.obstacle(spec, biased=biased)
+    if path == "sdpa" and reason:
+        raise InputError(f"no exact SDPA path: {reason}")
+    if path == "streamed" and (missing := streamed.obstacle(spec, biased=biased)):
+        raise InputError(f"no streamed path: {missing}")
+    if path in ("reference", "chunked", "streamed"):
+        return cast(Taken, path)
+    if reason is None:
+        return "sdpa"
+    if streamed.obstacle(spec, biased=biased) is None:
+        return "streamed"
+    return "reference" if path == "auto" and queries <= chunked.rows_of(queries, keys) else "chunked"
 
 
 def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -205,8 +231,9 @@ class Operation(nn.Module):
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
         rows = slice(*(rows or slice(None)).indices(query.shape[2]))
         with torch.autocast(query.device.type, enabled=False):
-            maps = [self._weights(scores, rows) for scores in self._scores(query, key, context)]
-            return maps[0] if len(maps) == 1 else self._difference(*maps)
+            first, *second = self._scores(query, key, context)
+            weights = self._weights(first, rows)
+            return self._difference(weights, self._weights(second[0], rows)) if second else weights
 
     def logits(
         self,
@@ -261,8 +288,11 @@ class Operation(nn.Module):
 
     def slot_terms(self, context: Context) -> tuple[SlotTerms, ...]:
         """Key, logit and value of each slot, as they are now."""
-        found = (slot(context) for slot in self.slot_modules)
-        return tuple(terms for each in found for terms in (each if isinstance(each, tuple) else (each,)))
+        terms: list[SlotTerms] = []
+        for slot in self.slot_modules:
+            made = slot(context)
+            terms += made if isinstance(made, tuple) else (made,)
+        return tuple(terms)
 
     def bind(self, queries: int, keys: int, device: torch.device) -> Visibility:
         """The spec's own mask for the last `queries` of `keys` tokens."""
@@ -271,7 +301,7 @@ class Operation(nn.Module):
     def _taken(self, path: Path | str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
         """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
         biased = context.bias is not None
-        if path in ("auto", "fast", "fused"):
+        if path == "fused" or (path in ("auto", "fast") and query.is_cuda):
             reason = fused.obstacle(self.spec, context.visibility, query, key, value, biased=biased)
             if reason is None:
                 return "fused"

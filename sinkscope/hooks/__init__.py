@@ -26,14 +26,13 @@ from sinkscope.hooks.dispatch import (
     visibility_of,
     watching,
 )
-from sinkscope.hooks.documents import documents_of
 from sinkscope.hooks.inputs import (
+    FittingBatches,
     batches,
     check_weights,
     checked_inputs,
     device_of,
     evaluating,
-    in_batches,
     part,
     samples_of,
 )
@@ -65,7 +64,24 @@ from sinkscope.hooks.modules import (
     vision_suffix,
 )
 from sinkscope.hooks.names import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes, parameters
+from sinkscope.hooks.passes import (
+    Axis,
+    Edit,
+    Forward,
+    Pass,
+    Passes,
+    Samples,
+    arguments,
+    axes,
+    cache_of,
+    check_continued,
+    check_order,
+    difference_behind,
+    documents_of,
+    parameters,
+    reads_at_once,
+    unobserved,
+)
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -79,15 +95,6 @@ from sinkscope.hooks.projections import (
     projection,
     projections,
     replaced,
-)
-from sinkscope.hooks.samples import (
-    Samples,
-    cache_of,
-    check_continued,
-    check_order,
-    difference_behind,
-    reads_at_once,
-    unobserved,
 )
 from sinkscope.hooks.stream import (
     NO_STREAM,
@@ -114,6 +121,7 @@ __all__ = [
     "Edit",
     "Editor",
     "ExpertLayer",
+    "FittingBatches",
     "Forward",
     "Hosted",
     "Invocation",
@@ -156,7 +164,6 @@ __all__ = [
     "head_count",
     "head_width",
     "hosted",
-    "in_batches",
     "is_encoder_decoder",
     "is_experts",
     "key_projection",

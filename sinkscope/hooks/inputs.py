@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,25 +82,50 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def in_batches(run: Callable[[slice], None], samples: int, batch_size: int, described: str = "") -> None:
-    """Call `run` on consecutive rows, `batch_size` at a time; where they do not fit into memory, on half as many.
+class FittingBatches:
+    """Consecutive rows, `size` at a time; half as many from where a batch did not fit into memory.
 
-    A halved size is kept for the rest, and said in a `UserWarning`. Raises `InputError` where one sample does not fit;
-    `described` then says what it is. `run` must count nothing for a call that ends in an error.
+        batches = FittingBatches(samples, batch_size)
+        for rows in batches:
+            with batches.halved_if_out_of_memory():
+                model(**part(inputs, rows, samples, device))
+
+    A halving is announced by a `UserWarning`. Raises `InputError` if a single sample does not fit, with `described` in
+    the message. A batch that failed comes again, so the block must count nothing before it succeeds.
     """
-    start, size = 0, min(batch_size, samples)
-    while start < samples:
+
+    def __init__(self, samples: int, size: int, described: str = "") -> None:
+        self._samples, self._size, self._described = samples, min(size, samples), described
+        self._start, self._failed = 0, False
+
+    def __iter__(self) -> Iterator[slice]:
+        while self._start < self._samples:
+            yield slice(self._start, min(self._start + self._size, self._samples))
+            if not self._failed:
+                self._start += self._size
+                continue
+            self._failed = False
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            size = min(self._size, self._samples - self._start)
+            if size == 1:
+                described = f"out of memory with a single sample {self._described}".rstrip()
+                raise InputError(f"{described}: use fewer tokens")
+            self._size = size // 2
+            message = f"out of memory with {size} samples at once: going on with {self._size}"
+            warnings.warn(message, UserWarning, stacklevel=3)
+
+    @contextmanager
+    def halved_if_out_of_memory(self) -> Iterator[None]:
+        """Run one batch; an error for lack of memory ends the block, and the rows come again in halves."""
         try:
-            run(slice(start, min(start + size, samples)))
+            yield
         except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
-            error.__traceback__ = None  # it holds what the failed call had allocated
-        else:
-            start += size
-            continue
-        _free()
-        size = _halved(min(size, samples - start), described)
+            error.__traceback__ = None  # it holds what the failed pass had allocated
+            self._failed = True
 
 
 def check_weights(model: nn.Module) -> None:
@@ -168,19 +193,6 @@ def _vocabulary(model: nn.Module) -> int | None:
     return embedding.num_embeddings if isinstance(embedding, nn.Embedding) else None
 
 
-def _halved(size: int, described: str) -> int:
-    if size == 1:
-        raise InputError(f"out of memory with a single sample {described}".rstrip() + ": use fewer tokens")
-    warnings.warn(f"out of memory with {size} samples at once: going on with {size // 2}", UserWarning, stacklevel=4)
-    return size // 2
-
-
 def _is_out_of_memory(error: RuntimeError) -> bool:
     """Also the CPU allocator's refusal, which has no class of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -253,12 +253,7 @@ class Calls:
         kind = module, call.query.shape[2] > 1
         if kind not in self._verified and not invocation.arguments.get("dropout"):
             host = rounding(invocation.output, invocation.arguments["query"])
-            if call.operation is None:
-                guard.verified(call, invocation.output, self._family, host)
-            else:
-                guard.verified_by_operation(call, self._family)
-                if hosted(module):
-                    guard.verified_output(call, self._family, host)
+            guard.verified(call, self._family, host, attached=bool(hosted(module)))
             self._verified.add(kind)
         queries, keys = call.query.shape[2], call.key.shape[2]
         tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)

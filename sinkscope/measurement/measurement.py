@@ -51,7 +51,7 @@ class Measurement:
     @property
     def record(self) -> dict[str, Any]:
         """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
-        return record_of(self.data)
+        return json.loads(self.data.attrs["record"])
 
     def sink_rate(
         self,

@@ -43,7 +43,7 @@ from sinkscope.hooks import (
     unwrapped,
     watching,
 )
-from sinkscope.measurement.assembly import assemble
+from sinkscope.measurement.assembly import assemble, by_other_code, check_complete, describe, forget, not_measured
 from sinkscope.measurement.batch import Batch, LeftOut, OpenPass, PlaceSums, Shelf, applicable, kind
 from sinkscope.measurement.calls import guard
 from sinkscope.measurement.calls.call import AttentionCall, full_precision, rounding
@@ -60,7 +60,6 @@ from sinkscope.measurement.documents import (
     recurrent_layers,
     shows_across,
 )
-from sinkscope.measurement.facts import by_other_code, check_complete, describe, forget, not_measured
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.norms import HiddenNorms, QueryKeyValueNorms
 from sinkscope.measurement.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
@@ -185,13 +184,20 @@ class Observation:
                 running.left_out.refused[kind(layer)] = str(error)
                 return
             call = replace(call, samples_before=running.samples_before)
-            if self._packed is None:
-                self._take(self._checked(call, invocation, host), running)
-                if not masked(invocation.module):  # a key that is hidden begins no document
-                    self._note_documents(call, sides)
-            elif self._keeps_apart(call, sides, _kernel_is_told(invocation)):
-                for part, own in self._packed.parts:
-                    self._take(self._checked(part.call(call, own.samples_before), invocation, host), own)
+            if self._packed is not None and not self._keeps_apart(call, sides, _kernel_is_told(invocation)):
+                return
+            for document, share in self._shares(running):
+                shown = call if document is None else document.call(call, share.samples_before)
+                usage = (layer.name, shown.query.shape[2] > 1, type(shown.mask), shown.key.shape[2].bit_length())
+                if usage not in self._verified:  # a layer is checked once for each way in which it is used
+                    if shown.operation is None and invocation.arguments.get("dropout"):
+                        self._unverified.add("attention dropout is on")
+                    else:
+                        shown = guard.verified(shown, self.family, host, attached=bool(hosted(module)))
+                        self._verified.add(usage)
+                self._take(shown, share)
+            if self._packed is None and not masked(invocation.module):  # a hidden key begins no document
+                self._note_documents(call, sides)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -302,24 +308,6 @@ class Observation:
             for observer in readers:
                 for piece in observer.on_rows(call, told):
                     yield observer, piece
-
-    def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
-        """The call, its weights checked whenever a layer is used in a new way."""
-        kind = (call.layer.name, call.query.shape[2] > 1, type(call.mask), call.key.shape[2].bit_length())
-        if kind in self._verified:
-            return call
-        if call.operation is not None:
-            checked = guard.verified_by_operation(call, self.family)
-            if hosted(invocation.module):
-                guard.verified_output(call, self.family, host)
-        elif invocation.arguments.get("dropout"):
-            self._unverified.add("attention dropout is on")
-            return call
-        else:
-            assert call.output is not None
-            checked = guard.verified(call, call.output.transpose(1, 2), self.family, host)
-        self._verified.add(kind)
-        return checked
 
     def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Open a pass; returns other arguments where the model has to be asked for its maps."""

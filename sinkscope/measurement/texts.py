@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +98,51 @@ def _decoded(written: bytes) -> Iterable[tuple[str, int]]:
 def _length(first: int) -> int:
     """Bytes of the character that begins with this one."""
     return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+
+
+FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+PRINTED = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for, as in the encoder of GPT-2.
+
+    Printable bytes of Latin-1 are written as themselves, the other 68 as the characters from U+0100 on, in order: Ġ is
+    a space, Ċ a line end.
+    """
+    others = [byte for byte in range(256) if byte not in PRINTED]
+    return {chr(byte): byte for byte in PRINTED} | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def token_bytes(tokenizer: Any, ids: Sequence[int], pieces: Sequence[str | None]) -> dict[str, str]:
+    """Bytes in hexadecimal by token id, for pieces that are written as bytes.
+
+    A byte-level vocabulary writes every piece as bytes except added tokens (special tokens and others). Other
+    vocabularies write only the bytes of characters that they lack, as <0xE2> (SentencePiece).
+    """
+    added = set(getattr(tokenizer, "added_tokens_encoder", {}).values())
+    alphabet = byte_alphabet() if _is_byte_level(tokenizer) else {}
+    written = {}
+    for token, piece in zip(ids, pieces, strict=True):
+        if not piece:
+            continue
+        if alphabet and token not in added and all(letter in alphabet for letter in piece):
+            written[str(token)] = bytes(alphabet[letter] for letter in piece).hex()
+        elif not alphabet and (match := FALLBACK.fullmatch(piece)):
+            written[str(token)] = match[1].lower()
+    return written
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    """Whether the decoder turns characters into bytes; slow tokenizers that do have a table `byte_decoder`."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None:
+        return hasattr(tokenizer, "byte_decoder")
+    return "ByteLevel" in _kinds(json.loads(decoder.__getstate__()))
+
+
+def _kinds(decoder: dict[str, Any]) -> set[str]:
+    return {decoder["type"]}.union(*map(_kinds, decoder.get("decoders", [])))
 
 
 def sink_tokens(data: xr.Dataset, epsilon: float, least: float) -> pd.DataFrame:

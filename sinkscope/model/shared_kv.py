@@ -122,20 +122,6 @@ def run_layers(
     return run(layers[again.start :], hidden_states, begin(cache, before, whole=dict(lower.whole)))
 
 
-def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
-    """How many tokens a cache has seen. Raises `InputError` for one that counts them in a layer which keeps none."""
-    if cache is None:
-        return 0
-    # transformers asks layer 0 for the length, but under `kv_layers` layer 0 may store nothing and answer 0 for ever.
-    seen, keeps = int(cache.get_seq_length()), config.supplies.index(True)
-    if config.shares_kv and len(cache.layers) > keeps and int(cache.layers[keeps].get_seq_length()) != seen:
-        raise InputError(
-            f"the cache counts its tokens by layer 0, which keeps none where kv_layers = {config.kv_layers}: pass "
-            "DynamicCache(config=model.config)"
-        )
-    return seen
-
-
 def _repeated(suppliers: list[int]) -> range:
     """The layers that run more than once: from the first that reads from above to the last that is read from below."""
     upward = [(layer, supplier) for layer, supplier in enumerate(suppliers) if supplier > layer]

@@ -82,11 +82,6 @@ ROWS = 256  # queries of a block under a mask
 APART = 0.8  # samples go one by one where that leaves at most this share of the scores
 
 
-def fits(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernel computes it: on a CPU, heads of one width."""
-    return query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
-
-
 def attention(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],

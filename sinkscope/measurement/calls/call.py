@@ -177,7 +177,7 @@ class AttentionCall:
         """Query heads per key-value head."""
         return self.query.shape[1] // self.key.shape[1]
 
-    @property
+    @cached_property
     def is_softmax(self) -> bool:
         """True where weights are exp(score − log-sum-exp), and scores are known."""
         if self.collected is not None:
@@ -245,7 +245,7 @@ class AttentionCall:
         """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
         return self.counted_lse * -UNIT
 
-    @property
+    @cached_property
     def is_product(self) -> bool:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides

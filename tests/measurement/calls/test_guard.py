@@ -57,7 +57,7 @@ def test_a_mutant_is_refused(mutant: str, dtype: torch.dtype, monkeypatch: pytes
 def test_a_mutant_that_slips_by_is_far_from_eager_attention(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change = MUTANTS[mutant]
     monkeypatch.setattr(observing, "read", lambda *args: change(reading.read(*args)))
-    monkeypatch.setattr(observing.guard, "verified", lambda call, output, family, host: call)
+    monkeypatch.setattr(observing.guard, "verified", lambda call, *_, **__: call)
     assert contract.check(name, FAMILIES[name].hosts[-1]).error > 1e-4
 
 
@@ -125,19 +125,21 @@ def test_an_operation_with_other_weights_than_its_scores_say_is_refused(
 
 def test_rows_of_padding_and_rows_that_see_nothing_are_no_evidence() -> None:
     family = FAMILIES["llama"]
-    calls: list[tuple[AttentionCall, torch.Tensor]] = []
+    calls: list[AttentionCall] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observing.guard, "verified", lambda call, output, *_: calls.append((call, output)) or call)
+        patch.setattr(observing.guard, "verified", lambda call, *_, **__: calls.append(call) or call)
         contract.observed(family.build("eager"), family.inputs(), AttentionReceived())
-    call, output = calls[0]
-    broken = output.clone()
-    broken[:, -1] += 1
+    call = calls[0]
+    assert call.output is not None
+    output = call.output.clone()
+    output[:, :, -1] += 1
+    broken = replace(call, output=output)
     real = torch.ones(3, 24, dtype=torch.bool)
     with pytest.raises(UnsupportedModelError):
-        verified(call, broken, "llama", 1e-7)
+        verified(broken, "llama", 1e-7)
     real[:, -1] = False
-    assert verified(replace(call, real=real), broken, "llama", 1e-7).real is real
+    assert verified(replace(broken, real=real), "llama", 1e-7).real is real
     assert isinstance(call.mask, Written)
     blind = call.mask.mask.expand(3, -1, -1, -1).clone()
     blind[:, :, -1] = torch.finfo(torch.float32).min
-    assert verified(replace(call, mask=Written(blind)), broken, "llama", 1e-7).mask.keys == 24
+    assert verified(replace(broken, mask=Written(blind)), "llama", 1e-7).mask.keys == 24

@@ -16,7 +16,7 @@ import sinkscope.attention as zoo
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, measure
 from sinkscope.model import LabConfig, LabForCausalLM, load
-from tests.model.positions.models import SCHEMES, SIZES, build, in_chunks
+from tests.model.position_models import SCHEMES, SIZES, build, in_chunks
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}
 PACKED = zoo.AttentionSpec(mask=zoo.Causal() & zoo.Document())
@@ -260,7 +260,7 @@ def test_bad_configurations(fields, words):
 
 COMPILED = """
 import torch
-from tests.model.positions.models import SCHEMES, build
+from tests.model.position_models import SCHEMES, build
 ids = torch.randint(0, 53, (2, 13))
 for scheme in SCHEMES.values():
     model = build(sink_tokens=1, **scheme).model

@@ -12,7 +12,7 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.paths import chunked, sdpa, streamed
 
-from ..problems import problem
+from .problems import problem
 
 
 @pytest.fixture
