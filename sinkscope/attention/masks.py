@@ -76,12 +76,11 @@ class Tokens:
 
     def part(self, columns: slice, samples: slice = slice(None)) -> Tokens:
         """The tokens of a slice, of some of the samples; what all samples share stays shared."""
-        order, *further = (
-            None if known is None else known[samples if len(known) > 1 else slice(None), columns]
-            for known in (self.order, self.document, self.valid)
-        )
-        assert order is not None
-        return Tokens(order, *further)
+        parts: list[Any] = []
+        for values in (self.order, self.document, self.valid):
+            rows = samples if values is not None and len(values) > 1 else slice(None)
+            parts.append(None if values is None else values[rows, columns])
+        return Tokens(*parts)
 
 
 Columns = Int[Tensor, "#batch query"]

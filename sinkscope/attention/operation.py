@@ -301,7 +301,7 @@ class Operation(nn.Module):
     def _taken(self, path: Path | str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
         """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
         biased = context.bias is not None
-        if path == "fused" or (path in ("auto", "fast") and query.is_cuda):
+        if path == "fused" or (path in ("auto", "fast") and query.device.type in fused.DEVICES):
             reason = fused.obstacle(self.spec, context.visibility, query, key, value, biased=biased)
             if reason is None:
                 return "fused"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,9 +23,6 @@ class Visibility:
     mask: Mask
     query: Tokens
     key: Tokens
-
-    mask_is_rule: ClassVar[bool] = True
-    """Whether `mask` and the tokens say which tokens there are; False where somebody wrote down who sees whom."""
 
     @classmethod
     def of(
@@ -54,6 +50,11 @@ class Visibility:
         if queries > keys:  # only `Full` reaches this, which never compares the two orders
             return cls(mask, Tokens.plain(queries, device=device), key)
         return cls(mask, key if queries == keys else key.part(slice(keys - queries, keys)), key)
+
+    @property
+    def rule(self) -> Visibility | None:
+        """The mask by which the tokens of a row count; None for a boolean tensor, which does not say."""
+        return self
 
     @property
     def is_causal_square(self) -> bool:
@@ -177,13 +178,15 @@ class Kept(Visibility):
     whole: Visibility
     columns: Int[Tensor, "batch _ kept"]
 
-    mask_is_rule: ClassVar[bool] = False
-
     @classmethod
     def of_columns(cls, whole: Visibility, columns: Int[Tensor, "batch _ kept"]) -> Kept:
         """`whole` over the keys that `columns` name."""
         here = Tokens.plain(columns.shape[-1], device=columns.device)  # only counts them: who sees whom is in `dense`
         return cls(whole.mask, whole.query, here, whole, columns)
+
+    @property
+    def rule(self) -> Visibility | None:
+        return None
 
     @property
     def is_full(self) -> bool:

@@ -9,7 +9,7 @@ everything runs eagerly meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, Cache, EncoderDecoderCache
 
 from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 
 # What the attention layer of a transformers model with an attached operation computes with.
@@ -89,7 +89,7 @@ def visibility_of(
     place = (allowed.sum(-1)[:, 0] - 1).clamp(min=0)  # in a causal row without a window: real tokens before it
     if own.own is not None:
         allowed = allowed & own.own.visible(query, key)[:, None]
-    return Written(EVERYTHING, Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
+    return DenseVisibility(EVERYTHING, Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
 
 
 def _booleans(mask: Tensor, refuse: Callable[[str], Exception]) -> Bool[Tensor, "_ _ query key"]:
@@ -201,27 +201,12 @@ class KernelLse(TorchDispatchMode):
         return result
 
 
-Called = Callable[[Mapping[str, Any]], Any]  # an attention function with its module, by its arguments' names
-
-
 def _called(attend: Callable[..., Any], module: nn.Module, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> Any:
     """The function on these arguments, as many of them by position as were `given`."""
     # Positional ones stay positional: not every attention function gives them these names.
     names = ARGUMENTS[: len(given)]
     named = {name: value for name, value in arguments.items() if name not in names}
     return attend(module, *(arguments[name] for name in names), *given[len(ARGUMENTS) :], **named)
-
-
-def _run_with_lse(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, Tensor | None]:
-    """The function's result, and the kernel's log-sum-exp where there was one."""
-    own = hasattr(module, "operation")  # lab and attached layers; others may cut as they like
-    with KernelLse(in_blocks=own) as mode:
-        result = function(arguments)
-    return result, mode.lse
-
-
-def _run(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, None]:
-    return function(arguments), None
 
 
 _watchers: list[Watcher] = []
@@ -313,14 +298,17 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             for editor in editors:
                 chosen = editor.attending(module, chosen)
             function = partial(_called, chosen, module, args)
-            result, lse = (_run_with_lse if watchers else _run)(function, module, arguments)
+            # Lab and attached layers may run the kernel once per block of queries; others may cut as they like.
+            kernel = KernelLse(in_blocks=hasattr(module, "operation")) if watchers else nullcontext()
+            with kernel:
+                result = function(arguments)
             for watcher in watchers:
                 shown = Invocation(
                     module,
                     implementation,
                     arguments,
                     result[0],
-                    lse,
+                    kernel.lse if isinstance(kernel, KernelLse) else None,
                     lambda **changed: function(arguments | changed)[0],
                 )
                 watcher.attended(shown)

@@ -16,7 +16,7 @@ from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_st
 from sinkscope.measurement.measuring import measure
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
 from sinkscope.measurement.peaks import BATCH, check_whole, peaks, sites
-from sinkscope.measurement.sinks import received_in
+from sinkscope.measurement.sinks import received_by_tokens
 from sinkscope.model.columns import Columns, columns_of
 from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, Sum, Tokens, parse
 
@@ -45,7 +45,7 @@ def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: i
     received = None
     if any(isinstance(part, Measured) and part.measurement is None for part in parts):
         seen = measure(model, given, [AttentionReceived(), SlotReceived()], batch_size=batch_size)
-        received = received_in(seen.data, Stream.of(model).stack)
+        received = received_by_tokens(seen.data, Stream.of(model).stack)
     kinds = dict.fromkeys(part.site for part in parts if isinstance(part, Outliers))
     channels = dict.fromkeys((part.depth, part.dimension) for part in parts if isinstance(part, Spikes))
     return Evidence(

@@ -124,6 +124,11 @@ def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer positi
     return comparable(visible_queries(data), most_queries(data))
 
 
+def coordinates(data: xr.Dataset, *dims: str) -> dict[str, Any]:
+    """The coordinates that lie along these dims and no others."""
+    return {str(name): value for name, value in data.coords.items() if value.dims and {*value.dims} <= {*dims}}
+
+
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
     """Real tokens of each sample, in one stack or in the longest."""
     return data["tokens"].transpose("sample", "layer").values[:, layers_of(data, stack)].max(1)

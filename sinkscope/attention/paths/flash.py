@@ -78,6 +78,7 @@ except ImportError:  # torch calls it its own: without it who watches sees one c
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+DEVICES = ("cpu",)  # where the kernel runs
 ROWS = 256  # queries of a block under a mask
 APART = 0.8  # samples go one by one where that leaves at most this share of the scores
 

@@ -12,6 +12,8 @@ from sinkscope.attention.normalizers import Normalizer
 from sinkscope.attention.scores import DotProduct
 from sinkscope.attention.visibility import Visibility
 
+DEVICES = ("cuda",)  # where the kernels run
+
 
 def obstacle(
     spec: Combination,

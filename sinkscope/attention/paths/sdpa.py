@@ -52,9 +52,9 @@ def attention(
         return attention(query, key, value, slots, visibility, scaling)[..., :value_dim]
     plain = visibility.is_causal_square or visibility.is_full
     if (
-        query.device.type == "cpu"
+        query.device.type in flash.DEVICES
         and not _decodes_in_a_graph(query)
-        and (not plain or adds_slots(slots, query, value, visibility))
+        and (not plain or (slots and adds_slots(slots, query, value, visibility)))
     ):
         return _by_flash(query, key, value, slots, visibility, scaling)
     if not slots:

@@ -63,8 +63,9 @@ def first_keys(visibility: Visibility) -> Bool[Tensor, "#batch key"]:
 
     Raises `InputError` for a mask without a rule.
     """
-    if not visibility.mask_is_rule:
+    if visibility.rule is None:
         raise InputError("a first key's logit: a boolean mask does not say where a row begins, so pass a mask value")
+    visibility = visibility.rule
     tokens = visibility.key
     apart = any(isinstance(mask, Document) for mask in leaves(visibility.mask))
     first = (tokens.within_documents() if apart else tokens.order) == 0

@@ -204,37 +204,43 @@ def has_scores(call: AttentionCall) -> bool:
     return call.is_softmax and call.entries is None
 
 
-def chunks(call: AttentionCall, told: RowScores | None = None) -> Iterator[Chunk]:
-    """All weights of a call, in O(chunk) memory and O(T²) arithmetic. `told` is filled on the way, if it `has_scores`.
+def chunks(call: AttentionCall, row_scores: RowScores | None = None) -> Iterator[Chunk]:
+    """All weights of a call, in O(chunk) memory and O(T²) arithmetic. Fills `row_scores` if the call `has_scores`.
 
-    Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalized to
-    |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come in one piece.
+    Softmax: A[t, k] = exp(s[t, k] − lse[t]), the weights that the layer used. Other operations: their own weights,
+    renormalized row by row to |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come
+    in one piece.
     """
     if call.collected is not None:
         batch, _, queries, keys = call.collected.shape
         yield Chunk(slice(0, batch), slice(0, queries), slice(0, keys), call.collected)
-    else:
-        yield from _from_scores(call, told if has_scores(call) else None) if call.is_softmax else _from_operation(call)
-
-
-def _from_scores(call: AttentionCall, told: RowScores | None) -> Iterator[Chunk]:
+        return
+    if not call.is_softmax:
+        yield from _from_operation(call)
+        return
+    row_scores = row_scores if has_scores(call) else None
     lse = call.counted_lse[..., None]
     slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
-    parts = [(samples, rows, call.mask.extent(samples, rows)) for samples, rows in call.parts()]
-    sizes = [call.heads * math.prod(part.stop - part.start for part in where) for where in parts]
+    places: list[Where] = []
+    sizes: list[int] = []
+    for samples, rows in call.parts():
+        places.append((samples, rows, call.mask.extent(samples, rows)))
+        sizes.append(call.heads * math.prod(part.stop - part.start for part in places[-1]))
     # Fresh memory for each chunk would cost a quarter of the time.
-    room = call.query.new_empty(1 if told is None else 2, max(sizes, default=0), dtype=torch.float32)
-    for (samples, rows, columns), need in zip(reversed(parts), reversed(sizes), strict=True):
-        if need:  # the last rows first: in causal layers they see most keys, and no sum has to grow
-            slot = None if slots is None else slots[samples, :, rows]
-            if told is not None:
-                yield _with_scores(told, (samples, rows, columns), slot, room[:, :need])
-                continue
-            weights = call.weights(samples, rows, columns, room[0, :need])
-            if call.entries is not None:
-                entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
-                slot = entries if slot is None else torch.cat([slot, entries], -1)
-            yield Chunk(samples, rows, columns, weights, slot)
+    room = call.query.new_empty(1 if row_scores is None else 2, max(sizes, default=0), dtype=torch.float32)
+    # The last rows first: in causal layers they see most keys, and no sum has to grow.
+    for (samples, rows, columns), size in zip(reversed(places), reversed(sizes), strict=True):
+        if not size:
+            continue
+        slot = None if slots is None else slots[samples, :, rows]
+        if row_scores is not None:
+            yield _with_scores(row_scores, (samples, rows, columns), slot, room[:, :size])
+            continue
+        weights = call.weights(samples, rows, columns, room[0, :size])
+        if call.entries is not None:
+            entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
+            slot = entries if slot is None else torch.cat([slot, entries], -1)
+        yield Chunk(samples, rows, columns, weights, slot)
 
 
 def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.attention import Bias, Full
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.measurement.calls.call import AttentionCall
 
@@ -90,7 +90,7 @@ def _check_attached_output(call: AttentionCall, family: str, host: float) -> Non
         return
     for row in _checked_rows(call):
         rows, visibility = slice(row, row + 1), context.visibility
-        visible = Written(Full(), visibility.query.part(rows), visibility.key, visibility.dense(rows))
+        visible = DenseVisibility(Full(), visibility.query.part(rows), visibility.key, visibility.dense(rows))
         hidden = None if context.hidden is None else context.hidden[:, rows]
         bias = None if context.bias is None else _BiasFrom(context.bias, row)
         query, value = call.query[:, :, rows], call.value

@@ -47,9 +47,13 @@ def sink_rate(
 ) -> Float[np.ndarray, "position"]:
     """Sink_k^eps = 100 · mean over samples, layers and heads of [alpha_k > eps]. Source: Gu et al. 2025, section 3.
 
-    The indicator is taken per sample, layer and head and then averaged, never the other way round.
+    The indicator is taken per sample, layer and head and then averaged, never the other way round. A layer counts once,
+    however many heads it has.
     """
-    return nanmean(sample_rates(received, epsilon), 0)
+    is_sink = exceeds(received, epsilon)  # 1, 0, or NaN where alpha was not measured
+    layers = nanmean(is_sink, axis=2)
+    samples = nanmean(100 * layers, axis=1)
+    return nanmean(samples, axis=0)
 
 
 def sink_mass(
