@@ -81,11 +81,11 @@ class Entry:
     def options_of(self, spec: AttentionSpec) -> dict[str, Any] | None:
         """The options, other than defaults, with which this line makes exactly this spec; None where there are none."""
         usual = dict(_leaves(self.spec.to_dict()))
-        found = {path[-1]: value for path, value in _leaves(spec.to_dict()) if usual.get(path) != value}
-        if not found.keys() <= self.options.keys():
+        options = {path[-1]: value for path, value in _leaves(spec.to_dict()) if usual.get(path) != value}
+        if not options.keys() <= self.options.keys():
             return None
         try:
-            return found if self.make(**found) == spec else None
+            return options if self.make(**options) == spec else None
         except InputError:
             return None
 
@@ -99,7 +99,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-class Section:
+class CatalogSection:
     """Collects lines: `@section.line(formula=..., rows=..., source=...)` over a function that makes the spec."""
 
     def __init__(self, title: str) -> None:
@@ -115,7 +115,7 @@ class Section:
         return add
 
 
-SOFTMAXES = Section("Softmax and its normalization")
+SOFTMAXES = CatalogSection("Softmax and its normalization")
 
 
 @SOFTMAXES.line(
@@ -209,7 +209,7 @@ def stable_mask(gamma: Option = "alibi", context: Option = None) -> AttentionSpe
     return AttentionSpec(slots=(SuffixSlot(gamma=gamma, context=context),))
 
 
-GRID = Section("Other similarities and normalizers")
+GRID = CatalogSection("Other similarities and normalizers")
 AFTER = "two maps (d, d) without bias, the same for q and k and for all heads, after rotation"
 PHI = "nothing is learned; φ acts after rotation"
 
@@ -347,7 +347,7 @@ def kernel_mlp_normalized() -> AttentionSpec:
     return AttentionSpec(similarity=Kernel(feature="mlp"), normalizer=Linear(divisor="abs_sum"))
 
 
-BIASES = Section("Key and value biases")
+BIASES = CatalogSection("Key and value biases")
 PER_HEAD = "per key-value head, never rotated"
 SHARED = "one for all heads of a layer, never rotated"
 BOTH, KEY_ONLY = "slot and tokens sum to 1", "slot and tokens sum to 1; the slot carries no value"
@@ -441,8 +441,8 @@ def latent_sinks(count: Option = 128, rank: Option = None) -> AttentionSpec:
     return AttentionSpec(slots=(LatentSlots(count=count, rank=rank),))
 
 
-GATES = Section("Gates and norms")
-BEYOND = Section("Beyond the paper")
+GATES = CatalogSection("Gates and norms")
+BEYOND = CatalogSection("Beyond the paper")
 ONE = "tokens sum to 1"
 
 
@@ -539,7 +539,7 @@ def exclusive() -> AttentionSpec:
     return AttentionSpec(output=(Exclusive(),))
 
 
-SECTIONS: tuple[Section, ...] = (SOFTMAXES, GRID, BIASES, GATES, BEYOND)
+SECTIONS: tuple[CatalogSection, ...] = (SOFTMAXES, GRID, BIASES, GATES, BEYOND)
 ENTRIES: Registry[Entry] = Registry(
     "operation",
     {name: entry for section in SECTIONS for name, entry in section.entries.items()},
@@ -575,16 +575,16 @@ def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> Atte
         return attention
     if not isinstance(attention, str | Mapping):
         raise InputError(f"attention = {attention!r}: expected a name such as 'sigmoid', its options, or a spec's dict")
-    given = {"name": attention} if isinstance(attention, str) else {str(key): attention[key] for key in attention}
-    if "name" not in given:
-        return AttentionSpec.from_dict(given)
-    name = str(given.pop("name"))
-    name, package = ALIASES.get(name, name), given.pop(PACKAGE, None)
+    named = {"name": attention} if isinstance(attention, str) else {str(key): attention[key] for key in attention}
+    if "name" not in named:
+        return AttentionSpec.from_dict(named)
+    name = str(named.pop("name"))
+    name, package = ALIASES.get(name, name), named.pop(PACKAGE, None)
     if name not in ENTRIES:
         if package is not None:
             raise missing(f"the attention operation '{name}'", package)
         raise unknown("attention operation", name, ENTRIES)
-    return ENTRIES[name].make(**given)
+    return ENTRIES[name].make(**named)
 
 
 def named(spec: AttentionSpec) -> dict[str, Any] | None:
@@ -603,9 +603,9 @@ def _package(name: str) -> dict[str, str]:
     return {PACKAGE: package_of(ENTRIES.added[name])} if name in ENTRIES.added else {}
 
 
-def sections() -> tuple[Section, ...]:
+def sections() -> tuple[CatalogSection, ...]:
     """The sections of the catalog, with one for the lines of other packages where there are some."""
-    others = Section("From other packages")
+    others = CatalogSection("From other packages")
     others.entries = {name: entry for name, entry in ENTRIES.items() if name not in ENTRIES.own}
     return (*SECTIONS, others) if others.entries else SECTIONS
 
@@ -615,7 +615,7 @@ def name_of(spec: AttentionSpec) -> str:
 
     `custom` for a spec that no line of the catalog makes.
     """
-    if (found := named(spec)) is None:
+    if (line := named(spec)) is None:
         return "custom"
-    options = ", ".join(f"{option}={value}" for option, value in found.items() if option not in ("name", PACKAGE))
-    return f"{found['name']}({options})" if options else str(found["name"])
+    options = ", ".join(f"{option}={value}" for option, value in line.items() if option not in ("name", PACKAGE))
+    return f"{line['name']}({options})" if options else str(line["name"])

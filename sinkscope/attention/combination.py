@@ -82,8 +82,8 @@ class Combination:
     def needs_every_key(self) -> str | None:
         """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
         pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer, self.similarity)
-        found = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
-        return next((piece.kind for piece in found if _reads_every_key(piece)), None)
+        present = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
+        return next((piece.kind for piece in present if _reads_every_key(piece)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:

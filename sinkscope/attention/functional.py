@@ -127,10 +127,10 @@ def attend(
     width = heads * dim if hidden is None else hidden.shape[-1]
     # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
     operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
-    wanted, given = set(operation.state_dict()), set(parameters or {})
-    if wanted != given:
+    wanted, passed = set(operation.state_dict()), set(parameters or {})
+    if wanted != passed:
         raise InputError(
-            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(given) or 'none'}: "
+            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(passed) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
     for name, parameter in (parameters or {}).items():

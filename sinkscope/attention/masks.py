@@ -399,7 +399,7 @@ def _smallest(terms: Iterable[Term]) -> list[Term]:
 
 def _allows(wide: Term, narrow: Term) -> bool:
     """Whether everything is allowed by `wide` that `narrow` allows."""
-    return all(any(_implies(own, mask) for own in narrow) for mask in wide)
+    return all(any(_implies(term, mask) for term in narrow) for mask in wide)
 
 
 def _implies(one: Mask, other: Mask) -> bool:

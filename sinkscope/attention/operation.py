@@ -23,7 +23,7 @@ from sinkscope.attention.normalizers.base import Differentiated
 from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
 from sinkscope.attention.pieces import Sizes
-from sinkscope.attention.scores import Scores, aggregated, wide
+from sinkscope.attention.scores import MapScores, aggregated, wide
 from sinkscope.attention.scoring.decay import forgotten
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
@@ -63,8 +63,8 @@ def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, va
     if {query.ndim, key.ndim, value.ndim} != {4}:
         raise InputError(f"{shapes}: expected (batch, heads, tokens, width) each")
     wanted = (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.head_dim, sizes.kv_heads)
-    given = (query.shape[1], query.shape[-1], key.shape[1], key.shape[-1], value.shape[1])
-    if wanted != given or key.shape[2] != value.shape[2]:
+    actual = (query.shape[1], query.shape[-1], key.shape[1], key.shape[-1], value.shape[1])
+    if wanted != actual or key.shape[2] != value.shape[2]:
         raise InputError(
             f"{shapes} do not fit an operation with {sizes.heads} heads, {sizes.kv_heads} key-value heads, head width "
             f"{sizes.head_dim}"
@@ -247,10 +247,10 @@ class Operation(nn.Module):
         Two of them where the weights are a difference. What slots get is in `slot_logits`.
         """
         with torch.autocast(query.device.type, enabled=False):
-            found = [scores.rows(rows) for scores in self._scores(query, key, context)]
+            maps = [scores.rows(rows) for scores in self._scores(query, key, context)]
         # −inf is safe here, unlike before a softmax: nothing is normalized, and a row's maximum ignores it.
-        visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in found]
-        around = (found[0].keys.start, key.shape[2] - found[0].keys.stop)
+        visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in maps]
+        around = (maps[0].keys.start, key.shape[2] - maps[0].keys.stop)
         return tuple(torch.nn.functional.pad(each, around, value=-torch.inf) for each in visible)
 
     def context(
@@ -284,7 +284,9 @@ class Operation(nn.Module):
             raise InputError("this operation has no slots")
         terms = self.slot_terms(context)
         nothing = query[:, :, :0]
-        return Scores(query, nothing, context.scaling, context.visibility, terms).slot_logits(slice(0, query.shape[2]))
+        return MapScores(query, nothing, context.scaling, context.visibility, terms).slot_logits(
+            slice(0, query.shape[2])
+        )
 
     def slot_terms(self, context: Context) -> tuple[SlotTerms, ...]:
         """Key, logit and value of each slot, as they are now."""
@@ -331,8 +333,8 @@ class Operation(nn.Module):
             )
             return Attended(output.to(query.dtype))
         everything = slice(0, query.shape[2])
-        found = [self._weights(scores, everything) for scores in maps]
-        total = found[0] if len(found) == 1 else self._difference(*found)
+        weights = [self._weights(scores, everything) for scores in maps]
+        total = weights[0] if len(weights) == 1 else self._difference(*weights)
         output = aggregated(total.token, total.slot, wide(value), maps[0].slots)
         return Attended(output.to(query.dtype), total.token, total.slot, total.lse)
 
@@ -348,7 +350,7 @@ class Operation(nn.Module):
         output = sdpa.attention(query, key, value, slots, visibility, scaling)
         return output * alpha if (alpha := getattr(self.spec.normalizer, "alpha", None)) is not None else output
 
-    def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[Scores, ...]:
+    def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[MapScores, ...]:
         """The maps of this operation: one, or two where the weights are a difference."""
         query, key = self._before_similarity(wide(query), wide(key), context)
         decay = None
@@ -359,7 +361,7 @@ class Operation(nn.Module):
         if self.difference is not None:
             pairs = list(zip(halves(query), halves(key), strict=True))
         return tuple(
-            Scores(
+            MapScores(
                 self.similarity(q), self.similarity(k), context.scaling, context.visibility, slots, decay, context.bias
             )
             for q, k in pairs
@@ -372,22 +374,24 @@ class Operation(nn.Module):
             query, key = self.first_key(query, key, context.visibility, context.scaling)
         return query, key
 
-    def _weights(self, scores: Scores, rows: slice) -> Weights:
+    def _weights(self, scores: MapScores, rows: slice) -> Weights:
         """Weights of these rows on all keys."""
-        found, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
-        weights = normalizer.weights(found.scores, found.visible, found.count)
-        lse = normalizer.log_partition(found.scores, found.visible) if isinstance(normalizer, Softmax) else None
+        score_rows, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
+        weights = normalizer.weights(score_rows.scores, score_rows.visible, score_rows.count)
+        lse = (
+            normalizer.log_partition(score_rows.scores, score_rows.visible) if isinstance(normalizer, Softmax) else None
+        )
         token = weights[..., slots:]
         if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
-            token = torch.nn.functional.pad(token, (found.keys.start, missing - found.keys.start))
+            token = torch.nn.functional.pad(token, (score_rows.keys.start, missing - score_rows.keys.start))
         return Weights(token, weights[..., :slots], lse)
 
-    def _rows_output(self, maps: list[Scores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
+    def _rows_output(self, maps: list[MapScores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
         """The output of these rows, from the keys within their reach."""
         parts = []
         for scores in maps:
-            found = scores.rows(rows)
-            parts.append(self.spec.normalizer.weights(found.scores, found.visible, found.count))
+            score_rows = scores.rows(rows)
+            parts.append(self.spec.normalizer.weights(score_rows.scores, score_rows.visible, score_rows.count))
         weights = parts[0]
         if factor is not None:
             weights = weights - factor * parts[1]

@@ -58,8 +58,8 @@ def _line(maker: Maker, described: dict[str, str]) -> Maker:
     known = ENTRIES.added.get(name)
     if known is not None and known.maker is maker:
         return maker
-    said = (maker.__doc__ or "").strip().splitlines()
-    about = {"formula": said[0] if said else "–", "rows": "–", "source": f"the package {package_of(maker)}"}
+    lines = (maker.__doc__ or "").strip().splitlines()
+    about = {"formula": lines[0] if lines else "–", "rows": "–", "source": f"the package {package_of(maker)}"}
     try:
         entry = Entry(name, maker, **{**about, **described})
     except TypeError as error:
@@ -77,9 +77,9 @@ def _piece(kind: type) -> type:
         raise InputError(f"{kind.__name__}: a piece of an attention operation derives from one of {bases}")
     if kind in place.kinds.added.values():
         return kind
-    if own := next((one for one in get_args(place.own) if issubclass(kind, one)), None):
+    if builtin := next((one for one in get_args(place.own) if issubclass(kind, one)), None):
         raise InputError(
-            f"{kind.__name__} derives from sinkscope's {own.__name__}, and paths that are exact for that would be "
+            f"{kind.__name__} derives from sinkscope's {builtin.__name__}, and paths that are exact for that would be "
             f"taken: derive from {place.place.capitalize()}Piece"
         )
     made = kind if is_pydantic_dataclass(kind) else piece(kind)
@@ -88,8 +88,8 @@ def _piece(kind: type) -> type:
 
 
 def _named(kind: type, place: OpenTo) -> str:
-    found = next((field.default for field in fields(kind) if field.name == "kind"), None)
-    if not isinstance(found, str):
+    kind_name = next((field.default for field in fields(kind) if field.name == "kind"), None)
+    if not isinstance(kind_name, str):
         name = kind.__name__.lower()
         raise InputError(f'{place.place} {kind.__name__}: needs a kind, such as  kind: Literal["{name}"] = "{name}"')
-    return found
+    return kind_name

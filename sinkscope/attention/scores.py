@@ -97,7 +97,7 @@ class ScoreRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class MapScores:
     """What all rows share: features of queries and keys in fp32 at least, slots, and what is added.
 
     `decay`: what forgetting takes from scores.

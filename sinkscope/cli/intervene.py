@@ -20,7 +20,7 @@ from sinkscope.report.terminal import note, only_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.trials import Trial
 
 
@@ -338,7 +338,7 @@ def _pairs(text: str | None) -> tuple[tuple[int, int], ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def of_one_size(read: Reading) -> dict[str, Tensor]:
+def of_one_size(read: InputReading) -> dict[str, Tensor]:
     """The arguments of all samples. Raises `InputError` where these have several sizes."""
     if len(read.parts) == 1:
         return read.parts[0]

@@ -56,14 +56,16 @@ def cut(
     rows = list(islice(_CUTS[windows](tokenizer, read, tokens), samples))
     if not rows:
         raise InputError(f"the {read.count} text(s) give no window of {tokens} tokens: use fewer tokens")
-    said = f"{read.count} text{'' if read.count == 1 else 's'}"
+    description = f"{read.count} text{'' if read.count == 1 else 's'}"
     if windows == "starts":
         short = sum(len(row) < tokens for row in rows)
-        said = f"the first {tokens} tokens of each of {said}" + (f", {short} of them shorter" if short else "")
-        return Cut(rows, "what the tokenizer puts first, or the text's first token", said)
+        description = f"the first {tokens} tokens of each of {description}" + (
+            f", {short} of them shorter" if short else ""
+        )
+        return Cut(rows, "what the tokenizer puts first, or the text's first token", description)
     across = "packed one behind the other" if windows == "packed" else "cut from the beginning of each"
-    said = f"{len(rows)} windows of {tokens} tokens of {said}, {across}"
-    return Cut(rows, "whatever token the text has there", said)
+    description = f"{len(rows)} windows of {tokens} tokens of {description}, {across}"
+    return Cut(rows, "whatever token the text has there", description)
 
 
 class _Read:
@@ -256,11 +258,11 @@ def natural_windows(
 
 def text_digest(text: str | Path, field: str | None = None) -> str:
     """sha256 over the documents that `natural_windows` reads from a text. Raises `InputError` as it does."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for document in texts(Path(text), field):
         raw = document.encode()
-        found.update(b"%d\n" % len(raw) + raw)
-    return found.hexdigest()
+        digest.update(b"%d\n" % len(raw) + raw)
+    return digest.hexdigest()
 
 
 def corpus_digest(corpus: str, field: str | None = None) -> str:

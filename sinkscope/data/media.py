@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
 
-from sinkscope.data.model_inputs import Reading, start_token
+from sinkscope.data.model_inputs import InputReading, start_token
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import sha256
 from sinkscope.hooks import device_of
@@ -33,12 +33,12 @@ def files_in(folder: Path, endings: Sequence[str], what: str) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"no such folder of {what}s: '{folder}'")
-    found = sorted(
+    files = sorted(
         path for path in folder.iterdir() if path.suffix.lower() in endings and not path.name.startswith(".")
     )
-    if not found:
+    if not files:
         raise InputError(f"no {what} in the folder '{folder}': expected files ending in {', '.join(endings)}")
-    return found
+    return files
 
 
 def read_image(path: Path) -> Any:
@@ -63,14 +63,14 @@ def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
     """
     try:
         with wave.open(str(path), "rb") as stream:
-            found, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
+            sampling_rate, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
             raw = stream.readframes(stream.getnframes())
     except (wave.Error, EOFError, OSError) as error:
         reason = str(error) or "it ends too early"
         raise InputError(f"cannot read the recording {path} as a PCM WAV file: {reason}") from error
-    if found != rate:
+    if sampling_rate != rate:
         raise InputError(
-            f"{path} has {found} samples a second, the model reads {rate}: convert it, such as with "
+            f"{path} has {sampling_rate} samples a second, the model reads {rate}: convert it, such as with "
             f"`ffmpeg -i {path.name} -ar {rate} resampled.wav`"
         )
     samples = _scaled(raw, width)
@@ -138,10 +138,10 @@ MEDIA = {
 def media_digest(kind: str, folder: Path, samples: int) -> str:
     """sha256 over the names and contents of the files that would be read. Raises `InputError` as `files_in` does."""
     medium = MEDIA[kind]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in files_in(folder, medium.endings, medium.what)[:samples]:
-        found.update(f"{path.name}\n{sha256(path)}\n".encode())
-    return found.hexdigest()
+        digest.update(f"{path.name}\n{sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def media_reading(
@@ -154,7 +154,7 @@ def media_reading(
     tokens: int,
     revision: str | None = None,
     prompt: str | None = None,
-) -> Reading:
+) -> InputReading:
     """The first `samples` images or recordings of a folder (`kind`: `images`, `audio`), sorted by name.
 
     The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
@@ -181,15 +181,15 @@ def media_reading(
     parts = _grouped([(path, _prepared(prepare, path)) for path in chosen])
     fitting = [_in_precision(model, part) for part, _ in parts]
     try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
-    given = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
+    batches = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
     order = [path.name for _, paths in parts for path in paths]
     of = "" if len(chosen) == len(files) else f" of {len(files)}"
     texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
     decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
     shown = f"{order[0]} to {order[-1]}" if len(order) > 1 else order[0]
     description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"
-    return Reading(
-        given, f"what the model puts first for {'an' if medium.what == 'image' else 'a'} {medium.what}", description
+    return InputReading(
+        batches, f"what the model puts first for {'an' if medium.what == 'image' else 'a'} {medium.what}", description
     )
 
 
@@ -235,21 +235,21 @@ def processor_of(kind: str, name: str, revision: str | None = None) -> Any:
 
 def _processor(medium: Medium, name: str, revision: str | None) -> Any:
     """What prepares files of a kind beside text."""
-    found = _loaded(AutoProcessor, "processor", name, revision)
-    if not (hasattr(found, "tokenizer") and hasattr(found, medium.preparer)):
-        raise InputError(f"no processor for model '{name}': it comes with {type(found).__name__} alone")
+    processor = _loaded(AutoProcessor, "processor", name, revision)
+    if not (hasattr(processor, "tokenizer") and hasattr(processor, medium.preparer)):
+        raise InputError(f"no processor for model '{name}': it comes with {type(processor).__name__} alone")
     if medium.content == "audio":
-        _rate(found.feature_extractor, name)
-    return found
+        _rate(processor.feature_extractor, name)
+    return processor
 
 
 def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
     try:
-        found = auto.from_pretrained(own_files(name), revision=revision, trust_remote_code=False)
+        loaded = auto.from_pretrained(own_files(name), revision=revision, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
         raise InputError(f"no {what} for model '{name}': {reason}") from error
-    return found
+    return loaded
 
 
 def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[str, Tensor]:
@@ -265,14 +265,14 @@ def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[
 def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[str, Tensor], list[Path]]]:
     """Those of equal sizes as one dict, in the order of their first file; a file of several rows stays alone."""
     groups: dict[object, list[tuple[Path, dict[str, Tensor]]]] = {}
-    for number, (path, given) in enumerate(prepared):
-        alike = all(value.ndim and len(value) == 1 for value in given.values())
-        size = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in given.items()))
-        groups.setdefault(size if alike else number, []).append((path, given))
+    for number, (path, inputs) in enumerate(prepared):
+        alike = all(value.ndim and len(value) == 1 for value in inputs.values())
+        size = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in inputs.items()))
+        groups.setdefault(size if alike else number, []).append((path, inputs))
     return [
         (
             {
-                name: torch.cat([given[name] for _, given in group]) if len(group) > 1 else group[0][1][name]
+                name: torch.cat([inputs[name] for _, inputs in group]) if len(group) > 1 else group[0][1][name]
                 for name in group[0][1]
             },
             [path for path, _ in group],
@@ -314,7 +314,7 @@ def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: 
             raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
 
 
-def written(model: PreTrainedModel, given: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+def written(model: PreTrainedModel, inputs: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
     """The inputs with `decoder_input_ids` (N, tokens): the start token and the likeliest token after token.
 
     Tokens that end a text are never taken, so that every row has the same length. Raises `UnsupportedModelError` for a
@@ -333,18 +333,18 @@ def written(model: PreTrainedModel, given: dict[str, Tensor], tokens: int) -> di
         raise InputError(f"{tokens} tokens, but the decoder has positions for {limit}: use at most {limit}")
     if model.get_output_embeddings() is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no head that writes what its decoder could read")
-    samples = len(next(iter(given.values())))
+    samples = len(next(iter(inputs.values())))
     rows = [
-        _row({name: value[start : start + AT_ONCE] for name, value in given.items()}, model, tokens)
+        _row({name: value[start : start + AT_ONCE] for name, value in inputs.items()}, model, tokens)
         for start in range(0, samples, AT_ONCE)
     ]
-    return {**given, "decoder_input_ids": torch.cat(rows)}
+    return {**inputs, "decoder_input_ids": torch.cat(rows)}
 
 
-def _row(given: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tensor:
+def _row(inputs: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tensor:
     device = device_of(model)
-    on_device = {name: value.to(device) for name, value in given.items()}
-    count = len(next(iter(given.values())))
+    on_device = {name: value.to(device) for name, value in inputs.items()}
+    count = len(next(iter(inputs.values())))
     ids = torch.full((count, 1), start_token(model), device=device)
     ends = _ends(model)
     with torch.no_grad():
@@ -361,8 +361,8 @@ def _row(given: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tenso
 
 def _ends(model: PreTrainedModel) -> list[int]:
     settings = getattr(model, "generation_config", None)
-    found = getattr(settings, "eos_token_id", None)
-    if found is None:
-        found = model.config.get_text_config(decoder=True).eos_token_id
-    rows = [found] if isinstance(found, int) else list(found or [])
+    ends = getattr(settings, "eos_token_id", None)
+    if ends is None:
+        ends = model.config.get_text_config(decoder=True).eos_token_id
+    rows = [ends] if isinstance(ends, int) else list(ends or [])
     return [token for token in rows if token < model.get_output_embeddings().weight.shape[0]]

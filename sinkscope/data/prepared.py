@@ -18,9 +18,9 @@ from torch.utils.data import Dataset
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import (
     Corpus,
-    Document,
-    Split,
+    CorpusSplit,
     TextDigest,
+    TextDocument,
     chat_template,
     digest,
     is_chat,
@@ -39,7 +39,7 @@ from sinkscope.data.tokenizer import (
     with_bos,
 )
 from sinkscope.data.training_order import MixedWindows
-from sinkscope.data.windows import SomeWindows, Stream, Window, Windows, framed
+from sinkscope.data.windows import SomeWindows, TokenStream, Window, Windows, framed
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import cache_dir, cached_folder, write_json
 
@@ -57,20 +57,20 @@ PYTHON = "python"  # and its parts: one source, whose documents have the same na
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class CorpusSource:
     """A corpus that was read once: its digest, and its split."""
 
     corpus: Corpus
     text: TextDigest
-    split: Split
+    split: CorpusSplit
 
     @classmethod
-    def of(cls, corpus: Corpus, config: DataConfig, split: Split | None = None) -> Source:
+    def of(cls, corpus: Corpus, config: DataConfig, split: CorpusSplit | None = None) -> CorpusSource:
         """Read a corpus; `split`: of the corpus that it is a domain of. Raises `InputError` where it has no two
         documents to split.
         """
-        own = split or split_names(corpus.names, config.validation_share, config.split_seed)
-        return cls(corpus, digest(corpus), own if split is None else _of_domain(own, corpus))
+        names = split or split_names(corpus.names, config.validation_share, config.split_seed)
+        return cls(corpus, digest(corpus), names if split is None else _of_domain(names, corpus))
 
     def validated(self) -> set[bytes | str]:
         """What stands for the validation documents: their contents and, in parts of `python`, where they come from."""
@@ -79,29 +79,29 @@ class Source:
         }
         return contents | {_origin(name) for name in self.split.validation} if self._is_python else contents
 
-    def without(self, held: set[bytes | str]) -> Source:
+    def without(self, held: set[bytes | str]) -> CorpusSource:
         """The same source, whose training lacks what stands for a document in `held`."""
 
         def is_held(name: str) -> bool:
             return self.text.contents.get(name) in held or (self._is_python and _origin(name) in held)
 
-        return Source(self.corpus, self.text, self.split.training_without(is_held))
+        return CorpusSource(self.corpus, self.text, self.split.training_without(is_held))
 
     @property
     def _is_python(self) -> bool:
         return self.corpus.name.partition(":")[0].partition(",")[0] == PYTHON
 
 
-def apart(parts: Iterable[Source], whole: Source) -> list[Source]:
+def apart(parts: Iterable[CorpusSource], whole: CorpusSource) -> list[CorpusSource]:
     """The parts of a mixture over the corpus `whole`, without the texts that are for validation anywhere."""
     listed = list(parts)
     held = whole.validated().union(*(part.validated() for part in listed))
     return [part.without(held) for part in listed]
 
 
-def _of_domain(split: Split, domain: Corpus) -> Split:
+def _of_domain(split: CorpusSplit, domain: Corpus) -> CorpusSplit:
     names = set(domain.names)
-    return Split(*(tuple(name for name in part if name in names) for part in (split.train, split.validation)))
+    return CorpusSplit(*(tuple(name for name in part if name in names) for part in (split.train, split.validation)))
 
 
 def _origin(name: str) -> str:
@@ -124,14 +124,14 @@ class EncodedCorpus:
     """Both parts as streams in read-only memory maps, uint16 or uint32, each document followed by one EOS."""
 
     tokenizer: PreTrainedTokenizerFast
-    split: Split
-    train: Stream
-    validation: Stream
+    split: CorpusSplit
+    train: TokenStream
+    validation: TokenStream
     fingerprint: dict[str, Any]
 
 
 def encode_corpus(
-    source: Source, config: DataConfig, tokenizer: PreTrainedTokenizerFast | None = None
+    source: CorpusSource, config: DataConfig, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> EncodedCorpus:
     """Encode a corpus, or map what an earlier call with the same text and settings left in the cache.
 
@@ -140,14 +140,14 @@ def encode_corpus(
     `InputError` for a tokenizer that cannot be used, a document that is not text or a cache that cannot be written.
     """
     corpus, text, split = source.corpus, source.text, source.split
-    given = tokenizer
-    if given is None and not parse_tokenizer(config.tokenizer):
-        given = load_fast_tokenizer(config.tokenizer)
-    folder = cache_dir() / "corpora" / _key(source, config, given)
+    passed = tokenizer
+    if passed is None and not parse_tokenizer(config.tokenizer):
+        passed = load_fast_tokenizer(config.tokenizer)
+    folder = cache_dir() / "corpora" / _key(source, config, passed)
 
     def build(draft: Path) -> None:
         logger.info("encoding the corpus '%s' (%d characters); the next run maps it", corpus.name, text.characters)
-        tokenizer = given or _train_tokenizer(corpus, split, config)
+        tokenizer = passed or _train_tokenizer(corpus, split, config)
         tokenizer.save_pretrained(draft / "tokenizer")
         write_json(draft / "parts.json", _write_parts(corpus, split, tokenizer, draft))
 
@@ -155,7 +155,7 @@ def encode_corpus(
     stored = json.loads((folder / "parts.json").read_text(encoding="utf-8"))
     dtype = np.dtype(stored["dtype"])
     return EncodedCorpus(
-        tokenizer=given or load_fast_tokenizer(str(folder / "tokenizer")),
+        tokenizer=passed or load_fast_tokenizer(str(folder / "tokenizer")),
         split=split,
         train=_stream(folder, "train", dtype, corpus.chat),
         validation=_stream(folder, "validation", dtype, corpus.chat),
@@ -174,13 +174,13 @@ def _describe(corpus: Corpus, text: TextDigest) -> dict[str, Any]:
     }
 
 
-def _key(source: Source, config: DataConfig, given: PreTrainedTokenizerFast | None) -> str:
+def _key(source: CorpusSource, config: DataConfig, tokenizer: PreTrainedTokenizerFast | None) -> str:
     corpus = source.corpus
     parts: dict[str, Any] = {
         "layout": LAYOUT,
         "text": source.text.hexdigest(),
-        "tokenizer": tokenizer_digest(given) if given else [config.tokenizer, TOKENIZER_CHARACTERS],
-        "eos": given.eos_token_id if given else None,
+        "tokenizer": tokenizer_digest(tokenizer) if tokenizer else [config.tokenizer, TOKENIZER_CHARACTERS],
+        "eos": tokenizer.eos_token_id if tokenizer else None,
         "split": [config.validation_share, config.split_seed],
         "tokenizers": version("tokenizers"),
     }
@@ -191,13 +191,13 @@ def _key(source: Source, config: DataConfig, given: PreTrainedTokenizerFast | No
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def _is_plain(source: Source, config: DataConfig) -> bool:
+def _is_plain(source: CorpusSource, config: DataConfig) -> bool:
     """Whether the corpus alone, with the share and the seed, decides which of its documents are where."""
     names = source.corpus.names
     return len(names) > 1 and source.split == split_names(names, config.validation_share, config.split_seed)
 
 
-def _train_tokenizer(corpus: Corpus, split: Split, config: DataConfig) -> PreTrainedTokenizerFast:
+def _train_tokenizer(corpus: Corpus, split: CorpusSplit, config: DataConfig) -> PreTrainedTokenizerFast:
     vocabulary = parse_tokenizer(config.tokenizer)
     assert vocabulary is not None
     entries = {entry.name: entry for entry in corpus.entries}
@@ -214,7 +214,7 @@ def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
             return
 
 
-def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
+def _write_parts(corpus: Corpus, split: CorpusSplit, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
     """Write `train.bin` and `validation.bin`; return the facts about them and the tokenizer."""
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
@@ -225,7 +225,7 @@ def _write_parts(corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerFas
 
 
 def _write_part(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast, path: Path, dtype: np.dtype, *, chat: bool
+    documents: Iterable[TextDocument], tokenizer: PreTrainedTokenizerFast, path: Path, dtype: np.dtype, *, chat: bool
 ) -> dict[str, Any]:
     """Write one part's tokens; return its documents, characters and tokens, and the sha256 of text and of tokens.
 
@@ -257,9 +257,9 @@ def _write_part(
     return about | {"scored": scored} if chat else about
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[TextDocument]) -> Iterator[list[TextDocument]]:
     """Documents in groups of at least `BATCH_CHARACTERS`, which keep every core busy at a bounded memory."""
-    batch: list[Document] = []
+    batch: list[TextDocument] = []
     characters = 0
     for document in documents:
         batch.append(document)
@@ -271,9 +271,9 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _stream(folder: Path, part: str, dtype: np.dtype, chat: bool) -> Stream:
+def _stream(folder: Path, part: str, dtype: np.dtype, chat: bool) -> TokenStream:
     path = folder / f"{part}.bin"
-    return Stream(_map(path, dtype), scored=_map(path.with_suffix(SCORED), np.dtype(np.uint8)) if chat else None)
+    return TokenStream(_map(path, dtype), scored=_map(path.with_suffix(SCORED), np.dtype(np.uint8)) if chat else None)
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -327,13 +327,13 @@ def encode_data(config: DataConfig) -> EncodedData:
             if not domains:
                 raise InputError(f"data.mixture: the corpus '{config.corpus}' has no folders, hence no domain '{name}'")
             raise unknown("domain in data.mixture", name, domains)
-    source = Source.of(corpus, config)
+    source = CorpusSource.of(corpus, config)
     whole = encode_corpus(source, config)
 
-    def read(name: str) -> Source:
+    def read(name: str) -> CorpusSource:
         if is_corpus(name):
-            return Source.of(load_corpus(name, config.max_characters), config)
-        return Source.of(domains[name], config, source.split)
+            return CorpusSource.of(load_corpus(name, config.max_characters), config)
+        return CorpusSource.of(domains[name], config, source.split)
 
     sources = apart(map(read, config.mixture), source)
     parts = {
@@ -351,16 +351,16 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
     The first call on a corpus encodes it (`python`: half a minute on two cores), later ones map the cache.
     Raises `InputError` for whatever is wrong with corpus, tokenizer or context.
     """
-    found = encode_data(config)
-    tokenizer = with_bos(found.whole.tokenizer, add=config.bos == "fixed")
+    encoded = encode_data(config)
+    tokenizer = with_bos(encoded.whole.tokenizer, add=config.bos == "fixed")
     if config.document_bos and tokenizer.bos_token_id is None:
         raise InputError("data.document_bos: the tokenizer has no BOS token to put before documents")
     if is_chat(config.corpus):
         tokenizer.chat_template = chat_template(tokenizer.bos_token if config.bos == "fixed" else None)
 
-    def cut(stream: Stream, what: str, part: str) -> Windows:
+    def cut(stream: TokenStream, what: str, part: str) -> Windows:
         text = framed(
-            stream if config.labels == "responses" else Stream(stream.tokens),
+            stream if config.labels == "responses" else TokenStream(stream.tokens),
             int(tokenizer.eos_token_id),
             bos_id=tokenizer.bos_token_id if config.document_bos else None,
             keep_eos=config.document_eos,
@@ -383,13 +383,13 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
         share = config.train_share
         return windows if share == 1 else SomeWindows(windows, share, config.split_seed)
 
-    named = {name: f"the {'corpus' if is_corpus(name) else 'domain'} '{name}'" for name in found.parts}
-    parts = [some(part, named[name], number) for number, (name, part) in enumerate(found.parts.items())]
+    named = {name: f"the {'corpus' if is_corpus(name) else 'domain'} '{name}'" for name in encoded.parts}
+    parts = [some(part, named[name], number) for number, (name, part) in enumerate(encoded.parts.items())]
     return PreparedData(
         tokenizer=tokenizer,
-        train=MixedWindows(parts, [config.mixture[name] for name in found.parts])
+        train=MixedWindows(parts, [config.mixture[name] for name in encoded.parts])
         if parts
-        else some(found.whole, f"the corpus '{config.corpus}'"),
-        validation=cut(found.whole.validation, f"the validation text of the corpus '{config.corpus}'", "validation"),
-        fingerprint=found.fingerprint(config),
+        else some(encoded.whole, f"the corpus '{config.corpus}'"),
+        validation=cut(encoded.whole.validation, f"the validation text of the corpus '{config.corpus}'", "validation"),
+        fingerprint=encoded.fingerprint(config),
     )

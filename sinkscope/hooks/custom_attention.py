@@ -201,7 +201,7 @@ class _Products(TorchFunctionMode):
         result = func(*args, **kwargs)
         return self._product(func, args, kwargs, result) if func in PRODUCTS else result
 
-    def computed(self, given: dict[str, Tensor]) -> Computed | str:
+    def computed(self, arguments: dict[str, Tensor]) -> Computed | str:
         """What was multiplied, or why that cannot be told."""
         if self._softmaxes != 1 or self._scores is None or self._visible is None:
             return f"it takes {self._softmaxes} softmaxes of scores (head, query, key) where one was looked for"
@@ -226,7 +226,7 @@ class _Products(TorchFunctionMode):
             rows=_rows(queries),
             scores=self._scores,
             visible=shared if bool((self._visible == shared).all()) else self._visible,
-            given=given,
+            given=arguments,
         )
 
     def _softmax(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
@@ -235,8 +235,8 @@ class _Products(TorchFunctionMode):
         if not self._are_scores(scores):
             return func(*args, **kwargs)
         self._softmaxes += 1
-        own = scores.numel(), scores.shape[-2:]
-        products = [(a, b) for a, b, shape in self._before if (shape.numel(), shape[-2:]) == own]
+        size = scores.numel(), scores.shape[-2:]
+        products = [(a, b) for a, b, shape in self._before if (shape.numel(), shape[-2:]) == size]
         self._factors = products[0] if len(products) == 1 else None
         self._before.clear()
         scores = self._edited(scores)

@@ -201,12 +201,14 @@ class KernelLse(TorchDispatchMode):
         return result
 
 
-def _called(attend: Callable[..., Any], module: nn.Module, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> Any:
-    """The function on these arguments, as many of them by position as were `given`."""
+def _called(
+    attend: Callable[..., Any], module: nn.Module, positional: tuple[Any, ...], arguments: Mapping[str, Any]
+) -> Any:
+    """The function on these arguments, as many of them by position as were `positional`."""
     # Positional ones stay positional: not every attention function gives them these names.
-    names = ARGUMENTS[: len(given)]
+    names = ARGUMENTS[: len(positional)]
     named = {name: value for name, value in arguments.items() if name not in names}
-    return attend(module, *(arguments[name] for name in names), *given[len(ARGUMENTS) :], **named)
+    return attend(module, *(arguments[name] for name in names), *positional[len(ARGUMENTS) :], **named)
 
 
 _watchers: list[Watcher] = []

@@ -24,19 +24,19 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
     Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions, a batch
     size below 1, and NaN in the model's weights.
     """
-    given = _as_dict(inputs)
-    samples = samples_of(given)
+    named = _as_dict(inputs)
+    samples = samples_of(named)
     check_weights(model)
-    check_ids(model, given)
-    check_positions(model, given)
+    check_ids(model, named)
+    check_positions(model, named)
     if batch_size < 1:
         raise InputError(f"batch_size = {batch_size}: at least 1")
-    return given, samples
+    return named, samples
 
 
-def samples_of(given: Mapping[str, Any]) -> int:
+def samples_of(inputs: Mapping[str, Any]) -> int:
     """The number of samples, rows of the main input. Raises `InputError` where there are none."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     if not tensors or any(value.numel() == 0 for value in tensors.values()):
         raise InputError("inputs are empty: nothing to measure")
     main = next((name for name in ("input_ids", "inputs_embeds") if name in tensors), next(iter(tensors)))
@@ -48,10 +48,10 @@ def device_of(model: nn.Module) -> torch.device:
     return next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
 
 
-def part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
+def part(inputs: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
     """The batch `rows`: tensors with a row per sample are cut, everything else is handed on."""
-    part: dict[str, Any] = {}
-    for name, value in given.items():
+    batch: dict[str, Any] = {}
+    for name, value in inputs.items():
         if isinstance(value, Tensor):
             if value.ndim and len(value) == samples:
                 value = value[rows]
@@ -60,14 +60,14 @@ def part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.devi
                     f"inputs: '{name}' has {len(value)} rows for {samples} samples; use batch_size={samples}"
                 )
             value = value.to(device)
-        part[name] = value
-    return part
+        batch[name] = value
+    return batch
 
 
-def batches(model: nn.Module, given: Mapping[str, Any], samples: int, batch_size: int) -> Iterator[dict[str, Any]]:
+def batches(model: nn.Module, inputs: Mapping[str, Any], samples: int, batch_size: int) -> Iterator[dict[str, Any]]:
     """The inputs, `batch_size` samples at a time, on the model's device."""
     for start in range(0, samples, batch_size):
-        yield part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model))
+        yield part(inputs, slice(start, min(start + batch_size, samples)), samples, device_of(model))
 
 
 @contextmanager
@@ -139,10 +139,10 @@ def check_weights(model: nn.Module) -> None:
             raise InputError(f"NaN or infinity in the weights, first in '{name}'")
 
 
-def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_ids(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` for the first token id outside the vocabulary."""
     for name in IDS:
-        ids = given.get(name)
+        ids = inputs.get(name)
         if not isinstance(ids, Tensor):
             continue
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
@@ -157,12 +157,12 @@ def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
             )
 
 
-def check_positions(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` where a row has more tokens than the model has positions."""
     text = text_config(model)
     limit = getattr(text, "max_position_embeddings", None)
     for name in (*IDS, "inputs_embeds"):
-        value = given.get(name)
+        value = inputs.get(name)
         if isinstance(limit, int) and isinstance(value, Tensor) and value.shape[1] > limit > 0:
             raise InputError(f"{value.shape[1]} tokens, but the model has positions for {limit}: use at most {limit}")
 

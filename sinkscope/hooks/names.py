@@ -63,9 +63,9 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, Layer]:
     """
     if has_attention(model):
         return attention_layers(model)
-    if not (found := own_attention(model)):
+    if not (modules := own_attention(model)):
         raise no_attention(model)
-    return found
+    return modules
 
 
 def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
@@ -76,7 +76,7 @@ def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
     """
     if not isinstance(model, PreTrainedModel) or has_attention(model):
         return {}
-    found: dict[nn.Module, Layer] = {}
+    layers: dict[nn.Module, Layer] = {}
     for stack, blocks in block_lists(model).items():
         for crosses in (False, True):
             places = [_attending(model, block, crosses) for block in blocks.values()]
@@ -84,8 +84,8 @@ def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
                 continue
             name = "cross" if crosses else stack
             for index, (path, (module,)) in enumerate(zip(blocks, places, strict=True)):
-                found[module] = Layer(f"cross.{index}" if crosses else path, index, name)
-    return found
+                layers[module] = Layer(f"cross.{index}" if crosses else path, index, name)
+    return layers
 
 
 def _attending(model: nn.Module, block: nn.Module, crosses: bool) -> list[nn.Module]:

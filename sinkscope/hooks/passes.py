@@ -83,19 +83,19 @@ class Forward:
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
         """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` where no tensor is among them."""
-        given = arguments(model, args, kwargs)
-        cache = given.get("past_key_values")
+        named = arguments(model, args, kwargs)
+        cache = named.get("past_key_values")
         cache = cache if isinstance(cache, Cache) else None
-        main = next((given[name] for name in MAIN_INPUTS if isinstance(given.get(name), Tensor)), None)
-        main = main if main is not None else next((v for v in given.values() if isinstance(v, Tensor)), None)
+        main = next((named[name] for name in MAIN_INPUTS if isinstance(named.get(name), Tensor)), None)
+        main = main if main is not None else next((v for v in named.values() if isinstance(v, Tensor)), None)
         if main is None:
             raise InputError("the model was called without tensors")
         writes = is_encoder_decoder(model)
         prefix = "decoder_" if writes else ""
-        own = _length(given, prefix)
+        new = _length(named, prefix)
         masks: dict[Axis, Any] = {
-            "tokens": given.get(prefix + "attention_mask", None if writes or own is not None else _other_mask(given)),
-            "memory": given.get("attention_mask" if writes else "encoder_attention_mask"),
+            "tokens": named.get(prefix + "attention_mask", None if writes or new is not None else _other_mask(named)),
+            "memory": named.get("attention_mask" if writes else "encoder_attention_mask"),
         }
         padding = {axis: real for axis, mask in masks.items() if (real := _padding(mask)) is not None}
         learned = sink_tokens(model)
@@ -103,15 +103,15 @@ class Forward:
             padding["tokens"] = functional.pad(padding["tokens"], (learned, 0), value=True)
         seen = 0 if cache is None else int(cache.get_seq_length())
         lengths: dict[Axis, int] = {}
-        if own is not None:
-            lengths["tokens"] = (seen or learned) + own
-        if (memory := _memory_length(given, writes)) is not None:
+        if new is not None:
+            lengths["tokens"] = (seen or learned) + new
+        if (memory := _memory_length(named, writes)) is not None:
             lengths["memory"] = memory
         if padding and family(model) in PATCHING:
             raise UnsupportedModelError(
                 f"family '{family(model)}' cuts its text into patches, padding as well: give samples of one length"
             )
-        ids = given.get(prefix + "input_ids")
+        ids = named.get(prefix + "input_ids")
         return cls(
             batch=main.shape[0],
             seen=seen,
@@ -121,8 +121,8 @@ class Forward:
             prefix=learned,
             lengths=lengths,
             elsewhere=frozenset(padding.keys() - lengths.keys()),
-            text_alone=all(name in TEXT for name, value in given.items() if isinstance(value, Tensor)),
-            other_masks=tuple(name for name in given if name.endswith("mask") and _hides(name, given[name])),
+            text_alone=all(name in TEXT for name, value in named.items() if isinstance(value, Tensor)),
+            other_masks=tuple(name for name in named if name.endswith("mask") and _hides(name, named[name])),
         )
 
     def stated(self, axis: Axis, total: int) -> bool:
@@ -222,10 +222,10 @@ class Passes:
 
         Raises `InputError` where there is none.
         """
-        found = self._last if self.recomputing else self.under_way
-        if found is None:
+        current = self._last if self.recomputing else self.under_way
+        if current is None:
             raise InputError("the passes of a model are followed: call that model itself, not a part of it")
-        return found
+        return current
 
     @property
     def recomputing(self) -> bool:
@@ -295,25 +295,25 @@ def _without_self(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def _other_mask(given: Mapping[str, Any]) -> Tensor | None:
+def _other_mask(arguments: Mapping[str, Any]) -> Tensor | None:
     """The mask of a model that reads no ids and calls it by another name, such as `padding_mask`."""
-    masks = (value for name, value in given.items() if name.endswith("_mask") and isinstance(value, Tensor))
+    masks = (value for name, value in arguments.items() if name.endswith("_mask") and isinstance(value, Tensor))
     return next((mask for mask in masks if mask.ndim == 2), None)
 
 
-def _length(given: Mapping[str, Any], prefix: str) -> int | None:
+def _length(arguments: Mapping[str, Any], prefix: str) -> int | None:
     """Tokens that the model is given, as ids or as embeddings; None where it is given something else."""
-    found = (given.get(prefix + name) for name in ("input_ids", "inputs_embeds"))
-    return next((value.shape[1] for value in found if isinstance(value, Tensor)), None)
+    inputs = (arguments.get(prefix + name) for name in ("input_ids", "inputs_embeds"))
+    return next((value.shape[1] for value in inputs if isinstance(value, Tensor)), None)
 
 
-def _memory_length(given: Mapping[str, Any], writes: bool) -> int | None:
+def _memory_length(arguments: Mapping[str, Any], writes: bool) -> int | None:
     """Tokens that cross-attention sees, where they are given or are those that the encoder is given."""
-    encoded = given.get("encoder_outputs" if writes else "encoder_hidden_states")
+    encoded = arguments.get("encoder_outputs" if writes else "encoder_hidden_states")
     states = encoded if isinstance(encoded, Tensor) else encoded[0] if encoded else None
     if isinstance(states, Tensor) and states.ndim == 3:
         return states.shape[1]
-    return _length(given, "") if writes else None
+    return _length(arguments, "") if writes else None
 
 
 def _hides(name: str, mask: Any) -> bool:
@@ -430,10 +430,10 @@ def difference_behind(
     Rounding is what reading them one by one differs by, and never more than 1e-3 of the largest logit, in half
     precision 0.05. `places`: whether positions are given, without which some families count from 0 at each pass.
     """
-    given = places and "position_ids" in parameters(model).parameters
+    positions_given = places and "position_ids" in parameters(model).parameters
 
     def read(start: int, stop: int, held: Cache | None) -> Any:
-        at = {"position_ids": torch.arange(start, stop, device=ids.device)[None]} if given else {}
+        at = {"position_ids": torch.arange(start, stop, device=ids.device)[None]} if positions_given else {}
         return model(ids[:, start:stop], past_key_values=held, use_cache=True, **at)
 
     with evaluating(model), torch.no_grad():
@@ -487,15 +487,15 @@ def check_continued(model: nn.Module, forward: Forward) -> None:
 
 
 def documents_of(
-    model: nn.Module, forward: Forward, given: Mapping[str, Any], total: int
+    model: nn.Module, forward: Forward, arguments: Mapping[str, Any], total: int
 ) -> Int[Tensor, "_ position"] | None:
     """The number of each of `total` columns' document; None where the inputs tell none apart.
 
     By `document_ids` of a lab model whose masks keep documents apart, by positions that start anew (which transformers
-    reads where there is neither a mask nor a cache), or by `cu_seq_lens` of one row. `given`: the arguments by name.
+    reads where there is neither a mask nor a cache), or by `cu_seq_lens` of one row. `arguments`: by name.
     Raises `InputError` for `document_ids` of another length.
     """
-    numbers, places = given.get("document_ids"), given.get("position_ids")
+    numbers, places = arguments.get("document_ids"), arguments.get("position_ids")
     if isinstance(numbers, Tensor) and _keeps_documents_apart(model):
         if numbers.shape[-1] + forward.prefix != total:
             raise InputError(
@@ -503,13 +503,13 @@ def documents_of(
                 "token so far"
             )
         return functional.pad(numbers, (forward.prefix, 0), value=int(numbers.min()) - 1)
-    if given.get("attention_mask") is not None or forward.cache is not None or forward.prefix:
+    if arguments.get("attention_mask") is not None or forward.cache is not None or forward.prefix:
         return None
     if isinstance(places, Tensor) and places.ndim == 2 and places.shape[1] == total:
         anew = functional.pad(places.diff(dim=-1) != 1, (1, 0), value=False)
         if bool(anew.any()):
             return anew.cumsum(-1)
-    ends = given.get("cu_seq_lens_q")
+    ends = arguments.get("cu_seq_lens_q")
     if isinstance(ends, Tensor) and ends.ndim == 1 and forward.batch == 1 and int(ends[-1]) == total:
         return torch.searchsorted(ends, torch.arange(total, device=ends.device), right=True)[None]
     return None

@@ -44,7 +44,7 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
-from sinkscope.measurement import AttentionCall, full_precision, read, rounding
+from sinkscope.measurement import AttentionCall, full_precision, read_call, rounding
 from sinkscope.measurement.calls import guard
 
 
@@ -244,7 +244,7 @@ class Calls:
                 f"family '{self._family}', layer '{label.name}': its {len(invocation.output)} rows are not the model's "
                 f"{forward.batch} samples, so their tokens cannot be told"
             )
-        call = read(invocation, label, forward, self._sides, self._family)
+        call = read_call(invocation, label, forward, self._sides, self._family)
         if call.entries is not None:
             raise UnsupportedModelError(
                 f"family '{self._family}', layer '{label.name}': it attends to keys that are no tokens beside those "

@@ -1,7 +1,7 @@
 from .calls.call import AttentionCall as AttentionCall
 from .calls.call import full_precision as full_precision
 from .calls.call import rounding as rounding
-from .calls.reading import read as read
+from .calls.reading import read_call as read_call
 from .comparison import Comparison as Comparison
 from .comparison import Comparisons as Comparisons
 from .comparison import compare as compare

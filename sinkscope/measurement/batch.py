@@ -65,11 +65,11 @@ class LeftOut:
 def _layers(reasons: Mapping[str, str], layers: Iterable[Layer], called: Iterable[Layer]) -> dict[str, str]:
     stacks = {kind(layer): layer.stack for layer in layers}
     numbered = {layer.stack for layer in called if kind(layer) not in reasons}
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for name, reason in reasons.items():
         stack = stacks.get(name, name)
-        found[name if stack in numbered else stack] = reason
-    return found
+        named[name if stack in numbered else stack] = reason
+    return named
 
 
 def applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
@@ -325,11 +325,11 @@ class PlaceSums:
     def settle(self, observer: Observer) -> None:
         """Let an observer make its sums smaller, when nothing will be added to them any more."""
         owner = type(observer).__name__
-        own = {name: values for (of, name), values in self.sums.items() if of == owner}
-        settled = observer.settled(own)
-        for name in own.keys() - settled.keys():
+        mine = {name: values for (of, name), values in self.sums.items() if of == owner}
+        settled = observer.settled(mine)
+        for name in mine.keys() - settled.keys():
             del self.sums[owner, name], self.reductions[owner, name]
-        for name in settled.keys() - own.keys():
+        for name in settled.keys() - mine.keys():
             self.sums[owner, name], self.reductions[owner, name] = settled[name], "sum"
 
 
@@ -364,16 +364,16 @@ class Batch(Samples):
                 sums.settle(observer)
             sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
-    def found(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
+    def sums_by_observer(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
         """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
         sums = self.places[place]
         queries, keys = self.queries(place), self.keys(place)
         first = self.first if sums.query == "tokens" else 0
-        found: dict[str, dict[str, Tensor]] = {}
+        by_owner: dict[str, dict[str, Tensor]] = {}
         for (owner, name), values in sums.sums.items():
-            found.setdefault(owner, {})[name] = values.cpu()
-        visible = found.pop(MASKS, {}).get("seen")
-        for owner, own in found.items():
+            by_owner.setdefault(owner, {})[name] = values.cpu()
+        visible = by_owner.pop(MASKS, {}).get("seen")
+        for owner, own in by_owner.items():
             yield owner, LayerSums(own, queries, keys, first, visible)
 
     def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
@@ -432,14 +432,14 @@ class OpenPass:
 
     def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
         """The sums at a place, made when it is met first; the last word on `causal` counts."""
-        found = self.places.setdefault(place, PlaceSums(query, key, causal))
-        found.causal = causal
-        return found
+        sums = self.places.setdefault(place, PlaceSums(query, key, causal))
+        sums.causal = causal
+        return sums
 
     def known(self, layer: Layer) -> Known | None:
         """What earlier passes over these samples said of a layer."""
-        found = self.batch.places.get(layer)
-        return None if found is None else Known(found.causal, found.real_keys)
+        sums = self.batch.places.get(layer)
+        return None if sums is None else Known(sums.causal, sums.real_keys)
 
     def real(self, stack: str, side: Axis, stop: int, mask: Tensor | None) -> Tensor | None:
         """Which of a stack's `stop` tokens are real; None where all are.

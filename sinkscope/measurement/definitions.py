@@ -104,8 +104,8 @@ def _initial(view: TokenView) -> Answers:
     visible, queries = visible_queries(view.data)[:, view.layers], query_counts(view.data)[:, view.layers]
     mass = metrics.mass_on_first(received, visible, queries, first)
     heavy = known(mass > 0.5, mass)[..., None]
-    found = _some_head(view, both(heavy, known(received > uniform, received, uniform)))
-    return _only_at(view, found, view.positions < 4)
+    answer = _some_head(view, both(heavy, known(received > uniform, received, uniform)))
+    return _only_at(view, answer, view.positions < 4)
 
 
 def _most_attended(view: TokenView) -> Answers:
@@ -131,9 +131,9 @@ def _among_the_largest(view: TokenView, magnitude: float) -> PerDepth:
     """From the largest entries of a row alone: where all that were kept are massive, other tokens may be, too."""
     top, median = view.per_depth("hidden_top"), view.per_depth("hidden_median")
     massive = metrics.is_massive(top, median, magnitude=magnitude)
-    found = (massive[..., None] & (view.per_depth("hidden_top_position")[..., None] == view.positions)).any(2)
+    answer = (massive[..., None] & (view.per_depth("hidden_top_position")[..., None] == view.positions)).any(2)
     unknown = np.isnan(median) | massive.all(2)
-    return np.where(unknown[..., None] & ~found, np.nan, found.astype(np.float64))
+    return np.where(unknown[..., None] & ~answer, np.nan, answer.astype(np.float64))
 
 
 def _outlier_tokens(view: TokenView) -> Answers:
@@ -154,8 +154,8 @@ def _above_median(view: TokenView, values: PerDepth, times: float) -> PerDepth:
 def _like_the_first(view: TokenView) -> Answers:
     """Secondary sinks at most of these depths, and the first token itself, to which they are alike."""
     cosines, norms = view.per_depth("cos_hidden_first"), view.per_depth("hidden_norm")
-    found = metrics.secondary_sinks(cosines, norms)
-    alike = (found.share > 0.5) | ((view.positions == 0) & ~np.isnan(found.jump)[:, None])
+    secondary = metrics.secondary_sinks(cosines, norms)
+    alike = (secondary.share > 0.5) | ((view.positions == 0) & ~np.isnan(secondary.jump)[:, None])
     unknown = (np.isnan(cosines) & (norms != 0)).any(1) & (view.positions != 0)
     unknown |= np.any(view.incomplete(norms), axis=1)[:, None]
     return np.where(unknown, np.nan, alike.astype(np.float64))
@@ -287,9 +287,9 @@ def definition_table(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
             "source": definition.source,
             "rule": definition.rule.format(epsilon=f"{epsilon:g}"),
         }
-        if (found := answers.get(definition.name)) is not None and reference is not None:
-            numbers = _summary(found, view.counted, view.positions) | {"agreement": jaccard(reference, found)}
-            rows.append(row | numbers | {"note": _doubt(found, view.counted)})
+        if (verdict := answers.get(definition.name)) is not None and reference is not None:
+            numbers = _summary(verdict, view.counted, view.positions) | {"agreement": jaccard(reference, verdict)}
+            rows.append(row | numbers | {"note": _doubt(verdict, view.counted)})
         else:
             rows.append(row | {"note": f"not observed: {', '.join(definition.missing(data))}"})
     columns = ["definition", "source", "rule", "sinks", "position_0", "elsewhere", "elsewhere_share", "agreement"]
@@ -331,15 +331,15 @@ def _summary(
     known = ~np.isnan(answers)
     whole = (known | ~counted | ~known.any(0)).all(1) & known.any(1)
     shares = 100 * metrics.nanmean(answers, 0)
-    found = {
+    row = {
         "sinks": float((answers[whole] == 1).sum(1).mean()) if whole.any() else float("nan"),
         "position_0": float(shares[positions == 0][0]) if 0 in positions else float("nan"),
     }
     others = np.where(positions == 0, 0, (answers == 1).sum(0))
     best = int(others.argmax())
     if others[best] > 0:
-        found |= {"elsewhere": int(positions[best]), "elsewhere_share": float(shares[best])}
-    return found
+        row |= {"elsewhere": int(positions[best]), "elsewhere_share": float(shares[best])}
+    return row
 
 
 def _doubt(answers: Answers, counted: Bool[np.ndarray, "sample position"]) -> str:

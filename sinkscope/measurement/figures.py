@@ -125,8 +125,8 @@ def _interval(rates: pd.DataFrame) -> dict[str, object]:
 
 
 def _slider_positions(data: xr.Dataset, position: int, epsilon: float) -> list[int]:
-    found = strongest_position(data, epsilon)
-    best = [] if found is None else [found.position]
+    strongest = strongest_position(data, epsilon)
+    best = [] if strongest is None else [strongest.position]
     return sorted({*data["position"].values[:SLIDER_POSITIONS].tolist(), *best, position})
 
 

@@ -86,8 +86,8 @@ def _updated(data: xr.Dataset) -> Sequence[int]:
 
 
 def _key_angle(at: HeadView) -> np.ndarray:
-    found = metrics.key_manifold(at["key_vectors"], metrics.index_of(at.position, _labels("kept_position")(at.data)))
-    return found.angle / found.chance
+    manifold = metrics.key_manifold(at["key_vectors"], metrics.index_of(at.position, _labels("kept_position")(at.data)))
+    return manifold.angle / manifold.chance
 
 
 def _spike_cosine(at: HeadView) -> np.ndarray:
@@ -98,9 +98,9 @@ def _spike_cosine(at: HeadView) -> np.ndarray:
 def _dormant(at: HeadView) -> np.ndarray:
     """True, False, or None where the head's outputs are not known."""
     norms = at["output_norm"]
-    found = metrics.dormant(norms).astype(object)
-    found[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
-    return found
+    dormant = metrics.dormant(norms).astype(object)
+    dormant[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
+    return dormant
 
 
 def _kind(at: HeadView) -> np.ndarray:

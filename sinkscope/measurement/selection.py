@@ -94,8 +94,8 @@ def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer positi
     positions = data["position"].values
     with np.errstate(divide="ignore", invalid="ignore"):
         causal = (before[tokens] - before[np.minimum(positions, tokens)]) / (tokens - positions)
-        found = np.where(is_causal(data)[:, None], causal, 1 / tokens)
-    return np.where(positions < tokens, found, np.nan)
+        uniform = np.where(is_causal(data)[:, None], causal, 1 / tokens)
+    return np.where(positions < tokens, uniform, np.nan)
 
 
 def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:

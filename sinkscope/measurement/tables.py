@@ -126,11 +126,11 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     low, high = percent_bounds(rates)
     mean = metrics.nanmean(rates, 0)
     positions = data["position"].values
-    found = strongest_by_layer(data, epsilon)
+    strongest = strongest_by_layer(data, epsilon)
     table = pd.DataFrame(
         {
-            "strongest_position": pd.array([best.position if best else None for best in found], "Int64"),
-            "strongest_rate": [best.rate if best else math.nan for best in found],
+            "strongest_position": pd.array([best.position if best else None for best in strongest], "Int64"),
+            "strongest_rate": [best.rate if best else math.nan for best in strongest],
         }
     )
     if 0 in positions:
@@ -145,8 +145,8 @@ def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
     ratio = hidden_norm_ratio(data)
     stack = {"cross": "decoder", "queries_cross": "queries"}.get(row.stack, row.stack)
     place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
-    found = ratio.values[place.values]
-    return float(found[0]) if len(found) else math.nan
+    matches = ratio.values[place.values]
+    return float(matches[0]) if len(matches) else math.nan
 
 
 def _by_position(rate: Any) -> dict[str, float | None]:

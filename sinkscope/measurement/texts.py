@@ -67,12 +67,12 @@ class TokenTexts:
 def shares(parts: Sequence[bytes]) -> list[str]:
     """The text of consecutive bytes, each character at the part that its first byte is in."""
     owners = [index for index, part in enumerate(parts) for _ in part]
-    found = [""] * len(parts)
+    texts = [""] * len(parts)
     offset = 0
     for character, length in _decoded(b"".join(parts)):
-        found[owners[offset]] += character
+        texts[owners[offset]] += character
         offset += length
-    return found
+    return texts
 
 
 def characters(written: bytes) -> list[str]:

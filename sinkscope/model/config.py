@@ -100,12 +100,12 @@ def check_blocks(config: PreTrainedConfig) -> None:
         if (chosen := getattr(config, field)) not in choices:
             raise unknown(field, str(chosen), choices)
     for field in FLAGS:
-        if not isinstance(given := getattr(config, field), bool):
-            raise InputError(f"LabConfig.{field} = {given!r}: expected true or false")
+        if not isinstance(value := getattr(config, field), bool):
+            raise InputError(f"LabConfig.{field} = {value!r}: expected true or false")
     for field, usual in POSITIVE.items():
-        given = getattr(config, field)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not (isfinite(given) and given > 0):
-            raise InputError(f"LabConfig.{field} = {given!r}: expected a positive number, such as {usual}")
+        value = getattr(config, field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
+            raise InputError(f"LabConfig.{field} = {value!r}: expected a positive number, such as {usual}")
     _check_count("sink_tokens", config.sink_tokens, 0)
     _check_tokens(config)
     _check_hybrid(config)
@@ -114,12 +114,12 @@ def check_blocks(config: PreTrainedConfig) -> None:
 
 def _check_tokens(config: PreTrainedConfig) -> None:
     for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        given = getattr(config, field)
-        several = given if isinstance(given, list) and field == "eos_token_id" else [given]
+        value = getattr(config, field)
+        several = value if isinstance(value, list) and field == "eos_token_id" else [value]
         for token in several:
             if token is not None and (type(token) is not int or not 0 <= token < config.vocab_size):
                 raise InputError(
-                    f"LabConfig.{field} = {given!r}: expected a token, 0 … {config.vocab_size - 1}, or nothing"
+                    f"LabConfig.{field} = {value!r}: expected a token, 0 … {config.vocab_size - 1}, or nothing"
                 )
 
 
@@ -160,10 +160,10 @@ def _check_sharing(config: PreTrainedConfig) -> None:
         _check_count(field, getattr(config, field), least)
     if config.kv_layers is None:
         return
-    layers, given = config.num_hidden_layers, config.kv_layers
-    if not isinstance(given, list) or len(given) != layers or any(type(one) is not int for one in given):
-        raise InputError(f"LabConfig.kv_layers = {given!r}: expected {layers} layer numbers, one for each layer")
-    if wrong := [one for one in given if not 0 <= one < layers]:
+    layers, suppliers = config.num_hidden_layers, config.kv_layers
+    if not isinstance(suppliers, list) or len(suppliers) != layers or any(type(one) is not int for one in suppliers):
+        raise InputError(f"LabConfig.kv_layers = {suppliers!r}: expected {layers} layer numbers, one for each layer")
+    if wrong := [one for one in suppliers if not 0 <= one < layers]:
         raise InputError(f"LabConfig.kv_layers: there is no layer {wrong[0]}; choose from 0 … {layers - 1}")
     if not config.shares_kv:
         return
@@ -174,7 +174,7 @@ def _check_sharing(config: PreTrainedConfig) -> None:
             f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
             "layer learns before they are cached, so no other layer can read them"
         )
-    if any(supplier > layer for layer, supplier in enumerate(given)) and _looks_ahead(config):
+    if any(supplier > layer for layer, supplier in enumerate(suppliers)) and _looks_ahead(config):
         raise InputError(
             "LabConfig.kv_layers: a layer that reads from a later one needs a causal model; with this mask, or with "
             "is_causal = False, queries see later tokens"
@@ -412,7 +412,9 @@ class LabConfig(PreTrainedConfig):
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
             raise unknown("position", str(self.position), get_args(Position))
-        if not self.is_causal and any(slot.kind == "suffix" for given in self._given() for slot in given.slots):
+        if not self.is_causal and any(
+            slot.kind == "suffix" for layer_spec in self._given() for slot in layer_spec.slots
+        ):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
             )

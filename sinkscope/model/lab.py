@@ -26,10 +26,10 @@ from sinkscope.model.mamba import start as start_mamba
 from sinkscope.model.positions import (
     Alibi,
     LearnedTable,
+    PositionScheme,
     RelativePaper,
     RelativeT5,
     Rotary,
-    Scheme,
     Sinusoidal,
     TokenPositions,
 )
@@ -132,8 +132,8 @@ class LabBlock(GradientCheckpointingLayer):
         return torch.add(hidden_states, self.mlp_output_norm(transformed), alpha=self.gain)
 
 
-SCHEMES: dict[str, Callable[[LabConfig], Scheme]] = {
-    "none": lambda config: Scheme(),
+SCHEMES: dict[str, Callable[[LabConfig], PositionScheme]] = {
+    "none": lambda config: PositionScheme(),
     "learned": lambda config: LearnedTable(config.max_position_embeddings, config.hidden_size),
     "sinusoidal": lambda config: Sinusoidal(config.hidden_size),
     "relative_t5": lambda config: RelativeT5(config.num_attention_heads, config.hidden_size, config.is_causal),
@@ -143,7 +143,7 @@ SCHEMES: dict[str, Callable[[LabConfig], Scheme]] = {
 }
 
 
-def scheme_of(config: LabConfig) -> Scheme:
+def scheme_of(config: LabConfig) -> PositionScheme:
     """The module that `config.position` names; `LabConfig` has checked that it can be built."""
     return SCHEMES[config.position](config)
 
@@ -295,12 +295,16 @@ class LabModel(LabPreTrainedModel):
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
         rotation, bias = self.position.rotation(positions), self.position.bias(positions)
-        given = {"rotation": rotation, "bias": bias, **kwargs}
+        layer_inputs = {"rotation": rotation, "bias": bias, **kwargs}
         if self.config.shares_kv:
-            hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, visible, **given)
+            hidden_states = run_layers(
+                self.layers, hidden_states, self.config, past_key_values, visible, **layer_inputs
+            )
         else:
             for layer, visibility in zip(self.layers, visible, strict=True):
-                hidden_states = layer(hidden_states, visibility=visibility, past_key_values=past_key_values, **given)
+                hidden_states = layer(
+                    hidden_states, visibility=visibility, past_key_values=past_key_values, **layer_inputs
+                )
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states)[:, new:], past_key_values=past_key_values if use_cache else None
         )

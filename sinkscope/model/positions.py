@@ -66,8 +66,8 @@ class TokenPositions:
         if position_ids is None:
             return cls(query, key, visibility)
         if queries == tokens.count:
-            given = _after_sinks(position_ids, queries - sinks, sinks)
-            return cls(given, given, visibility)
+            positions = _after_sinks(position_ids, queries - sinks, sinks)
+            return cls(positions, positions, visibility)
         return cls(_after_sinks(position_ids, queries, 0), key, visibility, own=query)
 
     def known(self) -> TokenPositions:
@@ -101,19 +101,19 @@ def restarted(tokens: Tokens, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
     return torch.where(outside, tokens.order - sinks, tokens.within_documents(outside))
 
 
-def _after_sinks(given: object, count: int, sinks: int) -> Int[Tensor, "#batch query"]:
+def _after_sinks(position_ids: object, count: int, sinks: int) -> Int[Tensor, "#batch query"]:
     """The caller's positions of `count` real tokens, with those of the sink tokens in front."""
-    if not isinstance(given, Tensor) or given.ndim != 2 or given.shape[1] != count:
-        shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    if not isinstance(position_ids, Tensor) or position_ids.ndim != 2 or position_ids.shape[1] != count:
+        shape = tuple(position_ids.shape) if isinstance(position_ids, Tensor) else type(position_ids).__name__
         raise InputError(f"position_ids {shape}: expected (batch or 1, {count}), one for each token of this pass")
-    before = torch.arange(-sinks, 0, device=given.device).expand(len(given), -1)
-    return torch.cat([before, given.long()], 1)
+    before = torch.arange(-sinks, 0, device=position_ids.device).expand(len(position_ids), -1)
+    return torch.cat([before, position_ids.long()], 1)
 
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (batch, position, rotated channels / 2)
 
 
-class Scheme(nn.Module):
+class PositionScheme(nn.Module):
     """A scheme fills one of three roles: it adds to embeddings, rotates queries and keys, or biases scores.
 
     This base fills none, which is the scheme `none` (NoPE): only the mask tells positions apart (Gu et al. 2025, Table
@@ -141,7 +141,7 @@ class Scheme(nn.Module):
 BASE = 10000.0
 
 
-class LearnedTable(Scheme):
+class LearnedTable(PositionScheme):
     """x_t + P[t] with a learned table P (length, width), drawn as every embedding: N(0, 2 / (5 · width)).
 
     Source: sail-sg/Attention-Sink, lit_gpt/model_pos.py, "learnable".
@@ -164,7 +164,7 @@ class LearnedTable(Scheme):
         return hidden + self.table(positions.clamp(min=0)).to(hidden.dtype)
 
 
-class Sinusoidal(Scheme):
+class Sinusoidal(PositionScheme):
     """x_t + [sin(t·w_0) … sin(t·w_(d/2−1)) | cos(t·w_0) …] with w_i = 10000^(−2i/d), unscaled.
 
     The halves are concatenated, not interleaved as in Vaswani et al. 2017: so does the paper's code (sail-sg/
@@ -265,7 +265,7 @@ class Rope:
             return ROPE_INIT_FUNCTIONS[self.scaling["rope_type"]](like)
 
 
-class Rotary(Scheme):
+class Rotary(PositionScheme):
     """Pair (i, i + d/2) of the d turning channels turns by position · theta^(−2i/d), in Llama's layout.
 
     Source: Su et al. 2021; partial rotation as in GPT-NeoX; scaled frequencies are transformers' own.
@@ -325,7 +325,7 @@ def _check(scaling: Any) -> None:
 BUCKETS, REACH = 32, 128
 
 
-class RelativeT5(Scheme, Learned):
+class RelativeT5(PositionScheme, Learned):
     """b[h, q, k] = table[bucket(q − k), h]: learned per head, one table for all layers, drawn N(0, 1 / width).
 
     Source: Raffel et al. 2020. Buckets are one-sided in a causal model and two-sided in a bidirectional one. T5 does
@@ -345,7 +345,7 @@ class RelativeT5(Scheme, Learned):
         return _bound(positions, partial(_looked_up, self.table, not self.is_causal))
 
 
-class RelativePaper(Scheme):
+class RelativePaper(PositionScheme):
     """b[q, k] = +bucket(q − k), not learned, the same for all heads and layers: it grows toward the far past.
 
     Source: sail-sg/Attention-Sink, lit_gpt/model_relpos.py, "relative", which the paper calls T5's. In a
@@ -360,7 +360,7 @@ class RelativePaper(Scheme):
         return _bound(positions, partial(_growing, not self.is_causal))
 
 
-class Alibi(Scheme):
+class Alibi(PositionScheme):
     """b[h, q, k] = −m_h · |q − k| with fixed slopes m_h. Source: Press et al. 2022.
 
     A key after its query (prefix masks, bidirectional models) is as far away as one before it.

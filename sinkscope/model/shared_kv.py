@@ -90,7 +90,7 @@ def run_layers(
     config: LabConfig,
     cache: Cache | None,
     visible: Sequence[Visibility],
-    **given: Any,
+    **layer_inputs: Any,
 ) -> Float[Tensor, "batch position width"]:
     """The residual stream behind the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
     if layers.training and layers[0].gradient_checkpointing:
@@ -104,7 +104,7 @@ def run_layers(
     def run(part: Iterable[nn.Module], states: Tensor, exchange: Exchange) -> Tensor:
         for layer in part:
             mask = visible[cast(Any, layer.self_attn).layer_idx]
-            states = layer(states, visibility=mask, shared=exchange, **given)
+            states = layer(states, visibility=mask, shared=exchange, **layer_inputs)
         return states
 
     again, before = _repeated(suppliers), dict[int, KeysValues]()

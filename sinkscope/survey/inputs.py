@@ -7,7 +7,16 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sinkscope.data import Reading, as_chat, build_inputs, corpus_digest, corpus_of, reading, text_digest, vocabulary_of
+from sinkscope.data import (
+    InputReading,
+    as_chat,
+    build_inputs,
+    corpus_digest,
+    corpus_of,
+    reading,
+    text_digest,
+    vocabulary_of,
+)
 from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.model import load_tokenizer
 from sinkscope.model.hub import configuration
@@ -71,7 +80,7 @@ def tokenizer_of(subject: Subject, commit: str | None, trust_remote_code: bool =
 
 def inputs_of(
     spec: SurveySpec, subject: Subject, kind: str, model: PreTrainedModel, tokenizer: Any, commit: str | None
-) -> Reading:
+) -> InputReading:
     """What a model is given of one kind of input.
 
     Raises `UnsupportedModelError` for a model that reads nothing of the kind, `InputError` as `build_inputs`, `as_chat`

@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from sinkscope.data import Reading
+from sinkscope.data import InputReading
 from sinkscope.data.media import MEDIA, PROMPT, media_digest, media_reading, read_recording, written
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import load
@@ -29,7 +29,7 @@ from tests.families.processors import (
 from tests.families.registry import FAMILIES
 
 
-def read(kind: str, place: Path, folder: Path, **options: object) -> Reading:
+def read(kind: str, place: Path, folder: Path, **options: object) -> InputReading:
     return media_reading(kind, folder, load(place), str(place), **{"samples": 9, "tokens": 6, **options})
 
 

@@ -62,12 +62,12 @@ def test_a_mutant_is_refused_and_would_be_wrong(
 ) -> None:
     if reason := FAMILIES[name].obstacle(host):
         pytest.skip(f"{name}: {reason}")
-    read = observing.read
+    read = observing.read_call
 
     def mutated(*args: Any, **kwargs: Any) -> AttentionCall:
         return replace(mutant(read(*args, **kwargs)), kernel_lse=None)
 
-    monkeypatch.setattr(observing, "read", mutated)
+    monkeypatch.setattr(observing, "read_call", mutated)
     with pytest.raises(UnsupportedModelError, match="does not follow from its queries, keys and mask"):
         contract.check(name, host)
     monkeypatch.setattr(observing.guard, "verified", lambda call, *_, **__: call)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.model.positions import LearnedTable, Scheme, Sinusoidal, sinusoids
+from sinkscope.model.positions import LearnedTable, PositionScheme, Sinusoidal, sinusoids
 
 
 def test_sinusoids_are_concatenated_halves():
@@ -50,5 +50,5 @@ def test_swapping_learned_positions_swaps_rows():
 
 def test_the_base_is_no_scheme_at_all():
     hidden = torch.randn(1, 3, 4)
-    assert Scheme().embed(hidden, torch.arange(3)[None]) is hidden
-    assert not list(Scheme().parameters())
+    assert PositionScheme().embed(hidden, torch.arange(3)[None]) is hidden
+    assert not list(PositionScheme().parameters())

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from sinkscope.attention.oracle.backends import Backend, backend
+from sinkscope.attention.oracle.backends import AttentionFunction, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
 from sinkscope.attention.oracle.styles import STYLES, Style
@@ -90,11 +90,11 @@ class Parity:
 
     def table(self) -> Table:
         """A rich table of all rows."""
-        found = Table(*COLUMNS, title=self.summary)
+        table = Table(*COLUMNS, title=self.summary)
         for row in self.rows:
             outcome = Text(row.outcome, COLORS[row.outcome])
-            found.add_row(row.case, row.dtype, outcome, *_numbers(row), Text(row.note))
-        return found
+            table.add_row(row.case, row.dtype, outcome, *_numbers(row), Text(row.note))
+        return table
 
     def __str__(self) -> str:
         console = Console(width=160, color_system=None)
@@ -112,8 +112,8 @@ class Parity:
 
 def _numbers(row: ParityRow) -> tuple[str, str, str, str]:
     gradients = [error for name, error in row.errors.items() if name.startswith("d")]
-    found = (row.errors.get("output"), row.errors.get("lse"), max(gradients) if gradients else None, row.limit)
-    output, lse, gradient, limit = ("" if value is None or math.isnan(value) else f"{value:.1e}" for value in found)
+    values = (row.errors.get("output"), row.errors.get("lse"), max(gradients) if gradients else None, row.limit)
+    output, lse, gradient, limit = ("" if value is None or math.isnan(value) else f"{value:.1e}" for value in values)
     return output, lse, gradient, limit
 
 
@@ -179,7 +179,7 @@ def parity(
     half precision, so that a function which drops it would pass. Raises `InputError` for unknown names and for what is
     no function.
     """
-    chosen = backend(function) if isinstance(function, str) else Backend(function, STYLES["plain"])
+    chosen = backend(function) if isinstance(function, str) else AttentionFunction(function, STYLES["plain"])
     function, style = chosen.function, style or chosen.style
     dtypes = [chosen.dtype] if dtypes is None else dtypes
     if not callable(function):
@@ -199,10 +199,10 @@ def parity(
     comparison = _Comparison(function, style, without, lse, gradients and "gradients" not in without)
     rows = [comparison.row(case, dtype, torch.device(device)) for dtype in dtypes for case in cases]
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    found = Parity(str(name), tuple(rows))
+    result = Parity(str(name), tuple(rows))
     if not quiet:
-        Console().print(found.table())
-    return found
+        Console().print(result.table())
+    return result
 
 
 class _Comparison:
@@ -255,8 +255,8 @@ class _Comparison:
             notes += [note] if note else []
         if self.gradients:
             read = lse is not None and not {"lse", "lse_gradient"} & {*self.without}
-            found, note = _gradients(problem, leaves, output, read)
-            errors |= found
+            gradient_errors, note = _gradients(problem, leaves, output, read)
+            errors |= gradient_errors
             notes += [note] if note else []
             if read and lse is not None:
                 error, note = _lse_gradient(problem, leaves, lse, self.lse or "tokens")
@@ -281,8 +281,8 @@ class _Comparison:
             return error, ""
         other: Convention = "tokens" if self.lse == "total" else "total"
         if tellable and errors[other] <= limit:
-            said = "declared" if self.stated else "found in other cases"
-            return error, f"its lse is over {_words(other)}, {said} over {_words(self.lse or 'tokens')}"
+            source = "declared" if self.stated else "found in other cases"
+            return error, f"its lse is over {_words(other)}, {source} over {_words(self.lse or 'tokens')}"
         if any((lse.double() * math.log(2) - side).abs().max().item() / scale <= limit for side in sides.values()):
             return error, "its lse is in base 2"
         return error, f"its lse is neither over tokens nor over tokens and sink, off by {error * scale:.1e}"
@@ -308,12 +308,14 @@ def _lse_gradient(
     side = (wanted.tokens if convention == "tokens" else wanted.total)[some]
     direction = torch.randn(side.shape, generator=torch.Generator().manual_seed(2)).to(lse.device)
     names = ("query", "key")
-    found = torch.autograd.grad(lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True)
+    computed = torch.autograd.grad(
+        lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True
+    )
     expected = torch.autograd.grad(side, [wide[name] for name in names], direction.double())
-    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, expected, strict=True)]
+    filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, expected, strict=True)]
     size = {"query": problem.key, "key": problem.query}
     least = {name: problem.scaling * size[name].double().norm(dim=-1).max().item() / 10 for name in names}
-    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, given, expected, strict=True)]
+    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, filled, expected, strict=True)]
     return max(errors), ""
 
 
@@ -329,16 +331,16 @@ def _gradients(
     wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
     reference = exact(problem.on(wide)).output
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
-    found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
+    computed = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
     wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
     least = _usual(problem, direction)
-    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, wanted, strict=True)]
+    filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
-        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, given, wanted, strict=True)
+        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, filled, wanted, strict=True)
     }
     absent = [
         name
-        for name, one, other in zip(leaves, given, wanted, strict=True)
+        for name, one, other in zip(leaves, filled, wanted, strict=True)
         if not one.any() and other.abs().max() > 1e-9
     ]
     return errors, f"no gradient reaches {absent[0]}" if absent else ""
@@ -363,9 +365,9 @@ def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:
     return {name: moved * products[name] if name in products else 1e-6 for name in tensors}
 
 
-def _error(found: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
+def _error(computed: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
     """Largest difference, relative to the largest expected number, or to `least` where that is more."""
-    difference = (found.double() - wanted).abs().max().item()
+    difference = (computed.double() - wanted).abs().max().item()
     return difference / max(wanted.abs().max().item(), least)
 
 

@@ -49,10 +49,10 @@ def squares_of(visibility: Visibility) -> list[list[Square]] | None:
     rows = torch.stack(torch.broadcast_tensors(*spans), -1).unique_consecutive(dim=0)
     if len(rows) > 1 and len(rows) < max(len(spans[0]), len(spans[1])):
         rows = torch.stack(torch.broadcast_tensors(*spans), -1)
-    found = [_squares(first, stop) for first, stop in (row.unbind(-1) for row in rows)]
-    if any(squares is None for squares in found):
+    by_sample = [_squares(first, stop) for first, stop in (row.unbind(-1) for row in rows)]
+    if any(squares is None for squares in by_sample):
         return None
-    known = [squares for squares in found if squares is not None]
+    known = [squares for squares in by_sample if squares is not None]
     return known if sum(map(len, known)) * LEAST <= max(LEAST, len(known) * query.count) else None
 
 
@@ -62,8 +62,8 @@ def _squares(first: Int[Tensor, "query"], stop: Int[Tensor, "query"]) -> list[Sq
     begin, lengths = torch.where(seeing, first, -1).unique_consecutive(return_counts=True)
     at = lengths.cumsum(0) - lengths
     ahead = stop[at].where(begin >= 0, 0)
-    own = torch.arange(1, len(first) + 1, device=first.device)
-    reached = torch.maximum(own, ahead.repeat_interleave(lengths))
+    itself = torch.arange(1, len(first) + 1, device=first.device)
+    reached = torch.maximum(itself, ahead.repeat_interleave(lengths))
     fits = (begin == at) & (ahead <= at + lengths) | (begin < 0)
     if not bool(fits.all()) or not bool(((stop == reached) | ~seeing).all()):
         return None
@@ -118,12 +118,12 @@ class _Map:
 
     @cached_property
     def _squares(self) -> list[tuple[slice, Square]] | None:
-        found = squares_of(self.visibility)
-        if found is None or (len(found) > 1 and self.visibility.query.count <= ROWS):
+        by_sample = squares_of(self.visibility)
+        if by_sample is None or (len(by_sample) > 1 and self.visibility.query.count <= ROWS):
             return None
-        if len(found) == 1:
-            return [(slice(None), square) for square in found[0]]
-        return [(slice(at, at + 1), square) for at, squares in enumerate(found) for square in squares]
+        if len(by_sample) == 1:
+            return [(slice(None), square) for square in by_sample[0]]
+        return [(slice(at, at + 1), square) for at, squares in enumerate(by_sample) for square in squares]
 
     def blocks(self, batch: int) -> Iterator[tuple[slice, RowBlock]]:
         """Samples and queries that the kernel gets at once."""
@@ -142,9 +142,9 @@ def _differ(visibility: Visibility) -> bool:
     reached = [
         (first.amin(1), stop.amax(1)) for first, stop in zip(*(span.split(ROWS, 1) for span in spans), strict=True)
     ]
-    own = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
+    separate = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
     joint = sum((stop.amax() - first.amin()).clamp(min=0) * len(first) for first, stop in reached)
-    return bool(own <= APART * joint)
+    return bool(separate <= APART * joint)
 
 
 def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:
@@ -185,14 +185,14 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise InputError("the flash kernel has no second derivative: ask for path='reference'")
         query, key, value, logits, values, output, total = ctx.saved_tensors
-        given = _backward(upstream, query, key, value, output, total, ctx.map)
+        gradients = _backward(upstream, query, key, value, output, total, ctx.map)
         if not logits.shape[-1]:
-            return *given, None, None, None
+            return *gradients, None, None, None
         with torch.autocast("cpu", enabled=False):
             wide = upstream.to(logits.dtype)
             shares = (logits - total[..., None]).exp()
             met = torch.einsum("bhtd,shd->bhts", wide, values) - (wide * output).sum(-1, keepdim=True)
-            return *given, shares * met, torch.einsum("bhts,bhtd->shd", shares, wide), None
+            return *gradients, shares * met, torch.einsum("bhts,bhtd->shd", shares, wide), None
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, of: _Map) -> tuple[Tensor, Tensor]:
@@ -275,7 +275,7 @@ def _backward_squares(
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """No two squares share a token, so nothing is added up between them."""
-    given: list[Tensor] = []
+    gradients: list[Tensor] = []
     for samples, square in squares:
         at = (samples, slice(None), slice(square.start, square.stop))
         above = upstream[at]
@@ -291,8 +291,8 @@ def _backward_squares(
                 part[:, :, ahead] += more
         if parts[0].shape == query.shape:
             return parts[0], parts[1], parts[2]
-        given = given or [torch.zeros_like(x) for x in (query, key, value)]
-        for whole, part in zip(given, parts, strict=True):
+        gradients = gradients or [torch.zeros_like(x) for x in (query, key, value)]
+        for whole, part in zip(gradients, parts, strict=True):
             whole[at] = part
-    to_query, to_key, to_value = given or [torch.zeros_like(x) for x in (query, key, value)]
+    to_query, to_key, to_value = gradients or [torch.zeros_like(x) for x in (query, key, value)]
     return to_query, to_key, to_value

@@ -64,8 +64,8 @@ class Forgotten:
 
     def rows(self, rows: slice, keys: slice) -> Float[Tensor, "batch heads query key"]:
         """−|Σ log f| between the queries in `rows` and these keys."""
-        own = self.total[:, :, self.total.shape[2] - self.queries :]
-        return (own[:, :, rows, None] - self.total[:, :, None, keys]).abs().neg()
+        queries = self.total[:, :, self.total.shape[2] - self.queries :]
+        return (queries[:, :, rows, None] - self.total[:, :, None, keys]).abs().neg()
 
 
 def forgotten(carried: Float[Tensor, "batch kv_heads key group"], visibility: Visibility) -> Forgotten:

@@ -15,7 +15,7 @@ from sinkscope.report.terminal import note
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sinkscope.data import Inputs, Reading
+    from sinkscope.data import InputReading, Inputs
     from sinkscope.measurement import Measurement
 
 NEEDS_TEXT = ("natural", "first-token")
@@ -45,11 +45,11 @@ class MeasuringJob:
         """The threshold of the sink rate."""
         return self.reads.epsilon
 
-    def reading(self, text: Path | None) -> Reading:
+    def reading(self, text: Path | None) -> InputReading:
         """What the model reads. Raises `InputError` as `reading_of` does."""
         return reading_of(self.model, self.name, self.kind, self.reads, self.runs, self.medium, text, self.windows)
 
-    def measured(self, given: Reading, label: str) -> Measurement:
+    def measured(self, given: InputReading, label: str) -> Measurement:
         """The measurement, with a bar on a terminal, and a line every ten seconds in a pipe."""
         from sinkscope.measurement import measure
 
@@ -90,7 +90,7 @@ def reading_of(
     medium: Medium | None,
     text: Path | None,
     windows: str = "within",
-) -> Reading:
+) -> InputReading:
     """What a model reads: of a text, of the corpus, or the images or recordings of a folder.
 
     Raises `InputError` as `inputs_of` and `media_reading` do.

@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.measurement import Measurement
     from sinkscope.report.observatory import HeadMaps
 
@@ -29,7 +29,7 @@ def heads_of(names: Sequence[str]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
-def head_maps(model: PreTrainedModel, given: Reading, measured: Measurement, wanted: Sequence[Head]) -> HeadMaps:
+def head_maps(model: PreTrainedModel, given: InputReading, measured: Measurement, wanted: Sequence[Head]) -> HeadMaps:
     """The maps of `wanted`, (row of the measurement's layers, head), or of the strongest heads where none is.
 
     Raises `InputError` for a head that the model does not have.

@@ -11,7 +11,7 @@ from sinkscope.errors import InputError
 
 
 @dataclass(frozen=True)
-class Document:
+class TextDocument:
     """A text and its name: relative to the corpus, unique in it, the same on every machine."""
 
     name: str
@@ -19,7 +19,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CorpusEntry:
     """A document that was not read yet. `read` gives its text, or "" where there turns out to be none."""
 
     name: str
@@ -36,7 +36,7 @@ class Corpus:
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CorpusEntry, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     truncated: bool = False
     chat: bool = False
@@ -48,7 +48,7 @@ class Corpus:
 
     def domains(self) -> dict[str, Corpus]:
         """What lies in each folder at the top, by the folder's name: `torch` holds `torch/nn/functional.py`."""
-        held: dict[str, list[Entry]] = {}
+        held: dict[str, list[CorpusEntry]] = {}
         for entry in self.entries:
             domain, slash, _ = entry.name.partition("/")
             if slash:
@@ -58,14 +58,14 @@ class Corpus:
             for domain, entries in sorted(held.items())
         }
 
-    def documents(self, names: Collection[str] | None = None) -> Iterator[Document]:
+    def documents(self, names: Collection[str] | None = None) -> Iterator[TextDocument]:
         """Read the documents, or those named, one after the other in the corpus's order; empty ones are left out."""
         chosen = None if names is None else set(names)
         for entry in self.entries:
             if chosen is None or entry.name in chosen:
                 text = entry.read()
                 if text.strip():
-                    yield Document(entry.name, text)
+                    yield TextDocument(entry.name, text)
 
 
 class TextDigest:
@@ -80,7 +80,7 @@ class TextDigest:
         self.characters = 0
         self.contents: dict[str, bytes] = {}
 
-    def add(self, document: Document) -> None:
+    def add(self, document: TextDocument) -> None:
         """Take in a document. Lengths come first, so that no two sequences of documents give the same bytes."""
         name, text = document.name.encode(), document.text.encode()
         self._hash.update(b"%d %d\n" % (len(name), len(text)))
@@ -104,13 +104,13 @@ def digest(corpus: Corpus) -> TextDigest:
 
 
 @dataclass(frozen=True)
-class Split:
+class CorpusSplit:
     """Names of the documents of each part, in the corpus's order."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
 
-    def training_without(self, held: Callable[[str], bool]) -> Split:
+    def training_without(self, held: Callable[[str], bool]) -> CorpusSplit:
         """The same split, whose training lacks the documents that are `held` back for another one's validation."""
         return replace(self, train=tuple(name for name in self.train if not held(name)))
 
@@ -120,7 +120,7 @@ def shuffled(names: Iterable[str], seed: int) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\n{name}".encode()).digest())
 
 
-def split_names(names: Sequence[str], share: float, seed: int) -> Split:
+def split_names(names: Sequence[str], share: float, seed: int) -> CorpusSplit:
     """Give `share` of the documents, at least one and not all, to validation: the first ones of `shuffled`.
 
     Raises `InputError` for fewer than two documents, since the parts share none.
@@ -129,7 +129,7 @@ def split_names(names: Sequence[str], share: float, seed: int) -> Split:
         raise InputError(f"the corpus has {len(names)} document(s); training and validation need at least one each")
     count = min(max(round(share * len(names)), 1), len(names) - 1)
     chosen = set(shuffled(names, seed)[:count])
-    return Split(
+    return CorpusSplit(
         train=tuple(name for name in names if name not in chosen),
         validation=tuple(name for name in names if name in chosen),
     )

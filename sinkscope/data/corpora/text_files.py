@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora.corpus import Corpus, Entry, read_bytes, read_text
+from sinkscope.data.corpora.corpus import Corpus, CorpusEntry, read_bytes, read_text
 from sinkscope.errors import InputError
 
 FIELD = "text"
@@ -39,14 +39,14 @@ def row_texts(path: Path, field: str | None = None) -> Iterator[str]:
         yield _text(path, number, row, field)
 
 
-def row_entries(path: Path, name: str, field: str | None = None) -> Iterator[Entry]:
+def row_entries(path: Path, name: str, field: str | None = None) -> Iterator[CorpusEntry]:
     """The rows as documents of a corpus, `name#000001`. Lines of JSON are read when their turn comes."""
     if path.suffix.lower() not in LINES:
         for number, text in enumerate(row_texts(path, field), start=1):
-            yield Entry(f"{name}#{number:06d}", partial(str, text))
+            yield CorpusEntry(f"{name}#{number:06d}", partial(str, text))
         return
     for number, (start, stop) in enumerate(_line_bounds(path), start=1):
-        yield Entry(f"{name}#{number:06d}", partial(_line_text, path, start, stop, number, field))
+        yield CorpusEntry(f"{name}#{number:06d}", partial(_line_text, path, start, stop, number, field))
 
 
 def _rows(path: Path) -> Iterable[Any]:
@@ -152,12 +152,12 @@ def load_text(pattern: str, field: str | None = None) -> Corpus:
     return Corpus(name=f"text:{name}", entries=tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
-def _entries(path: Path, root: Path, table: bool, field: str | None) -> Iterator[Entry]:
+def _entries(path: Path, root: Path, table: bool, field: str | None) -> Iterator[CorpusEntry]:
     name = path.relative_to(root).as_posix()
     if table:
         yield from row_entries(path, name, field)
     else:
-        yield Entry(name, partial(read_text, path))
+        yield CorpusEntry(name, partial(read_text, path))
 
 
 def files_of(pattern: str) -> tuple[Path, list[Path]]:
@@ -174,7 +174,7 @@ def files_of(pattern: str) -> tuple[Path, list[Path]]:
     return root, files
 
 
-def _pieces(path: Path) -> list[Entry]:
+def _pieces(path: Path) -> list[CorpusEntry]:
     """A file cut at the first line end after each `PIECE_BYTES`."""
     bounds = [0]
     try:
@@ -187,7 +187,7 @@ def _pieces(path: Path) -> list[Entry]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     return [
-        Entry(f"{path.name}#{index:06d}", partial(read_text, path, start, stop))
+        CorpusEntry(f"{path.name}#{index:06d}", partial(read_text, path, start, stop))
         for index, (start, stop) in enumerate(pairwise(bounds))
     ]
 
@@ -201,10 +201,10 @@ def domains(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of domains: expected a folder with a file, or a folder, per domain")
-    found = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
-    if not found:
+    entries = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+    if not entries:
         raise InputError(f"the folder {folder} holds no domain: expected a file, or a folder, per domain")
-    return found
+    return entries
 
 
 def texts(path: Path, field: str | None = None) -> Iterator[str]:

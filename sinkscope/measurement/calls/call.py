@@ -106,11 +106,11 @@ def rounding(*tensors: Tensor) -> float:
 
 
 def _rounding(tensor: Tensor) -> float:
-    own = torch.finfo(tensor.dtype).eps
+    eps = torch.finfo(tensor.dtype).eps
     backend = _BACKENDS.get(tensor.device.type)
     if tensor.dtype != torch.float32 or backend is None:
-        return own
-    return max(own, _SHORTENED.get(backend.fp32_precision, 0.0))
+        return eps
+    return max(eps, _SHORTENED.get(backend.fp32_precision, 0.0))
 
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower

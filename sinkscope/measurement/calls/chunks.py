@@ -59,8 +59,8 @@ def linear_spread(
         sink = call.sink.expand(batch, heads, queries)
         shift = (query.view(batch, -1, call.group, queries, query.shape[-1]) * center[:, :, None]).sum(-1)
         shown = sink > -torch.inf  # a slot without any mass is none
-        own = (sink - shift.reshape(sink.shape)).where(shown, 0.0)
-        total, squares, count = total + own, squares + own.square(), count + shown
+        slot_logit = (sink - shift.reshape(sink.shape)).where(shown, 0.0)
+        total, squares, count = total + slot_logit, squares + slot_logit.square(), count + shown
     count = count.clamp(min=1)
     spread = (squares - total.square() / count).clamp(min=0).sqrt()
     return spread, count
@@ -76,12 +76,12 @@ def _moments(
         return _of_all(query, key)
     queries, start = query.shape[2], mask.start
     short = -queries % ROWS
-    own = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
+    in_block = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
     cut = F.pad(query, (0, 0, 0, short)).unflatten(2, (-1, ROWS))
     before = key[:, :start]
-    sums = _before(own.sum(2), before.sum(1))
-    grams = _before(own.mT @ own, before.mT @ before)
-    beside = cut @ own[:, None].mT
+    sums = _before(in_block.sum(2), before.sum(1))
+    grams = _before(in_block.mT @ in_block, before.mT @ before)
+    beside = cut @ in_block[:, None].mT
     beside.flatten(0, 2).tril_()  # of more than three axes torch makes a copy
     total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
     squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
@@ -175,8 +175,8 @@ class RowScores:
         logits = torch.add(count.log()[..., None], bits, alpha=math.log(2)).masked_fill_(~visible, 0.0)
         total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
         if sink is not None:
-            own = (sink - self.call.lse[samples, :, rows] + count.log()).where(sink > -torch.inf, 0.0)
-            total, squares = total + own, squares + own.square()
+            slot_logit = (sink - self.call.lse[samples, :, rows] + count.log()).where(sink > -torch.inf, 0.0)
+            total, squares = total + slot_logit, squares + slot_logit.square()
         return (squares - total.square() / count).clamp(min=0).sqrt(), count
 
 
@@ -243,9 +243,9 @@ def chunks(call: AttentionCall, row_scores: RowScores | None = None) -> Iterator
         yield Chunk(samples, rows, columns, weights, slot)
 
 
-def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
+def _with_scores(row_scores: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
     """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
-    call, (samples, rows, columns) = told.call, where
+    call, (samples, rows, columns) = row_scores.call, where
     hidden: Tensor | None = None
     if call.is_product:
         scores = call.products(samples, rows, columns, room[0])
@@ -260,11 +260,11 @@ def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float
             values.masked_fill_(hidden, 0.0)
 
     blank(scores)
-    told.take_scores(where, scores)
+    row_scores.take_scores(where, scores)
     bits = in_bits(scores, call.shift[samples, :, rows, None])
     weights = torch.exp2(bits, out=room[1].view(bits.shape))
     blank(weights)
-    told.take_weights(where, weights, bits)
+    row_scores.take_weights(where, weights, bits)
     return Chunk(samples, rows, columns, weights, slot)
 
 
@@ -272,8 +272,8 @@ def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
     operation = call.operation
     assert operation is not None
     for rows in call.row_parts():
-        found = call.operation_weights(rows)
-        token, slot = found.token, found.slot
+        weights = call.operation_weights(rows)
+        token, slot = weights.token, weights.slot
         if operation.spec.metric_weights == "renormalized":
             total = token.abs().sum(-1, keepdim=True) + slot.abs().sum(-1, keepdim=True) + EPSILON
             token, slot = token.abs() / total, slot.abs() / total

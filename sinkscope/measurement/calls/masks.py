@@ -154,7 +154,7 @@ class Rule(VisibleKeys):
 
 
 @dataclass(frozen=True, eq=False)
-class Written(VisibleKeys):
+class DenseMask(VisibleKeys):
     """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
 
     Numbers at or below `HIDDEN` mean "masked", so that a row of padding stays empty instead of uniform.
@@ -200,8 +200,8 @@ class Written(VisibleKeys):
 
     def sees_itself(self, real: Bool[Tensor, "batch key"] | None) -> bool:
         """Whether every query sees the key of the same index, where that is `real`."""
-        own = self._whole.diagonal(0, 2, 3)
-        return bool((own if real is None else own | ~real[:, None].to(own.device)).all())
+        diagonal = self._whole.diagonal(0, 2, 3)
+        return bool((diagonal if real is None else diagonal | ~real[:, None].to(diagonal.device)).all())
 
     def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
         if start not in self._shown:
@@ -246,15 +246,15 @@ class WrittenMasks:
     """The last written masks of a pass: layers share them, and what they say is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int], tuple[Tensor, Written]] = {}
+        self._known: dict[tuple[int, int, int], tuple[Tensor, DenseMask]] = {}
 
-    def of(self, mask: Tensor, queries: int, keys: int) -> Written:
+    def of(self, mask: Tensor, queries: int, keys: int) -> DenseMask:
         """The mask as its layer uses it: rows for each query, columns for `keys`."""
         place = id(mask), queries, keys
         if place not in self._known:
             while len(self._known) >= KINDS:
                 self._known.pop(next(iter(self._known)))
-            self._known[place] = mask, Written(mask[..., :keys].expand(-1, -1, queries, -1))
+            self._known[place] = mask, DenseMask(mask[..., :keys].expand(-1, -1, queries, -1))
         return self._known[place][1]
 
 

@@ -2,7 +2,7 @@
 
 from sinkscope.measurement.metrics.geometry import (
     KeyManifold,
-    Projection,
+    PrincipalProjection,
     SecondarySinks,
     key_angles,
     key_manifold,
@@ -66,7 +66,7 @@ __all__ = [
     "Interval",
     "KeyManifold",
     "PeakRatios",
-    "Projection",
+    "PrincipalProjection",
     "SecondarySinks",
     "angle_split",
     "artefact_patches",

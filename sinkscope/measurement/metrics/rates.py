@@ -79,11 +79,11 @@ def step(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.
     experiments hold it as `lift`.
     """
     mean = nanmean(nanmean(nanmean(received, 2), 1), 0)
-    found = np.full(mean.shape, np.nan)
+    ratio = np.full(mean.shape, np.nan)
     for position in range(len(mean) - BEHIND):
         behind = mean[position + 1 : position + 1 + BEHIND].mean()
-        found[position] = mean[position] / behind if behind > 0 else np.nan
-    return found
+        ratio[position] = mean[position] / behind if behind > 0 else np.nan
+    return ratio
 
 
 def paper_slot(

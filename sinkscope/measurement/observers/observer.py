@@ -113,7 +113,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
+class ModuleWatch:
     """A module that an observer reads itself: `read(pass, args, kwargs, output)` yields pieces for `place`."""
 
     module: nn.Module
@@ -175,7 +175,7 @@ class Observer(ABC):
         """
         return self
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
         """Modules that this observer reads itself, beside attention calls and blocks."""
         return ()
 
@@ -196,7 +196,7 @@ class Observer(ABC):
         """What a chunk of weights adds; only called where `reads_chunks` says so."""
         return ()
 
-    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
+    def on_rows(self, call: AttentionCall, row_scores: RowScores) -> Iterable[Piece]:
         """What the scores of all rows add, behind the last chunk; only called where some observer `reads_rows`."""
         return ()
 
@@ -212,7 +212,7 @@ class Observer(ABC):
         return sums
 
     @abstractmethod
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
         """Named results of one layer or depth, from its sums; empty where this observer saw nothing there."""
 
     def describe(self) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: Attent
     if spec.query_key is not None and any(normalizes(module) for module in layers):
         yield "it normalizes queries and keys itself"
     for module in layers if spec.acts_before else ():
-        found = {made.kind for made in attention_projections(model, module)}
-        if lacking := {"query", "key", "value"} - found:
+        kinds = {made.kind for made in attention_projections(model, module)}
+        if lacking := {"query", "key", "value"} - kinds:
             yield f"no linear map to {', '.join(sorted(lacking))} was found, on which the operation would act"
 
 
@@ -182,21 +182,21 @@ def attach(
     chosen = chosen_layers(layers_to_equip(model, wanted), layers)
     assert isinstance(model, PreTrainedModel)
     check_tokens(model, sink_tokens)
-    given, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
-    before = outputs(model, given)
+    probe, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
+    before = outputs(model, probe)
     attachment = install(model, wanted, name, seed, chosen, sink_tokens)
     mark(model)
     try:
         with closing(model, wanted, asked):
-            after = outputs(model, given)
+            after = outputs(model, probe)
         moved = shift(before, after, model.get_output_embeddings() is not None, on)
     except BaseException:
         detach(model)
         raise
-    found = attachment.changes
-    if not found and not moved.small:
-        found = tuple(slot.kind for slot in wanted.slots) or ("rounding",)
-    return note(model.config, replace(attachment, changes=found, shift=moved))
+    changed = attachment.changes
+    if not changed and not moved.small:
+        changed = tuple(slot.kind for slot in wanted.slots) or ("rounding",)
+    return note(model.config, replace(attachment, changes=changed, shift=moved))
 
 
 def install(

@@ -248,7 +248,7 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Note the block's input, and how many tokens the layer's cache holds before it grows."""
     _place_edits(module)
     hidden = args[0] if args else kwargs["hidden_states"]
-    cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
+    cache = next((argument for argument in (*args, *kwargs.values()) if isinstance(argument, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     seen: int | Tensor = 0 if cache is None else cache.get_seq_length(int(module.layer_idx))  # type: ignore[arg-type]

@@ -103,13 +103,13 @@ def test_attention_of_a_part_counts(kind: str) -> None:
 
 def mutated(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Every call that is read says something else than its layer."""
-    read = observing.read
+    read = observing.read_call
 
     def wrong(*args: Any, **kwargs: Any) -> AttentionCall:
         call = read(*args, **kwargs)
         return replace(call, **{name: change(call) for name, change in changes.items()})
 
-    monkeypatch.setattr(observing, "read", wrong)
+    monkeypatch.setattr(observing, "read_call", wrong)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
