@@ -14,7 +14,7 @@ from sinkscope.cli import options
 from sinkscope.cli.opening import observer_names, usable_device
 from sinkscope.cli.options import AUTO, Output, Running, Sampling
 from sinkscope.cli.showing import show_plans, show_written, summary_json
-from sinkscope.cli.writing import results_folder
+from sinkscope.cli.writing import old_files, results_folder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
 from sinkscope.live import Watch, bars
@@ -66,6 +66,8 @@ def measure_several(
     from sinkscope.measurement import measure_models
 
     disable_progress_bar()  # of loading weights; downloads keep theirs
+    for path in old_files("measure", folder):  # of one model, or of other models
+        path.unlink(missing_ok=True)
     with only_json(output.as_json):
         if spec.corpus == AUTO and spec.text is None and {*options.TEXT_KINDS} & {*spec.inputs}:
             note(ABOUT_TEXT)
@@ -167,8 +169,6 @@ def _write(
     from sinkscope.report.survey_page import survey_page
 
     page, names = survey_page(survey), [SURVEY_PAGE, SURVEY_MARKDOWN, SURVEY_TABLE, SURVEY_JSON]
-    for name in ("differences.csv", "differences.json", "heads.csv"):
-        (survey.folder / name).unlink(missing_ok=True)
     if comparisons:
         write_json(survey.folder / "differences.json", differences)
         write_text(survey.folder / "differences.csv", _joined(differences, "table").to_csv(index=False))

@@ -32,7 +32,7 @@ FILES: Mapping[CommandName, tuple[str, ...]] = {
     "measure": (
         *("measurement.nc", "figure.html", "domains.csv", "domains.json", *PICTURES),
         *(f"{name}.{form}" for name in TABLES for form in ("csv", "parquet")),
-        *("survey.json", "survey.html", "table.md", "compare.json", "differences.csv"),
+        *("survey.json", "survey.html", "table.md", "compare.json", "differences.csv", "differences.json"),
     ),
     "intervene": (*TRIAL, "effect.json", *PICTURES),
     "cache": (*TRIAL, "comparison.nc", "comparison.json"),
