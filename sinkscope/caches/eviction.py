@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sinkscope.caches.budgets import Budget, Uniform, budget_of
-from sinkscope.caches.engine import Engine, Plan, Progress, When
+from sinkscope.caches.evictor import Engine, Plan, Progress, When
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.own import OwnEngine, check_own

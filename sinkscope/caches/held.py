@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sinkscope.caches.budgets import Budget, budget_of
-from sinkscope.caches.engine import When
+from sinkscope.caches.engines import ServedCache
+from sinkscope.caches.evictor import When
 from sinkscope.caches.layers.sink_window import rows_of
 from sinkscope.caches.notes import Heads, KeyNote, RowNote
 from sinkscope.caches.policies import Policy, policy_of
@@ -19,6 +20,7 @@ from sinkscope.caches.together import ahead_of
 from sinkscope.errors import InputError
 from sinkscope.hooks import text_config
 
+Stream = Renumbered | ServedCache
 NUMBER = 8  # bytes of a place, or of a limit
 
 
@@ -46,7 +48,7 @@ class Held:
 
 
 def held(
-    policy: Policy | Renumbered | str,
+    policy: Policy | Stream | str,
     model: nn.Module | Any,
     keys: Budget | int | float,
     tokens: int,
@@ -59,7 +61,7 @@ def held(
     Where heads keep unlike numbers (`AdaptiveHeads`), their mean is counted, and rectangles of the longest hold more.
 
     Args:
-        policy: A policy, a `Renumbered` stream, or the name of one.
+        policy: A policy, a stream (`Renumbered`, or as an engine runs it), or the name of one.
         model: A model, or its configuration.
         keys: The budget.
         tokens: Of the context.
@@ -71,6 +73,8 @@ def held(
     whole = layers * 2 * heads.kv * heads.dim * heads.number * tokens
     policy = _named(policy)
     row = heads.kv * 2 * heads.dim * heads.number
+    if isinstance(policy, ServedCache):
+        return Held(tokens, layers * _number(keys, tokens) * row, NUMBER * layers * tokens, whole)
     if isinstance(policy, Renumbered):
         window = _number(keys, tokens) - policy.sinks
         if window < 1:
@@ -95,7 +99,7 @@ def held(
 
 def keys_within(
     share: float,
-    policy: Policy | Renumbered | str,
+    policy: Policy | Stream | str,
     model: nn.Module | Any,
     tokens: int,
     when: When = "prefill",
@@ -120,7 +124,7 @@ def keys_within(
         raise InputError(f"share = {share!r}: above 0 and at most 1")
     named = _named(policy)
 
-    def used(keys: int) -> Policy | Renumbered:
+    def used(keys: int) -> Policy | Stream:
         return named if fitting is None else fitting(keys)
 
     def of(keys: int) -> Held:
@@ -145,8 +149,8 @@ def keys_within(
     return low
 
 
-def _named(policy: Policy | Renumbered | str) -> Policy | Renumbered:
-    if isinstance(policy, Renumbered):
+def _named(policy: Policy | Stream | str) -> Policy | Stream:
+    if isinstance(policy, Renumbered | ServedCache):
         return policy
     return Renumbered() if policy == Renumbered.name else policy_of(policy)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.caches.budgets import Uniform
-from sinkscope.caches.engine import Engine, Met, Plan
+from sinkscope.caches.evictor import Engine, Met, Plan
 from sinkscope.caches.positions import maker_of_alibi
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family, own_attention, text_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -56,6 +56,10 @@ class Renumbered:
     def least(self) -> int:
         """The fewest keys: the sinks, and the query."""
         return self.sinks + 1
+
+    def keeping(self, first: int) -> Renumbered:
+        """The same with at least so many first tokens kept."""
+        return replace(self, sinks=max(self.sinks, first))
 
     def cache(self, model: nn.Module, keys: int) -> StreamingCache:
         """The cache of so many keys."""

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from sinkscope.report.page import Section
     from sinkscope.sinks import Choice
-    from sinkscope.trials import Asked, Trial
+    from sinkscope.trials import Asked
     from sinkscope.trials.texts import Uses
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared by default
@@ -42,9 +41,9 @@ Task = Literal["auto", "perplexity", "recall"]
 
 
 def _policies_help() -> str:
-    from sinkscope.caches import POLICIES, Renumbered
+    from sinkscope.caches import ENGINES, POLICIES, Renumbered
 
-    return f"One policy: {', '.join([*POLICIES, Renumbered.name])}."
+    return f"One policy: {', '.join([*POLICIES, Renumbered.name])}; as engines cache: {', '.join(ENGINES)}."
 
 
 def _reads_needles(values: Mapping[str, Any]) -> bool:
@@ -154,6 +153,7 @@ def cache(
     budgets = _budgets(budget)
     choice = _choice(protect, epsilon)
     folder = results_folder("cache", output.out, [model], [], context)
+    from sinkscope.caches import POLICIES as EVICTING
     from sinkscope.trials import eviction_trial, needed
 
     chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
@@ -163,7 +163,7 @@ def cache(
         rows = draw.texts(tokens, scored)
         batch_size = running.batch_of(rows.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
-        one_by_one = when == "always" or "streaming-cache" in names
+        one_by_one = when == "always" or any(name not in EVICTING for name in names)
         seconds = arms * _seconds(subject, rows, windows, batch_size, rounds, one_by_one=one_by_one)
         cost = Cost(arms * windows, seconds, peak_memory(subject))
         note(f"{short(model)}: {rows.description}, {rows.context} of them read at once; {arms} caches")
@@ -191,7 +191,7 @@ def cache(
                 about={"command": "cache", "model": model, "input": rows.description},
                 progress=watch,
             )
-        paths = write_trial(trial, "cache", folder, title=f"Caches of {short(model)}", more=_sections(trial))
+        paths = write_trial(trial, "cache", folder)
     show_trial(trial, paths, as_json=output.as_json, explain=explain)
 
 
@@ -268,16 +268,6 @@ def _context(length: int, scored: int | None) -> int:
     return length - scored
 
 
-def _sections(trial: Trial) -> list[Section]:
-    """Cost against bytes, where a policy has more than one budget."""
-    from sinkscope.report.page import Section
-    from sinkscope.trials.figure import against_bytes
-
-    figure = against_bytes(trial.table(full=True), trial.data["series"].to_series())
-    caption = "One line per policy; random controls are thin and dotted."
-    return [] if figure is None else [Section("Cost against bytes", caption, {"bytes": figure})]
-
-
 def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
     """The choice of --protect and --epsilon; None for the default."""
     from sinkscope.sinks import Measured, Online, parse
@@ -322,13 +312,14 @@ def _seconds(
 def _policies(policy: str | None, compare: str | None) -> list[str]:
     if policy is not None and compare is not None:
         raise InputError("--policy and --compare exclude each other: name one policy, or a list of them")
+    from sinkscope.caches import ENGINES, Renumbered
     from sinkscope.caches import POLICIES as REGISTERED
-    from sinkscope.caches import Renumbered
 
+    known = [*REGISTERED, Renumbered.name, *ENGINES]
     names = [name.strip() for name in (policy or compare or POLICIES).split(",")]
     for name in names:
-        if name not in REGISTERED and name != Renumbered.name:
-            raise unknown("policy", name, [*REGISTERED, Renumbered.name])
+        if name not in known:
+            raise unknown("policy", name, known)
     if policy is not None and len(names) > 1:
         raise InputError(f"--policy {policy}: one policy; --compare takes several")
     return list(dict.fromkeys(names))

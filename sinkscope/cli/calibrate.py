@@ -31,15 +31,15 @@ Objective = Literal["loss", "entropy", "error"]
 
 
 def _methods_help() -> str:
-    from sinkscope.calibration import METHODS
+    from sinkscope.trials import CALIBRATIONS
 
-    return "; ".join(f"{name}: {method.about}" for name, method in METHODS.items()) + "."
+    return "; ".join(f"{name}: {method.about}" for name, method in CALIBRATIONS.items()) + "."
 
 
 def _reads_images(values: Mapping[str, Any]) -> bool:
-    from sinkscope.calibration import METHODS
+    from sinkscope.trials import CALIBRATIONS
 
-    return values["method"] in METHODS and METHODS[values["method"]].of_images is not None
+    return values["method"] in CALIBRATIONS and CALIBRATIONS[values["method"]].of_images is not None
 
 
 HAS_POSITION = When(
@@ -116,13 +116,12 @@ def calibrate(
     if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
         raise InputError(f"--save {save}: it exists already; name a new folder")
     folder = results_folder("calibrate", output.out, [model], [method], context)
-    from sinkscope.calibration import METHODS
     from sinkscope.data.media import processor_of
-    from sinkscope.trials import calibration_trial
+    from sinkscope.trials import CALIBRATIONS, calibration_trial
 
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    named = METHODS[method]
+    if method not in CALIBRATIONS:
+        raise unknown("method", method, CALIBRATIONS)
+    named = CALIBRATIONS[method]
     if named.of_images is not None and texts.images is None:
         raise InputError(f"--method {method} is for models that read images: give --images DIR")
     settings = [] if named.of_images is not None else named.options(candidates or named.defaults, position)
@@ -204,9 +203,8 @@ def _seconds(
         held_out: Texts to score.
         controls: Random controls.
     """
-    from sinkscope.calibration import scores
-    from sinkscope.calibration.choosing import passes
     from sinkscope.hooks import device_of, part
+    from sinkscope.trials import passes, text_scores
 
     count = len(batch["input_ids"])
     size = min(2, count)
@@ -214,7 +212,7 @@ def _seconds(
     seconds = []
     for _ in range(2):  # the first pass of a process takes longer
         began = time.perf_counter()
-        scores(model, pair, settings[0].of_heads(None), size)
+        text_scores(model, pair, settings[0].of_heads(None), size)
         seconds.append(time.perf_counter() - began)
     per_text = min(seconds) / size
     arms = 1 + 2 * (1 + controls) + controls
@@ -239,10 +237,7 @@ def _numbers(text: str | None) -> tuple[float, ...]:
 
 def _write(trial: Trial, folder: Path) -> list[Path]:
     """Replace the calibration in `folder` with this one, and remove what was unfinished; returns the files."""
-    from sinkscope.report.calibrated import heads_sections
-
-    title = f"{trial.record['method']} on {short(trial.record['model'])}"
-    paths = write_trial(trial, "calibrate", folder, title=title, more=heads_sections(trial))
+    paths = write_trial(trial, "calibrate", folder)
     for unfinished in folder.glob("unfinished-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     return paths
@@ -250,11 +245,11 @@ def _write(trial: Trial, folder: Path) -> list[Path]:
 
 def _save(model: Any, trial: Trial, folder: Path, processor: Any) -> list[Path]:
     """Save the calibrated model. Raises `InputError` where nothing was chosen."""
-    from sinkscope import calibration
+    from sinkscope.interventions import save_calibrated
     from sinkscope.trials import calibration_of
 
     settings = calibration_of(trial)
     if settings is None:
         raise InputError(f"--save {folder}: nothing was chosen, so there is nothing to save; the results are written")
-    calibration.save(model, settings, folder, processor)
+    save_calibrated(model, settings, folder, processor)
     return [folder]

@@ -179,7 +179,6 @@ def intervene(
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject
     from sinkscope.interventions import named as build_named
-    from sinkscope.report.changes_page import changes_page, rows
     from sinkscope.trials import changed, matters, needed, split
     from sinkscope.trials.changes import uses
 
@@ -271,8 +270,8 @@ def intervene(
                     progress=watch,
                     **shared,
                 )
-        paths = write_trial(trial, "intervene", folder, page=changes_page(trial), extra=_picture(trial, figure))
-    show_trial(trial, paths, as_json=output.as_json, explain=explain, cells=rows)
+        paths = write_trial(trial, "intervene", folder, extra=_picture(trial, figure))
+    show_trial(trial, paths, as_json=output.as_json, explain=explain)
 
 
 def _asked(what: list[str] | None) -> tuple[str, ...]:

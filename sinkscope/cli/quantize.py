@@ -39,7 +39,7 @@ FORMER_WORDS = {"tokens": "ids", "outlying": "outliers"}  # of --spare, accepted
 def _schemes_help() -> str:
     from sinkscope.quantization import SCHEMES
 
-    return f"How to quantize, other bits too: {', '.join(SCHEMES)}."
+    return f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
 
 
 def _scheme(values: Mapping[str, Any]) -> Any:
@@ -150,6 +150,12 @@ def quantize(
 
     check_epsilon(inputs.epsilon)
     rounding = None if scheme is None else quantization.scheme_named(scheme, skip or ())
+    chooses_tokens = any(isinstance(each, Choice) for each in (protected or {}).values())
+    if chooses_tokens and rounding is not None and rounding.protects == "nothing":
+        raise InputError(
+            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
+            "and values stay in full precision, or --protect none"
+        )
     defaults = {} if rounding is None or protected is not None else default_choices(rounding)
     with only_json(output.as_json):
         subject = _Subject(model, running, inputs)
@@ -207,7 +213,7 @@ def quantize(
         export = export_protected(model, subject.model, batch, resolved, subject.tokenizer, ranges)
         if export is not None and export.lacking:
             note(f"keys and values of the prefix are not written: {export.lacking}")
-        paths = _write(model, folder, trial, ranges, export)
+        paths = _write(folder, trial, ranges, export)
     if output.as_json:
         numbers = {} if trial is None else trial.to_json()
         show_json({"model": model, **numbers, **({} if ranges is None else {"hazards": ranges.to_json()})})
@@ -478,22 +484,17 @@ def _write_extra(draft: Path, *, ranges: Hazards | None, export: ProtectedExport
         export.prefix.save(draft / PREFIX)
 
 
-def _write(
-    model: str, folder: Path, trial: Trial | None, ranges: Hazards | None, export: ProtectedExport | None
-) -> list[Path]:
+def _write(folder: Path, trial: Trial | None, ranges: Hazards | None, export: ProtectedExport | None) -> list[Path]:
     """Replace the results in `folder`; returns the files."""
     from sinkscope.files import replacing
-    from sinkscope.report.hazards_page import hazards_page, hazards_sections
-    from sinkscope.report.page import write_page
+    from sinkscope.report.writing import write_report
 
     extra: Callable[[Path], None] = partial(_write_extra, ranges=ranges, export=export)
     if trial is not None:
-        title = f"{trial.record['scheme']} on {short(model)}"
-        more = () if ranges is None else hazards_sections(ranges)
-        return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
+        return write_trial(trial, "quantize", folder, hazards=ranges, extra=extra)
     assert ranges is not None
     with replacing(folder, partial(old_files, "quantize")) as draft:
-        write_page(hazards_page(short(model), ranges), draft / "figure.html")
+        write_report(ranges, draft / "figure.html")
         extra(draft)
     return [folder / name for name in FILES["quantize"] if (folder / name).exists()]
 

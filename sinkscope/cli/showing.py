@@ -167,9 +167,8 @@ def show_trial(
     *,
     as_json: bool,
     explain: bool = False,
-    cells: Callable[[Trial], tuple[list[str], list[list[str]]]] | None = None,
 ) -> None:
-    """Print the verdict, the table (`cells`: a command's own), and where everything is; or JSON."""
+    """Print the verdict, the table, and where everything is; or JSON."""
     if as_json:
         show_json(trial.to_json())
         return
@@ -177,7 +176,7 @@ def show_trial(
     from sinkscope.trials import explained
 
     show(plain(trial.verdict))
-    show(table(*(cells or rows)(trial)))
+    show(table(*rows(trial)))
     if explain:
         show(plain(explained(trial.tolerance)))
     show_written(paths)

@@ -16,7 +16,7 @@ from sinkscope.files import check_writable, replacing, write_json, write_text
 if TYPE_CHECKING:
     from typer import Context
 
-    from sinkscope.report.page import Page, Section
+    from sinkscope.quantization import Hazards
     from sinkscope.trials import Trial
 
 CommandName = Literal["measure", "intervene", "cache", "quantize", "calibrate", "check"]
@@ -27,7 +27,7 @@ WITHOUT_EFFECT |= {"config", "full", "only", "skipped", "against", "fail_on", "e
 NAMED = {"kind", "kinds", "what", "scheme", "method"}  # options that are part of the folder's name
 PICTURES = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
-TRIAL = ("trial.nc", "trial.json", "table.csv", "figure.html")
+TRIAL = ("figure.html", "trial.nc", "trial.json", "table.csv")
 FILES: Mapping[CommandName, tuple[str, ...]] = {
     "measure": (
         *("measurement.nc", "figure.html", "domains.csv", "domains.json", *PICTURES),
@@ -95,26 +95,22 @@ def write_trial(
     command: CommandName,
     folder: Path,
     *,
-    title: str = "",
-    more: Sequence[Section] = (),
+    hazards: Hazards | None = None,
     extra: Callable[[Path], None] | None = None,
-    page: Page | None = None,
 ) -> list[Path]:
-    """Replace the trial in `folder` with its numbers, table and page; returns the files.
+    """Replace the trial in `folder` with its page, numbers and table; returns the files.
 
     Args:
         trial: What ran.
         command: The command whose folder this is.
         folder: Where the files go.
-        title: The title of the page.
-        more: Further sections of the page.
+        hazards: Ranges to show on the page as well.
         extra: Writes further files into the folder it is called with.
-        page: The command's own page instead of the general one.
     """
     from sinkscope.report.page import write_page
     from sinkscope.report.trial_page import trial_page
 
-    page = page or trial_page(trial, title=title, more=more)
+    page = trial_page(trial, hazards=hazards)
     with replacing(folder, partial(old_files, command)) as draft:
         trial.save(draft / "trial.nc")
         write_json(draft / "trial.json", trial.to_json())

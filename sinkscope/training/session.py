@@ -147,7 +147,7 @@ class _Session:
         progress: bool,
     ) -> None:
         self.kind, self.recipe, self.data, self.folder = kind, recipe, data, folder
-        self.processes = processes
+        self.processes, self.sharded = processes, sharded
         self.notes: list[str] = list(before.get("notes", ()))
         self.screen = stderr()
         self.checkpoint = processes.from_main(self._newest_checkpoint)
@@ -156,7 +156,7 @@ class _Session:
         self.rows = self._rows()
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
-        self.trainer = self._trainer(device, sharded)
+        self.trainer = self._trainer(device)
         shown = progress and processes.main
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
         self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
@@ -206,9 +206,9 @@ class _Session:
         self.notes.append(note)
         self.screen.print(f"{self.folder.name}: {note}", soft_wrap=True)
 
-    def _trainer(self, device: str, sharded: bool) -> RecipeTrainer:
+    def _trainer(self, device: str) -> RecipeTrainer:
         recipe, kind, trainer_class = self.recipe, self.kind, RecipeTrainer
-        if sharded:
+        if self.sharded:
             from sinkscope.training.distributed.sharded import ShardedTrainer  # FSDP is slow to import
 
             trainer_class = ShardedTrainer
@@ -256,7 +256,7 @@ class _Session:
             self.trainer.add_callback(self.bar)
         checkpoint = self.checkpoint
         if checkpoint is not None:
-            self.processes.together(lambda: checkpoints.require(checkpoint))
+            self.processes.together(lambda: checkpoints.require(checkpoint, sharded=self.sharded))
         with nullcontext() if self.bar is None else self.bar.watch, compiling(self.recipe):
             self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 

@@ -193,11 +193,7 @@ class RecipeTrainer(Trainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.processes.together(self.before_saving)
-        self.gather()
         self.processes.together(lambda: self._write_checkpoint(*args, **kwargs))
-
-    def gather(self) -> None:
-        """Bring together what the main process is about to write; nothing where every process holds all."""
 
     def full_weights(self) -> dict[str, Tensor] | None:
         """What to save of the model, gathered in the main process; None for the model's own, which are whole."""

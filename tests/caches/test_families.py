@@ -65,7 +65,7 @@ def cut_by_hand(model: PreTrainedModel, ids: Tensor, kept: dict[int, Tensor]) ->
     return torch.stack(logits, 1)
 
 
-@pytest.mark.slow_except("llama-eager", "gpt_oss-eager", "falcon_h1-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), marked)
 def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     family = FAMILIES[name]
@@ -84,7 +84,7 @@ def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     assert effect > (1e-6 if name in FAINT else 1e-4)  # so that eviction shows at all
 
 
-@pytest.mark.slow_except("llama-eager", "falcon_h1-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), marked)
 def test_a_padded_row_keeps_what_it_keeps_alone(name: str, host: Host) -> None:
     family = FAMILIES[name]

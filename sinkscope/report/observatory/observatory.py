@@ -25,7 +25,7 @@ from sinkscope.measurement.depths import TOP
 from sinkscope.measurement.finding import INTERVENE, answer
 from sinkscope.measurement.rates import interval_words, rate_words
 from sinkscope.report import sections
-from sinkscope.report.observatory.head_section import FIRST_MAP, head_section
+from sinkscope.report.observatory.head_section import head_section
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.model_sections import angle_section, depth_sections, sweep_section
 from sinkscope.report.observatory.strip import strip_section
@@ -100,7 +100,7 @@ def observatory_page(
         SCRIPTS,
         STYLES,
         answer(measurement, epsilon, intervene),
-        FIRST_MAP if heads else "",
+        bool(heads),
     )
 
 

@@ -41,7 +41,7 @@ class GatheredModel:
     @contextmanager
     def model(self) -> Iterator[nn.Module | None]:
         """The copy as the model stands, in the main process, None in the others. Every process must call it."""
-        weights = full_state_dict(unwrapped(self.trainer))
+        weights = full_state_dict(self.trainer)
         if self.copy is None:
             yield None
             return
@@ -74,11 +74,6 @@ def unwrapped(trainer: Trainer) -> nn.Module:
     return cast(nn.Module, trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False))
 
 
-def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """A sharded model's full weights by name in the main process's memory; none elsewhere. All must call it."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    return cast(
-        dict[str, Tensor],
-        get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)),
-    )
+def full_state_dict(trainer: Trainer) -> dict[str, Tensor]:
+    """A trainer's full weights by name in the main process's memory; empty elsewhere. Every process must call it."""
+    return cast(dict[str, Tensor], trainer.accelerator.get_state_dict(unwrapped(trainer)))

@@ -16,6 +16,7 @@ from sinkscope.files import sha256, write_json
 from sinkscope.model.checkpoints import list_checkpoints
 
 MANIFEST = "manifest.json"
+SHARDED_OPTIMIZER = "optimizer.bin"  # accelerate's name; Trainer's own is optimizer.pt
 
 Announce = Callable[[str], None]
 
@@ -49,10 +50,20 @@ def newest_whole(folder: Path, announce: Announce) -> Path | None:
     return None
 
 
-def require(checkpoint: Path) -> None:
-    """Raise `InputError` in a process that does not see the checkpoint which the main one found."""
+def require(checkpoint: Path, *, sharded: bool) -> None:
+    """Raises `InputError` in a process that does not see the checkpoint of the main one, or cannot load it.
+
+    A sharded run names its optimizer's state by parameters, an unsharded one numbers it.
+    """
     if not (checkpoint / MANIFEST).is_file():
         raise InputError(f"cannot see {checkpoint}: all machines of a training need to share its folder")
+    was_sharded = (checkpoint / SHARDED_OPTIMIZER).exists()
+    if was_sharded != sharded:
+        before, now = ("fsdp", "ddp") if was_sharded else ("ddp", "fsdp")
+        raise InputError(
+            f"{checkpoint} was written with parallel='{before}' and cannot be continued with '{now}': continue with "
+            f"'{before}', on any number of processes"
+        )
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -166,7 +166,7 @@ FAST |= {("image edges", "prefill"), ("image edges", "always"), ("fastgen, small
 RUNS = [(name, when) for name in CASES | MORE for when in ("prefill", "always")]
 
 
-@pytest.mark.slow_except("streaming-always")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "when"), [run if run in FAST else pytest.param(*run, marks=pytest.mark.slow) for run in RUNS]
 )
