@@ -1,4 +1,4 @@
-"""`kill -9` of measure (one model, several) and report, at file operations and at moments: nothing lost or half-written.
+"""`kill -9` of measure (one model, several) and report, at file operations and at moments: nothing is lost.
 
 `SINKSCOPE_KILLS=20` for as many kills of each. `train` and `experiment` have tests of their own, beside theirs.
 """

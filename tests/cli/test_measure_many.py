@@ -180,4 +180,4 @@ def test_a_former_command_names_the_new_one_and_runs_it(sinkscope, model, name):
     answer = sinkscope(name, model, "./nowhere", *FEW)
     assert f"sinkscope {name} is now sinkscope measure" in answer.err
     assert "no such folder: './nowhere'" in answer.error
-    assert f" {name} " not in sinkscope("--help").out
+    assert f"│ {name} " not in sinkscope("--help").out
