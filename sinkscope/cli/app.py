@@ -18,6 +18,7 @@ from sinkscope.cli import (
     check,
     demo,
     experiment,
+    export,
     generate,
     intervene,
     lm_eval,
@@ -33,7 +34,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
 
 INTERRUPTED = 130
-ORDER = ("measure", "check", "intervene", "cache", "quantize", "generate", "train", "experiment", "report")
+ORDER = ("measure", "check", "intervene", "cache", "quantize", "generate", "export", "train", "experiment", "report")
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -82,6 +83,7 @@ _add(intervene.intervene, "nano --what zero-sink-heads --samples 50")
 _add(cache.cache, "nano-recall --policy snapkv --budget 25% --protect measured")
 _add(quantize.quantize, "nano --scheme w8a8-tensor --protect measured")
 _add(generate.generate, "nano --stream --sinks 1 --window 127 --max-tokens 500")
+_add(export.export, "sinkscope-check/model.gguf --for llama.cpp --out serve")
 _add(train.train, "nano --set attention=sigmoid --set steps=200")
 app.add_typer(experiment.app, name="experiment")
 _add(report.report, "runs/* measurement.nc --out report.html")

@@ -486,7 +486,7 @@ class Speed:
 
     def figures(self) -> dict[str, Any]:
         """All of it, in tokens, seconds and bytes."""
-        from sinkscope.caches.memory import held_bytes
+        from sinkscope.caches.sizes import held_bytes
 
         return {
             "tokens": self.tokens,

@@ -294,11 +294,11 @@ def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, b
     A pass in which attention is measured counts twice.
     """
     from sinkscope.hooks import Stream
-    from sinkscope.trials.changes import BEHIND
+    from sinkscope.trials.changes import AFTER_CURVE
 
     arms = len(asked) + ("trim-sink" in asked)  # which also runs on other tokens
     if by is not None:
-        steps = len(BEHIND) if by == "after" else len(Stream.of(model).attention(model))
+        steps = len(AFTER_CURVE) if by == "after" else len(Stream.of(model).attention(model))
         return scored * (1 + arms * steps) + 4 * searched
     return scored * (1 + arms * (1 + controls)) + 4 * searched + 2 * scored * (1 + arms)
 

@@ -111,7 +111,7 @@ READ_BY_EVERY_RUN = {
     *("overrides", "plan_only", "policy", "position", "protect", "quick", "recent", "results", "resume", "reuse"),
     *("rounds", "save", "scale", "scheme", "scored", "seeds", "spare", "stream", "style", "task", "temperature"),
     *("tolerance", "values", "what", "when", "windows", "without", "workers", "backend", "cache", "prompt", "device"),
-    *("compiled", "against", "count", "fail_on", "only", "skipped", "submit"),
+    *("compiled", "against", "count", "engine", "fail_on", "only", "skipped", "submit"),
     *("text", "dtype", "revision", "trust_remote_code", "device_map", "attn", "samples", "tokens"),
 }
 """Names of options that, in some command, every run reads. A new option is named here, or says when it is read."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.cli import generate
 from sinkscope.cli.generate import Decoder, Writer
 from sinkscope.model import load_tokenizer

@@ -10,8 +10,8 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import POLICIES, Policy, Protect, RandomLike, Renumbered, caching, evicting, held, keys_within
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import VATP, ExpectedAttention, FastV, KeyNorm, LookM, PyramidKV, Scissorhands, SnapKV
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError
 from sinkscope.sinks import Online
 

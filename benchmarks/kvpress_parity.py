@@ -2,8 +2,8 @@
 
 kvpress is made for transformers before 5.3, which sinkscope does not support, so two environments take turns:
 
-    python -m tools.kvpress_parity save FOLDER            # where sinkscope is: a tiny model, a text, our scores
-    OTHER/bin/python tools/kvpress_parity.py check FOLDER # where kvpress 0.5.4 is: its scores, and the table
+    python -m benchmarks.kvpress_parity save FOLDER            # where sinkscope is: a tiny model, a text, our scores
+    OTHER/bin/python benchmarks/kvpress_parity.py check FOLDER # where kvpress 0.5.4 is: its scores, and the table
 
 The second part imports nothing of sinkscope. It prints the table of docs/write_your_own_policy.md.
 """
@@ -146,7 +146,10 @@ def _seconds(run: Callable[[], object], rounds: int = 5) -> float:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    target = Path(sys.argv[2])
-    target.mkdir(parents=True, exist_ok=True)
-    {"save": save, "check": check}[sys.argv[1]](target)
+    if len(sys.argv) == 3:
+        torch.set_num_threads(1)
+        target = Path(sys.argv[2])
+        target.mkdir(parents=True, exist_ok=True)
+        {"save": save, "check": check}[sys.argv[1]](target)
+    else:  # as `make bench` calls it
+        print(__doc__)

@@ -6,7 +6,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from tests.trials.caches import ANY, keeping, llama, texts
 
 TOKEN = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 channels, 4 bytes each
