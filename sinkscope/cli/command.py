@@ -172,7 +172,9 @@ def _check_argument(ctx: Any, param: Any) -> None:
 
             load_survey(name)
         elif name.endswith(LISTS):
-            read_fields(Path(name), "recipe")
+            from sinkscope.cli.recipe_fields import check_field_names
+
+            check_field_names(read_fields(Path(name), "recipe"))
         elif name.endswith(".nc") or (Path(name).expanduser() / "measurement.nc").is_file():
             if not Path(name).expanduser().exists():
                 raise InputError(f"no such file: '{name}'")

@@ -86,6 +86,23 @@ def test_a_wrong_path_or_file_is_refused_before_torch_is_imported(
     assert said in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("base: nano\nstepps: 3\n", "unknown recipe field 'stepps': did you mean 'steps'?"),
+        ("base: nano\noptimizer: {lrr: 1}\n", "unknown recipe field 'optimizer.lrr': did you mean 'optimizer.lr'?"),
+    ],
+)
+def test_a_wrong_field_of_a_recipe_is_refused_before_torch_is_imported(recipe: str, said: str, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(recipe)
+    arguments = ["train", str(tmp_path / "mine.yaml")]
+    code = f"import sys; from sinkscope.cli import main; main({arguments!r}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr
+
+
 def test_a_gguf_file_that_is_none_is_refused_before_torch_is_imported(sinkscope, tmp_path: Path):
     (tmp_path / "a.gguf").write_bytes(b"PK")
     assert "is no GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
