@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from sinkscope.cli.live import experiment as experiment_live
-from sinkscope.cli.live.experiment import seconds_left
+from sinkscope.cli.experiment import seconds_left, watching_runs
 from sinkscope.experiments import jobs
 from sinkscope.experiments.running import Progress
 from sinkscope.experiments.sweep.sweeping import Sweep
@@ -46,13 +46,13 @@ def shown(monkeypatch: pytest.MonkeyPatch, out: Path, stages: list, terminal: bo
     """What was on the screen after each stage, an hour apart."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120, highlight=False, color_system=None)
-    for module in ("sinkscope.cli.live.experiment.stderr", "sinkscope.report.terminal.stderr"):
+    for module in ("sinkscope.cli.experiment.stderr", "sinkscope.report.terminal.stderr"):
         monkeypatch.setattr(module, lambda: console)
     clock = iter(range(0, 10**7, 3600))
     now = [0.0]
-    monkeypatch.setattr(experiment_live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     screens = []
-    with experiment_live.watching(out) as watch:
+    with watching_runs(out) as watch:
         for sweep, happens in stages:
             now[0] = float(next(clock))
             happens()

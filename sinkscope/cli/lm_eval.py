@@ -1,4 +1,4 @@
-"""`sinkscope lm-eval`: lm-eval's own command line, which then knows the model `sinkscope`."""
+"""`sinkscope lm-eval`: lm-eval's own command line, with the model `sinkscope` registered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with the model sinkscope: any model, with an operation attached and through a cache policy.
 
-    Everything behind it is lm-eval's: --model sinkscope --model_args pretrained=nano,attach=softmax_off_by_one,
+    All further options are lm-eval's: --model sinkscope --model_args pretrained=nano,attach=softmax_off_by_one,
     cache=snapkv,budget=64 --tasks NAME. Without a cache lm-eval scores in one dense pass, on which no policy acts.
     """
     from sinkscope.trials.lm_model import register

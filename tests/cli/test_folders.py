@@ -46,7 +46,7 @@ def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
     import typer
 
     from sinkscope.cli.app import app
-    from sinkscope.cli.measuring.folders import results_folder
+    from sinkscope.cli.writing import results_folder
 
     command = typer.main.get_command(app).commands["measure"]
     with command.make_context("measure", ["nano"]) as context:
@@ -81,15 +81,13 @@ def test_tables_are_made_once(sinkscope, model, monkeypatch):
 
 @pytest.mark.slow
 def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_path, monkeypatch):
-    from sinkscope.cli.measuring import results
-
     assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()}
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(results, "write_page", interrupted)
+    monkeypatch.setattr("sinkscope.report.page.write_page", interrupted)
     assert sinkscope("measure", model, "--text", text, "--tokens", 12, *QUICK[2:], "--out", "found").code == 130
     assert {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()} == before
     assert Measurement.load(tmp_path / "found" / "measurement.nc").record["tokens"] == 16
@@ -98,36 +96,33 @@ def test_a_fault_halfway_leaves_the_old_measurement(sinkscope, model, text, tmp_
 @pytest.mark.slow
 def test_a_folder_of_another_command_is_refused(sinkscope, model, text, tmp_path):
     assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "found").code == 0
-    survey = sinkscope("survey", model, "--text", text, "--out", "found")
-    assert "found holds the results of sinkscope measure (measurement.nc): choose another folder" in survey.error
     change = sinkscope("intervene", model, "--what", "hide-sink", "--text", text, "--out", "found")
-    assert "holds the results of sinkscope measure" in change.error
+    assert "found holds the results of sinkscope measure (measurement.nc): choose another folder" in change.error
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "survey.json").write_text("{}")
-    assert "results of sinkscope survey" in sinkscope("measure", model, "--text", text, "--out", "s").error
+    (tmp_path / "s" / "card.json").write_text("{}")
+    assert "results of sinkscope check" in sinkscope("measure", model, "--text", text, "--out", "s").error
 
 
 @pytest.mark.slow
-def test_surveys_of_other_models_do_not_share_tables_and_reuse_results(sinkscope, model, tmp_path):
+def test_tables_of_other_models_are_apart_and_reuse_results(sinkscope, model, tmp_path):
     few = ("--input", "random", "--tokens", 16, "--samples", 4, "--json")
     shutil.copytree(model, tmp_path / "one")
     shutil.copytree(model, tmp_path / "two")
     (tmp_path / "two" / "adapter_config.json").write_text('{"r": 8}')  # another model
-    first = sinkscope("survey", "one", *few).json
-    both = sinkscope("survey", "one", "two", *few).json
-    assert first["survey"] != both["survey"]
-    assert [row["label"] for row in json.loads((tmp_path / first["survey"] / "survey.json").read_text())["rows"]] == [
-        "one"
-    ]
-    assert both["rows"][0] == first["rows"][0]  # seconds and all: taken over, not measured again
-    assert both["rows"][1]["results"] != both["rows"][0]["results"]
+    first = sinkscope("measure", "one", "nano", *few).json
+    both = sinkscope("measure", "one", "two", *few).json
+    assert first["folder"] != both["folder"]
+    rows = json.loads((tmp_path / first["folder"] / "survey.json").read_text())["rows"]
+    assert [row["label"] for row in rows] == ["one", "nano"]
+    assert both["models"][0] == first["models"][0]  # seconds and all: copied, not measured again
+    assert both["models"][1]["results"] != both["models"][0]["results"]
 
 
 @pytest.mark.parametrize("kind", ["images", "audio"])
 def test_images_and_text_exclude_each_other(sinkscope, model, text, kind):
     for wrong in (("--text", text), ("--input", "random"), ("--bos", "none"), ("--split", "all")):
         assert (
-            f"{wrong[0]} goes without --images and --audio, which take the place of text"
+            f"{wrong[0]} goes without --images and --audio, which replace text"
             in sinkscope("measure", model, f"--{kind}", "x", *wrong).error
         )
     assert "--prompt goes with --images" in sinkscope("measure", model, "--prompt", "x").error

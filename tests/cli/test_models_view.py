@@ -1,4 +1,4 @@
-"""What a terminal shows while a survey runs, and what a log gets."""
+"""What a terminal shows while many models are measured, and what a log gets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from sinkscope.cli.live import survey as survey_live
+from sinkscope.cli.measure_many import watching_models
 from sinkscope.measurement import SurveyProgress, SurveyRow
 
 DONE = SurveyRow(model="a", label="[red]a", input="random", status="measured", sink_rate=12.5, low=10.0, high=15.0)
@@ -24,10 +24,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> list[str]:
     """What was on the screen after each stage."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, highlight=False, color_system=None)
-    for module in ("sinkscope.cli.live.survey.stderr", "sinkscope.report.terminal.stderr"):
+    for module in ("sinkscope.cli.measure_many.stderr", "sinkscope.report.terminal.stderr"):
         monkeypatch.setattr(module, lambda: console)
     screens = []
-    with survey_live.watching() as watch:
+    with watching_models() as watch:
         for stage in STAGES:
             stream.seek(0)
             stream.truncate()
