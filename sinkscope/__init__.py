@@ -13,24 +13,31 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "statistics",
+    "grids",
     "sinks",
     "attention",
     "measurement",
     "interventions",
     "caches",
-    "calibration",
     "model",
     "data",
     "quantization",
     "trials",
     "checks",
     "training",
-    "survey",
     "experiments",
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics")  # rooms of before, for one release
+_BEFORE = (
+    "calibration",
+    "evaluate",
+    "probes",
+    "measuring",
+    "measurements",
+    "metrics",
+    "survey",
+)  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -38,6 +45,7 @@ _HOME = {
     "Measurement": "sinkscope.measurement",
     "compare": "sinkscope.measurement",
     "check": "sinkscope.checks",
+    "export": "sinkscope.checks",
     "find_tokens": "sinkscope.measurement.evidence",
     "AttentionReceived": "sinkscope.measurement",
     "EntriesReceived": "sinkscope.measurement",
@@ -51,6 +59,7 @@ _HOME = {
     "detach": "sinkscope.model",
     "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
+    "write_report": "sinkscope.report.writing",
     "SinkCallback": "sinkscope.training",
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
@@ -59,6 +68,7 @@ _HOME = {
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
+    "scheme": "sinkscope.quantization.schemes",
     "question": "sinkscope.experiments.registering",
     "task": "sinkscope.experiments.registering",
 }
@@ -68,10 +78,10 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
-    from sinkscope import calibration as calibration
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
+    from sinkscope import grids as grids
     from sinkscope import interventions as interventions
     from sinkscope import measurement as measurement
     from sinkscope import model as model
@@ -79,7 +89,6 @@ if TYPE_CHECKING:
     from sinkscope import report as report
     from sinkscope import sinks as sinks
     from sinkscope import statistics as statistics
-    from sinkscope import survey as survey
     from sinkscope import training as training
     from sinkscope import trials as trials
     from sinkscope.attention.registering import operation as operation
@@ -87,6 +96,7 @@ if TYPE_CHECKING:
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.checks import check as check
+    from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task
@@ -107,6 +117,8 @@ if TYPE_CHECKING:
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
+    from sinkscope.quantization.schemes import scheme as scheme
+    from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
     from sinkscope.trials.changes import effect as effect

@@ -144,7 +144,7 @@ def test_a_damaged_record_is_named(sinkscope, results):
     assert len(answer.err.strip().splitlines()) == 1
 
 
-@pytest.mark.slow_except("list")
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["list", "verdict --all --full", "list --json", "verdict --all --json"])
 def test_a_damaged_record_hides_no_other_and_makes_the_exit_code_2(sinkscope, results, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")

@@ -1,4 +1,4 @@
-"""The recipe of `nano-recall`: what it reads, what its hints ask for, and that an interrupted training goes on."""
+"""The recipe of `nano-recall`: what it reads, what its hints ask for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_sinks_hint_can_be_left_out() -> None:
     assert without_rest(TINY).name == "nano-recall-no-rest"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_training_is_the_same_again_and_leaves_a_model_that_loads(tmp_path: Path) -> None:
     folders = [train_recall(tmp_path / name, TINY) for name in ("one", "two")]
     weights = [load(folder).state_dict() for folder in folders]

@@ -250,7 +250,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("options", "callback", "message"),
     [
-        ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset whose first items"),
+        ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset with an order"),
         ({}, {"tokens": 64}, "no item of the dataset has 64 tokens"),
         ({"train_dataset": [{"text": "raw"}]}, {}, "hold no 'input_ids'"),
         ({}, {"tokens": 10, "every": 0}, "every = 0, expected at least 1 step"),
@@ -317,7 +317,7 @@ def test_random_generators_come_back_after_an_error() -> None:
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("how", ["by the trainer", "beforehand"])
 def test_compiled_models(how: str, tmp_path: Path) -> None:
     """In a process of its own: shape checks and compilation do not go together."""

@@ -131,7 +131,7 @@ def test_names_can_stand_in_a_command():
     assert [name for name in QUESTIONS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)] == []
 
 
-@pytest.mark.slow_except("metric", "window", "clipped", "prefix-longer")
+@pytest.mark.slow
 def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
     for scale in SCALES:
         if scale in question.not_at:
@@ -142,7 +142,7 @@ def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
         assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
 
 
-@pytest.mark.slow_except("metric", "window", "clipped", "prefix-longer")
+@pytest.mark.slow
 def test_jobs_that_are_made_together_are_those_that_are_made_one_by_one(question):
     """Not only equal: their names, with the hash of all that decides their numbers, and what a worker is sent."""
     for scale in SCALES:
@@ -181,7 +181,7 @@ def test_claims_read_what_is_observed(known_metrics):
         assert without_domains(read) <= known_metrics, asked.name
 
 
-@pytest.mark.slow_except("metric", "windows", "gated", "tuning")
+@pytest.mark.slow
 def test_runs_can_support_a_claim_and_refute_it(question):
     for assertion in question.assertions:
         for wanted in ("supported", "refuted"):
@@ -190,7 +190,7 @@ def test_runs_can_support_a_claim_and_refute_it(question):
             assert outcome(assertion, runs) == wanted, assertion.claim.name
 
 
-@pytest.mark.slow_except("metric", "trigger-conditional")
+@pytest.mark.slow
 def test_all_claims_can_hold_together_and_all_can_fail(question):
     """But for those that others presuppose, which are refused where these fail."""
     presupposed = PRESUPPOSED.get(question.name, ())

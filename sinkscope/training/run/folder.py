@@ -1,30 +1,26 @@
-"""A run's folder: what is in it, in which state it is, and who may write to it."""
+"""A run's folder: its contents, its state, and its lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.errors import InputError
-from sinkscope.files import sweep, write_json
+from sinkscope.files import write_json
 from sinkscope.model import load, load_tokenizer
+from sinkscope.model.checkpoints import MODEL
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run.log import HEADS, LOG, read_rows
 from sinkscope.training.run.record import read_object, read_record
 
 RECIPE = "recipe.json"
-LOCK = "run.lock"
-MODEL = "model"
 PROVENANCE = "provenance.json"
-CHECKPOINTS = "checkpoints"
 
 
 class TrainingDiverged(InputError):
@@ -35,42 +31,16 @@ class TrainingDiverged(InputError):
         self.step = step
 
 
-class Busy(InputError):
-    """Another process holds the run's folder."""
-
-
 def settled(folder: Path) -> bool:
-    """Whether a run is finished. Raises `TrainingDiverged` for one that diverged: it would again, the same way."""
+    """Whether a run is finished. Raises `TrainingDiverged` for one that diverged, which would diverge again."""
     record = read_record(folder) or {"status": "absent"}
     if record["status"] == "diverged":
         raise TrainingDiverged(f"{folder}: {record['reason']} (remove the folder to train it again)", record["step"])
     return record["status"] == "finished"
 
 
-@contextmanager
-def locked(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Hold the lock of a folder, cleared of what a killed process left there.
-
-    Raises `Busy` if another process holds it (the error says that it is `activity` the folder), and `InputError` if the
-    folder cannot be written.
-    """
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise Busy(f"another process is {activity} {folder}") from error
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    try:
-        sweep(folder)
-        yield
-    finally:
-        lock.release()
-
-
 def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Write the recipe into a new run's folder, or check that an unfinished run is this one; return its record so far.
+    """Write the recipe to a new run's folder, or check that an unfinished run is of this recipe; return its record.
 
     Raises `InputError` for another configuration, for an unfinished run without `resume`, and for a damaged recipe.
     """
@@ -78,15 +48,15 @@ def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, re
         write_json(folder / RECIPE, recipe.model_dump(mode="json"))
         return {}
     if Recipe(**read_object(folder / RECIPE, "recipe")).hash(fingerprint) != recipe.hash(fingerprint):
-        raise InputError(f"{folder} holds a run of another configuration: remove it or choose another --out")
+        raise InputError(f"{folder} holds a run of another configuration: remove it or choose another folder")
     if not resume:
-        raise InputError(f"{folder} holds an unfinished run: pass --resume to go on with it")
+        raise InputError(f"{folder} holds an unfinished run: pass --resume, or resume=True, to continue it")
     return read_record(folder) or {}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, finished or not. What is in it is read when it is first asked for."""
+    """A run's folder, finished or not. Its contents are read on first use."""
 
     path: Path
 
@@ -100,26 +70,26 @@ class Run:
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """The metric log, a row per logged step; NaN where a metric was not measured at that step.
+        """The metric log, one row per logged step; NaN for a metric that was not measured at that step.
 
-        Without what it keeps of each head, which is `heads`.
+        Numbers per head are in `heads`.
         """
         rows = [{name: value for name, value in row.items() if name != HEADS} for row in read_rows(self.path / LOG)]
         return pd.DataFrame(rows)
 
     @cached_property
     def heads(self) -> dict[int, dict[str, list[float | None]]]:
-        """What was kept of heads and depths, by step and name: see `HeadNumbers`. Empty for runs that kept nothing."""
+        """Numbers per head and depth, by step and name: see `HeadNumbers`. Empty for runs that kept none."""
         return {row["step"]: row[HEADS] for row in read_rows(self.path / LOG) if row.get(HEADS)}
 
     @cached_property
     def model(self) -> PreTrainedModel:
-        """The trained model. Raises `InputError` if the run has none yet."""
+        """The trained model. Raises `InputError` if the run is not finished."""
         return load(self._finished())
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer. Raises `InputError` if the run has none yet."""
+        """The model's tokenizer. Raises `InputError` if the run is not finished."""
         return load_tokenizer(self._finished())
 
     def _finished(self) -> str:
