@@ -53,7 +53,7 @@ def write_results(
         written = write_tables(tables, draft, form)
         write_page(page, draft / "figure.html")
         if figure is not None:
-            write_figure(measured.plot(epsilon), draft / f"figure.{figure}")
+            write_figure(measured.plot(epsilon=epsilon), draft / f"figure.{figure}")
     static = [] if figure is None else [f"figure.{figure}"]
     return [folder / name for name in ("measurement.nc", *(path.name for path in written), "figure.html", *static)]
 
