@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.cli.live.planned import deciding
+from sinkscope.cli.experiment import seeds_needed
 from sinkscope_replication.questions import QUESTIONS
 
 
@@ -14,8 +14,8 @@ def test_seeds_that_can_decide_nothing_are_named(name: str):
     counted = [each.first_seed("nano") + getattr(each.claim.rule, "seeds", 1) for each in question.assertions]
     if not counted:
         return
-    assert ("can never decide" in deciding(question, "nano", 2)) == (min(counted) > 2)
-    assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in deciding(question, "nano")
+    assert ("can never decide" in seeds_needed(question, "nano", 2)) == (min(counted) > 2)
+    assert f"--seeds {max(counted)} can decide {len(counted)} of {len(counted)}" in seeds_needed(question, "nano")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sinkscope_replication.paper.architecture import ARCHITECTURE, SLIDES
 from sinkscope_replication.paper.said import Said
 
-NEEDS_WEIGHTS = "it is about released models, whose weights this machine cannot get; `sinkscope survey` reads them"
+NEEDS_WEIGHTS = "it is about released models, whose weights this machine cannot get; `sinkscope measure` reads them"
 NEEDS_NODE = "a model of 1.1 billion parameters reads 42 billion tokens: GPU nodes; the recipe `1b` repeats it"
 
 ABSTRACT = (
