@@ -273,7 +273,7 @@ class _MeasuringRun:
             written = [path.name for path in write_tables(tables, draft, form)]
             write_page(page, draft / "figure.html")
             if figure is not None:
-                write_figure(measurement.plot(epsilon), draft / f"figure.{figure}")
+                write_figure(measurement.plot(epsilon=epsilon), draft / f"figure.{figure}")
         pictures = [] if figure is None else [f"figure.{figure}"]
         return [folder / name for name in ("figure.html", "measurement.nc", *written, *pictures)]
 
