@@ -66,5 +66,6 @@ def _plain(heads: pd.DataFrame) -> pd.DataFrame:
 
 def _fact(measurement: object) -> str:
     record = measurement.record  # type: ignore[attr-defined]
-    said = record["input"].get("description", "")
-    return f"{short(record['model'])}: {record['samples']} samples, up to {record['tokens']} tokens{f'; {said}' if said else ''}"
+    description = record["input"].get("description", "")
+    size = f"{record['samples']} samples, up to {record['tokens']} tokens"
+    return f"{short(record['model'])}: {size}{f'; {description}' if description else ''}"
