@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.question import Question
+from sinkscope.experiments.registration import Registration
 from sinkscope.registry import Registry, taking
 
 if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job
 
+OF_BEFORE = ("from_seed", "Withdrawn", "withdrawn", "diverges", "Above", "Below", "Within", "SeedsAbove")
+NOW = "claims are written otherwise since 0.2: seeds=6 in the question; more_models, most_models, above, below, within"
 QUESTIONS: Registry[Question] = Registry("question", what="experiment")
 Asked = TypeVar("Asked", bound="Question | Callable[[], Question]")
 Kind = TypeVar("Kind", bound="type[Job]")
@@ -77,17 +81,32 @@ def find(name: str) -> Question:
 
 
 def questions_in(path: Path) -> dict[str, Question]:
-    """The questions in a Python file, by name; the file is run. Raises `InputError` where it cannot be."""
+    """The questions in a Python file, by name, each with its registration; the file is run.
+
+    Raises `InputError` where it cannot be.
+    """
     if not path.is_file():
         raise InputError(f"no file {path}")
-    spec = importlib.util.spec_from_file_location(f"sinkscope_question_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    registration, content = Registration.read(path)  # what is run is what is hashed, whoever edits it meanwhile
+    module = ModuleType(f"sinkscope_question_{path.stem}")
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, str(path), "exec"), vars(module))
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path}: {type(error).__name__}: {error}") from error
-    return {value.name: value for value in vars(module).values() if isinstance(value, Question)}
+        raise InputError(f"{path}: {type(error).__name__}: {error}{_hint(error)}") from error
+    return {
+        value.name: replace(value, registration=registration)
+        for value in vars(module).values()
+        if isinstance(value, Question)
+    }
+
+
+def _hint(error: Exception) -> str:
+    """What to write now, where a file was written for version 0.1."""
+    if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in OF_BEFORE):
+        return (
+            "; claims of version 0.1: fix seeds=6 in the question, use more_models, most_models, above, below, within"
+        )
+    return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ Scale = Annotated[str, typer.Option(metavar="nano|mini|paper", help="How large t
 WHERE = "Where runs are trained; none: only judge those that exist."
 REUSE = "Take runs whose folders are gone from records under --results and the question's own; do not train them."
 WORKERS = "Runs at once. They share the processors, or have OMP_NUM_THREADS threads each, and a GPU where there is one."
+SEEDS = "Train the first N of the question's seeds of each variation now."
 COMPILE = "Train under torch.compile: faster; numbers differ by rounding alone. Needs a C++ compiler."
 NONE = "no package with experiments is installed: `sinkscope-replication` has those of the paper"
 Compiled = Annotated[bool, typer.Option("--compile", help=COMPILE)]
@@ -66,10 +67,13 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = Fal
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
 def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
-    from sinkscope.experiments import find, known
+    from sinkscope.cli.live.planned import deciding
+    from sinkscope.experiments import find, known, standing_of
 
     require_folder(results)
     question = find(name)
+    if scale not in question.not_at:
+        question.recipes(scale)  # raises for what `run` would refuse
     found = known(question, scale, results)
     seeds = {v.label: sorted(found.runs.get(v.label, {})) if found else [] for v in question.variations}
     if as_json:
@@ -80,25 +84,32 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
     if question.note:
         show(plain(f"{question.note}\n"))
     variations = [
-        (v.label, _changes({**question.shared, **v.changes}), _changes(v.published), str(len(seeds[v.label])))
+        (
+            v.label,
+            _changes({**question.shared, **v.changes}),
+            _changes(v.published),
+            _seeds(question.seeds_of(v.label)),
+            _seeds(seeds[v.label]),
+        )
         for v in question.variations
     ]
-    show(table(("variation", "changes", "published", f"runs at {scale}"), variations, numbers_from=3))
+    heads = ("variation", "changes", "published", "seeds that decide", f"runs at {scale}")
+    show(table(heads, variations, numbers_from=3))
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
-    show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
-    from sinkscope.cli.live.planned import deciding
+    show(table(("claim", "statement", "asked"), claims, numbers_from=3))
+    if short := deciding(question):
+        show(plain(f"\n{short}"))
+    show(plain(f"\n{standing_of(question, found).words}"))
+    if scale in question.not_at:
+        show(plain(f"not run at scale {scale}: {question.not_at[scale]}"))  # type: ignore[index]
 
-    show(plain(f"\n{deciding(question, scale)}"))
-    for gone in question.withdrawn:
-        show(plain(f"\nwithdrawn: {gone.statement} ({gone.reason})"))
 
-
-@app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano --seeds 3")
+@app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano")
 def run_(
     name: Name,
     scale: Scale = "nano",
-    seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
+    seeds: Annotated[int | None, typer.Option(help=SEEDS, show_default="all")] = None,
     workers: Annotated[int, typer.Option(help=WORKERS), TRAINS] = 1,
     backend: Annotated[str, typer.Option(metavar="local|ray|none", help=WHERE)] = "local",
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
@@ -126,7 +137,9 @@ def run_(
 
         cost = planned(question, scale, seeds, workers, results, reuse)
         about = "for a time that no record tells" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
-        note(f"{cost.runs} runs, {about}, less what is there already; {deciding(question, scale, seeds)}")
+        note(f"{cost.runs} runs, {about}, less what is there already")
+        if short := deciding(question, seeds):
+            note(short)
     record = path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching(out) as watch:
@@ -151,7 +164,7 @@ def run_(
 
 
 def _show_findings(question: Question, found: Findings, record: Path, as_json: bool) -> None:
-    from sinkscope.experiments import verdicts
+    from sinkscope.experiments import verdicts, without_sinks
     from sinkscope.statistics.claims import tally
 
     judged = verdicts(question, found, found.scale)
@@ -171,11 +184,15 @@ def _show_findings(question: Question, found: Findings, record: Path, as_json: b
     for label, seeds in found.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
-    asked = [variation.label for variation in question.variations]
-    there = sum(len(found.runs.get(label, {})) + len(found.failed.get(label, {})) for label in asked)
-    missing = len(asked) * found.seeds - there
+    missing = sum(
+        seed not in {*found.runs.get(label, {}), *found.failed.get(label, {})}
+        for label in question.labels
+        for seed in question.seeds_of(label)
+    )
     if missing:
-        note(f"{missing} runs were not made")
+        note(f"{missing} of the runs that decide are not there")
+    if warning := without_sinks(question, found):
+        note(warning)
     note(f"record: {record}; runs of {hours(found.seconds)}")
 
 
@@ -190,6 +207,7 @@ def _described(question: Question, seeds: Mapping[str, list[int]]) -> dict[str, 
                 "label": v.label,
                 "changes": {**question.shared, **v.changes},
                 "published": dict(v.published),
+                "decided_by": list(question.seeds_of(v.label)),
                 "seeds": seeds[v.label],
             }
             for v in question.variations
@@ -198,8 +216,15 @@ def _described(question: Question, seeds: Mapping[str, list[int]]) -> dict[str, 
             {"name": c.name, "statement": c.statement, "asked": str(c.rule), "source": c.source}
             for c in (assertion.claim for assertion in question.assertions)
         ],
-        "withdrawn": [vars(gone) for gone in question.withdrawn],
     }
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Seeds in words: `6 (0 to 5)`, `3 (0, 4, 7)`."""
+    if not seeds:
+        return "0"
+    run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{len(seeds)} ({f'{seeds[0]} to {seeds[-1]}' if run else ', '.join(map(str, seeds))})"
 
 
 def _changes(values: Any) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2  # exit code where a record cannot be read
 RESULTS = Path("results/experiments")
 OF_ALL = When(lambda values: values["every"], "goes with --all: one experiment is shown whole")
-OF_CLAIMS = ("claim", "asked", "effect (95 % interval)", "seeds", "could show", "verdict")
+OF_CLAIMS = ("claim", "asked", "found", "models", "grade")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def verdict_(
         _show_every(ruled, full)
     else:
         show_verdicts(ruled)
-        _show_sums(ruled, every)
+        _show_sums(ruled)
     tell_damage(damaged)
 
 
@@ -102,7 +102,8 @@ def tell_damage(damaged: Sequence[str]) -> None:
 
 
 def show_verdicts(ruled: Iterable[Ruled]) -> None:
-    """Each question with what its runs cost, and a row for each of its claims: the first is the primary one."""
+    """Each question with what its runs cost, one row per claim (the first is the primary one), and its registration."""
+    from sinkscope.experiments import standing_of, without_sinks
     from sinkscope.statistics.claims import cells
 
     for place, each in enumerate(ruled):
@@ -114,13 +115,14 @@ def show_verdicts(ruled: Iterable[Ruled]) -> None:
         rows = [
             (
                 f"{'' if index else 'primary: '}{verdict.claim.statement}",
-                *cells(verdict, "asked", "found", "cases"),
-                verdict.shown_at_least,
-                *cells(verdict, "verdict"),
+                *cells(verdict, "asked", "found", "models", "grade"),
             )
             for index, verdict in enumerate(each.verdicts)
         ]
         show(table(OF_CLAIMS, rows, numbers_from=len(OF_CLAIMS)))
+        show(plain(f"\n{standing_of(each.question, found).words}"))
+        if found and (warning := without_sinks(each.question, found)):
+            note(warning)
 
 
 def hours(seconds: float) -> str:
@@ -134,27 +136,22 @@ def _runs(many: int) -> str:
 
 def _show_every(ruled: Sequence[Ruled], full: bool) -> None:
     """How many claims are decided; with `full` every claim that was run."""
-    _show_sums(ruled, True)
+    _show_sums(ruled)
     if not full:
         note("--full lists every claim; name an experiment for its own")
         return
-    ran = [each for each in ruled if any(verdict.outcome != "not run at this scale" for verdict in each.verdicts)]
+    ran = [each for each in ruled if any(verdict.value is not None for verdict in each.verdicts)]
     show(plain(""))
     show_verdicts(ran)
 
 
-def _show_sums(ruled: Sequence[Ruled], every: bool) -> None:
-    """How many of each outcome, what it cost, which claims were withdrawn."""
+def _show_sums(ruled: Sequence[Ruled]) -> None:
+    """How many claims have each grade, and what the runs cost."""
     from sinkscope.statistics.claims import tally
 
-    outcomes = tally(verdict for each in ruled for verdict in each.verdicts)
+    grades = tally(verdict for each in ruled for verdict in each.verdicts)
     cost = _cost(ruled)
-    show(plain(f"\n{outcomes}; {_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
-    gone = [one for each in ruled for one in each.question.withdrawn]
-    if every and gone:
-        show(plain(f"claims that were withdrawn: {len(gone)} (`verdict NAME` and --json say why)"))
-    for one in [] if every else gone:
-        show(plain(f"withdrawn: {one.statement} ({one.reason})"))
+    show(plain(f"\n{grades}; {_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
 
 
 def _cost(ruled: Sequence[Ruled]) -> dict[str, float]:
@@ -165,6 +162,8 @@ def _cost(ruled: Sequence[Ruled]) -> dict[str, float]:
 
 
 def _described(ruled: Sequence[Ruled], scale: str) -> dict[str, Any]:
+    from sinkscope.experiments import standing_of
+
     return {
         "scale": scale,
         "verdicts": [
@@ -172,9 +171,7 @@ def _described(ruled: Sequence[Ruled], scale: str) -> dict[str, Any]:
             for each in ruled
             for index, verdict in enumerate(each.verdicts)
         ],
-        "withdrawn": [
-            {"experiment": each.question.name, **vars(gone)} for each in ruled for gone in each.question.withdrawn
-        ],
+        "registered": {each.question.name: vars(standing_of(each.question, each.findings)) for each in ruled},
         "costs": {each.question.name: each.findings.cost for each in ruled if each.findings is not None},
         "cost": _cost(ruled),
     }

@@ -18,7 +18,7 @@ ABOUT = (
 
 
 def show_planned(
-    question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool, as_json: bool
+    question: Question, scale: str, seeds: int | None, workers: int, results: Path, reuse: bool, as_json: bool
 ) -> None:
     """Runs, hours and bytes of disk of a question, on the terminal or as JSON.
 
@@ -33,23 +33,24 @@ def show_planned(
         "reused": found.reused,
         "hours": hours,
         "disk_bytes": found.disk,
-        "seeds": deciding(question, scale, seeds),
+        "seeds": deciding(question, seeds),
     }
     if as_json:
         show_json(facts)
         return
     rows = [
-        ("runs to train", f"{found.runs} ({len(question.variations)} variations, {seeds} seeds)"),
+        ("runs to train", f"{found.runs} ({len(question.variations)} variations)"),
         ("taken from records", f"{found.reused}" if reuse else "none (--reuse takes those that are there)"),
         ("hours", "not known: no like run has a record" if hours is None else f"about {hours:.1f}"),
         ("disk", "not known" if found.disk is None else f"about {found.disk / 2**20:.0f} MiB"),
     ]
     show(table(("what it would take", ""), rows, numbers_from=2))
-    show(plain(deciding(question, scale, seeds)))
+    if short := deciding(question, seeds):
+        show(plain(short))
     show(plain(ABOUT))
 
 
-def planned(question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool) -> Expected:
+def planned(question: Question, scale: str, seeds: int | None, workers: int, results: Path, reuse: bool) -> Expected:
     """What the runs of a question would take.
 
     Raises `InputError` for fewer than one worker, and for a record of the question that cannot be read.
@@ -61,17 +62,27 @@ def planned(question: Question, scale: str, seeds: int, workers: int, results: P
     return expected(question, scale, known(question, scale, results), seeds, reuse)
 
 
-def deciding(question: Question, scale: str, seeds: int | None = None) -> str:
-    """How many of a question's claims so many seeds can decide under their rules, and how many seeds decide all."""
-    from sinkscope.statistics.rules import AGREEING
+def deciding(question: Question, seeds: int | None = None) -> str:
+    """Which claims the runs asked for cannot decide, whatever they show; empty where they can decide all."""
+    from sinkscope.experiments import labels_read
+    from sinkscope.statistics.claims import Count, Size
 
-    asked = [each.first_seed(scale) + int(getattr(each.claim.rule, "seeds", 1)) for each in question.assertions]
-    if not asked:
-        return "no claim is judged"
-    steps = [seeds, max(asked)] if seeds is not None and seeds < max(asked) else [max(asked)]
-    steps = [min(asked), *steps] if seeds is None and min(asked) < max(asked) else steps
+    short, early = [], []
+    for assertion in question.assertions:
+        rule = assertion.claim.rule
+        assert isinstance(rule, Count | Size)
+        planned = [len(question.seeds_of(label)) for label in labels_read(question, assertion)]
+        if not rule.can_decide(*planned):
+            short.append(assertion.claim.name)
+        elif seeds is not None and seeds < max(planned):
+            early.append(assertion.claim.name)
+    claims = len(question.assertions)
     said = []
-    for count in steps:
-        can = sum(each <= count for each in asked)
-        said.append(f"--seeds {count} can {'never ' if not can else ''}decide {can or 'any'} of {len(asked)} claims")
-    return f"{'; '.join(said)} (seeds that all give the same number decide from {AGREEING} on)"
+    if short:
+        names = ", ".join(f"'{name}'" for name in short)
+        said.append(
+            f"the question's seeds can never decide {len(short)} of {claims} claims ({names}): fix more of them"
+        )
+    if early:
+        said.append(f"{len(early)} of {claims} claims stay open until all of the question's seeds are run")
+    return "; ".join(said)

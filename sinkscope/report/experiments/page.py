@@ -7,29 +7,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
-from typing import Any, get_args
+from typing import Any
 
 from sinkscope.report.experiments import figures, tables
-from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
-from sinkscope.statistics.claims import Outcome, tally
+from sinkscope.statistics.claims import GRADES, tally
 from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 MOST_METRICS = 5
 LEAD = (
-    "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
-    "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "
-    "more than 0.3 of the attention."
+    "Questions about attention sinks, each a set of training runs and of claims. Confirmed and not seen: decided at "
+    "1 %, one-sided. Seen: as confirmed, but the claim was not registered before its runs. The sink rate is the "
+    "percentage of (layer, head) pairs in which a position receives more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it; those that were not run come last. What is asked "
-    "is in the units of the metric; found is the effect with its 95 % interval; cost is that of all runs of the "
-    "experiment, which others may share. A claim that was refuted or that could not be tried is a result like any "
-    "other."
+    "Each row is a claim and links to the experiment that decides it; claims without runs come last. What is asked is "
+    "in the units of the metric; found is the number of models, or the effect with its 98 % interval; cost is that of "
+    "all runs of the experiment, which others may share."
 )
 ABOUT_EXPERIMENTS = (
     "Open an experiment for its configurations side by side, its values beside the published ones, the curves, and "
@@ -61,10 +58,10 @@ def experiments_page(entries: Sequence[Entry], title: str = "Attention sinks: th
 
 
 def headlines(entries: Sequence[Entry]) -> list[Headline]:
-    """How many claims of each outcome, and what all runs cost."""
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
+    """How many claims have each grade, and what all runs cost."""
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
     runs = runs_of(entries)
-    cards = [Headline(str(counts[outcome]), f"claims {outcome}") for outcome in OUTCOMES if counts[outcome]]
+    cards = [Headline(str(counts[grade]), f"claims {grade}") for grade in GRADES if counts[grade]]
     return [*cards, Headline(cost(sum(run.seconds for run in runs)), f"of training, {counted(len(runs), 'run')}")]
 
 
@@ -124,16 +121,16 @@ def _section(heading: str, about: str, entries: dict[str, Entry]) -> Section:
 def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
-    claims.sort(key=lambda claim: claim[2].verdict.outcome == "not run at this scale")  # stable: these come last
+    claims.sort(key=lambda claim: claim[2].verdict.value is None)  # stable: these come last
     rows = [tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several) for each, index, judged in claims]
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
-    choices = [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in OUTCOMES if counts[each])]
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
+    choices = [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in GRADES if counts[each])]
     radios = "".join(
-        f'<label><input type="radio" name="outcome" value="{value}"{"" if value else " checked"}> {wording}</label>'
+        f'<label><input type="radio" name="grade" value="{value}"{"" if value else " checked"}> {wording}</label>'
         for value, wording in choices
     )
     head = "".join(
-        f'<th scope="col"{" class=number" if column in ("seeds", "cost") else ""}>{column}</th>'
+        f'<th scope="col"{" class=number" if column in ("models", "cost") else ""}>{column}</th>'
         for column in tables.VERDICT_COLUMNS
     )
     return f"""<div class="filters" hidden><fieldset><legend>Show</legend>{radios}</fieldset>
@@ -156,8 +153,6 @@ def _experiment(entry: Entry, place: str) -> str:
         f'<span class="tally">{escape(wording)}</span></summary>',
         f'<p class="note">{escape(" · ".join(filter(None, facts)))}</p>',
     ]
-    if entry.claims and entry.findings is not None:
-        parts.append(f'<p class="sentence">{escape(paragraph(entry))}</p>')
     if entry.note:
         parts.append(f'<p class="sentence">{escape(entry.note)}</p>')
     hidden = len(entry.variations) - len(figures.drawn(entry))
@@ -201,18 +196,16 @@ def _claims(entry: Entry, place: str) -> list[str]:
     parts = ["<h3>Claims</h3>"] if entry.claims else []
     for index, judged in enumerate(entry.claims):
         parts.append(_claim(entry, judged, f"{place}-c{index}", links))
-    for gone in entry.withdrawn:
-        parts.append(f'<p class="note">{escape(f"Withdrawn: {gone.statement}. Reason: {gone.reason}.")}</p>')
     return parts
 
 
 def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> str:
     verdict, claim = judged.verdict, judged.verdict.claim
-    reason = f" ({verdict.reason})" if verdict.reason else ""
+    reason = verdict.graded.removeprefix(verdict.grade)
     numbers = tables.claim_numbers(entry, judged, links) if verdict.evidence else ""
-    found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    found = f"found {effect(verdict)}, {sizes(verdict)} models" if verdict.value is not None else "no numbers"
     facts = f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}"
-    return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.outcome)} {escape(verdict.kind)}
+    return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.grade)}
 <b>{escape(claim.name)}</b>: {escape(claim.statement)}</summary>
 <p class="note">{escape(facts)}</p>{numbers}</details>"""
 

@@ -14,9 +14,8 @@ from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evi
 from sinkscope.report.experiments.names import cost, effect, number, said, sizes
 
 MISSING = "–"
-VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
+VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "models", "cost", "grade")
 VERDICTS_FIT = "w56"  # the class of the table over all claims: narrower, and its rows are cards
-WORDS_OF = {"not run at this scale": "not run"}
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, ki
     )
 
 
-def pill(outcome: str) -> str:
-    """An outcome as a word with its mark; color is never the only difference."""
-    kind = outcome.split()[0]
-    return f'<span class="pill {escape(kind)}">{escape(WORDS_OF.get(outcome, outcome))}</span>'
+def pill(grade: str) -> str:
+    """A grade as a word with its mark; color is never the only difference."""
+    return f'<span class="pill {grade.replace(" ", "-")}">{grade}</span>'
 
 
 def configurations(entry: Entry) -> str:
@@ -108,10 +106,10 @@ def runs_table(entry: Entry, prefix: str) -> str:
 def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) -> str:
     """A row of the table over all experiments, which the page's script filters by its data."""
     verdict = judged.verdict
-    seeds = sizes(verdict) if verdict.residual is not None else MISSING
+    models = sizes(verdict) if verdict.value is not None else MISSING
     spent = cost(entry.seconds) if entry.findings else MISSING
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
-    why = "; ".join(part for part in (verdict.kind, verdict.reason) if part)
+    why = verdict.graded.removeprefix(verdict.grade).strip(" ()")
     reason = f'<span class="why">{escape(why)}</span>' if why else ""
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
     cells = [
@@ -119,11 +117,11 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
         Cell(linked(escape(verdict.claim.statement), place)),
         text(verdict.claim.rule),
         Cell(escape(effect(verdict))),
-        Cell(seeds, True),
+        Cell(models, True),
         Cell(spent, True),
-        Cell(f"{pill(verdict.outcome)}{reason}"),
+        Cell(f"{pill(verdict.grade)}{reason}"),
     ]
-    marks = f'data-outcome="{escape(verdict.outcome)}" data-words="{escape(words.lower())}"'
+    marks = f'data-grade="{verdict.grade}" data-words="{escape(words.lower())}"'
     return f"<tr {marks}>{_cells(cells, VERDICT_COLUMNS)}</tr>"
 
 
