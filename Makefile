@@ -9,12 +9,12 @@ venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
 pages := families observers streaming zoo
-fast := -m pytest -m "not slow and not real" -n $(WORKERS) --dist worksteal
+fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-real test-all test-oldest lint pages atlas docs kernels bench clean
+.PHONY: help demo test test-slow test-release test-oldest lint pages atlas docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -29,13 +29,11 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 	wait $$types || { echo "mypy found what stands above, among the lines of the tests" >&2; exit 1; }; \
 	exit $$tests
 
-test-slow: .venv/dev.stamp ## the slow tests: browser, kills, the wheel, all families; without shape checks
-	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not real" -n $(WORKERS) --dist worksteal $(ARGS)
+test-slow: .venv/dev.stamp ## the slow tests, without shape checks; SmolLM2-135M is fetched once (640 MB as it is kept)
+	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not release" -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-real: .venv/dev.stamp ## the tests on SmolLM2-135M, which is fetched once (640 MB with its dequantized weights)
-	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest tests/real -m real $(ARGS)
-
-test-all: test test-slow ## both
+test-release: .venv/dev.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
+	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m release -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
 	$(oldest)/python $(fast) $(ARGS)

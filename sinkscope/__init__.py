@@ -25,12 +25,11 @@ _ROOMS = (
     "trials",
     "checks",
     "training",
-    "survey",
     "experiments",
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics")  # rooms of before, for one release
+_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics", "survey")  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -79,7 +78,6 @@ if TYPE_CHECKING:
     from sinkscope import report as report
     from sinkscope import sinks as sinks
     from sinkscope import statistics as statistics
-    from sinkscope import survey as survey
     from sinkscope import training as training
     from sinkscope import trials as trials
     from sinkscope.attention.catalog.registering import operation as operation

@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from sinkscope.errors import InputError
 
 __all__ = [
+    "LOCK",
     "MANIFEST",
+    "Busy",
     "cache_dir",
     "cached_folder",
     "check_room",
     "check_writable",
     "indented",
     "is_intact",
+    "locked",
     "replacing",
     "sha256",
     "sweep",
@@ -36,6 +39,7 @@ __all__ = [
     "writing",
 ]
 
+LOCK = "run.lock"  # in a folder that one process at a time writes
 MANIFEST = "manifest.json"  # in a cached folder
 _ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
 _RANDOM = "?" * 8  # what the system puts before that ending
@@ -125,6 +129,32 @@ def sweep(path: str | Path) -> None:
         for aside in room.glob(f"*{_ASIDE}"):
             _put_back(aside, room.parent / aside.name.removesuffix(_ASIDE))
         shutil.rmtree(room, ignore_errors=True)
+
+
+class Busy(InputError):
+    """Another process holds the lock of the folder."""
+
+
+@contextmanager
+def locked(folder: Path, activity: str = "training") -> Iterator[None]:
+    """Hold the lock of a folder, and clear it of what a killed process left there.
+
+    Raises `Busy` if another process holds it (the message: "another process is ACTIVITY FOLDER"), and `InputError` if
+    the folder cannot be written.
+    """
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise Busy(f"another process is {activity} {folder}") from error
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    try:
+        sweep(folder)
+        yield
+    finally:
+        lock.release()
 
 
 def check_writable(folder: str | Path) -> None:

@@ -54,7 +54,7 @@ gc.disable()  # until everything is imported
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Mark as slow what is `long`, and the cases of a test that its `slow_except(...)` does not name."""
+    """Mark as slow what is for releases, and the cases of a test that its `slow_except(...)` does not name."""
     missing: dict[str, set[str]] = {}
     for item in items:
         chosen = item.get_closest_marker("slow_except")
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
             missing.setdefault(test, set(chosen.args)).discard(case)
             if case not in chosen.args:
                 item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("long"):
+        if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
     stale = {test: cases for test, cases in missing.items() if cases}
     if stale and not any("::" in argument for argument in config.args):

@@ -75,7 +75,7 @@ def applied(diff: str, copy: Path) -> list[str]:
     return changed
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("section", USES)
 def test_one_file_and_one_line_is_all_it_takes(section: str, tmp_path: Path) -> None:
     if section == "a question" and not (ROOT / "replication").is_dir():

@@ -33,7 +33,7 @@ def test_every_block_is_of_a_kind_that_is_run():
 
 def pages() -> list:
     """Pages with snippets; those that take longest are slow tests."""
-    marks = {page: pytest.mark.long if page.stem in LONG else () for page in PAGES}
+    marks = {page: pytest.mark.release if page.stem in LONG else () for page in PAGES}
     return [pytest.param(page, marks=marks[page], id=page.stem) for page in PAGES if blocks(page)]
 
 

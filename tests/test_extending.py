@@ -188,7 +188,7 @@ def installed(site: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_package_that_pip_installed(tmp_path: Path) -> None:
     """The journey of a stranger: pip, then names on the command line, without a line of Python."""
     import shutil

@@ -20,13 +20,12 @@ import sinkscope as ss
 from sinkscope.attention import CATALOG, AttentionSpec, resolve
 from sinkscope.errors import InputError
 from sinkscope.experiments import Findings, Observed
-from sinkscope.measurement import Measurement
+from sinkscope.measurement import Measurement, SurveySpec, load_survey
 from sinkscope.model import LabConfig
-from sinkscope.survey import SurveySpec, load_spec
 from sinkscope.training import Recipe, load_recipe
 from tests.measurement.planted import EVIL, measured
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 RECIPE = {
     "name": "mine",
@@ -138,14 +137,14 @@ def test_surveys_and_lab_configurations(data: Any) -> None:
 def test_yaml(tmp_path: Path, text: str) -> None:
     path = tmp_path / "any.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    taken_or_refused(lambda: load_spec(path))
+    taken_or_refused(lambda: load_survey(path))
     taken_or_refused(lambda: load_recipe(str(path)))
 
 
 def test_yaml_builds_no_objects(tmp_path: Path) -> None:
     path = tmp_path / "evil.yaml"
     path.write_text(f"!!python/object/apply:os.system ['touch {tmp_path}/ran']\n")
-    for read in (load_spec, lambda it: load_recipe(str(it))):
+    for read in (load_survey, lambda it: load_recipe(str(it))):
         assert taken_or_refused(lambda read=read: read(path)) is None
     assert not (tmp_path / "ran").exists()
 

@@ -24,8 +24,7 @@ from tests.test_docs import BLOCK, ROOT
 from tests.test_wheel import run, wheel  # noqa: F401  (a fixture)
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.long,
+    pytest.mark.release,
     pytest.mark.skipif(sys.platform == "win32", reason="an environment with bin/"),
 ]
 

@@ -44,12 +44,12 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert {"torch", "transformers", "numpy", "pydantic"}.isdisjoint(loaded)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_module_is_imported_without_a_warning() -> None:
     python(EVERY_MODULE, "-W", "error")
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("home", sorted(set(ss._HOME.values())))
 def test_a_name_needs_no_other_to_have_been_used_before(home: str) -> None:
     names = [name for name in ss.__all__ if ss._HOME.get(name, f"sinkscope.{name}") == home]

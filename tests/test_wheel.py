@@ -136,7 +136,7 @@ def test_the_wheel_alone_answers_the_first_questions(bare: str, tmp_path: Path) 
     assert "softpick" in said
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_installed_wheel_measures_the_shipped_model(site: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

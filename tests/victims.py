@@ -116,8 +116,8 @@ def _path_of(given: object) -> str | bytes:
 def _serve() -> None:
     import sinkscope.cli.measuring.results
     import sinkscope.measurement
+    import sinkscope.measurement.models.running
     import sinkscope.report.compose
-    import sinkscope.survey
     import sinkscope.training  # noqa: F401
 
     for line in sys.stdin:

@@ -26,7 +26,7 @@ from sinkscope.files import write_json, writing
 from sinkscope.measurement import measure
 from sinkscope.training.machine import keep_freed_memory
 from sinkscope.training.run.record import host, parameters, versions
-from sinkscope.training.schedule import Trapezoid
+from sinkscope.training.schedule import Trapezoid, scheduler
 from sinkscope.trials.needles import Alphabet, Needles, noise
 
 NAME = "nano-recall"
@@ -209,10 +209,11 @@ def train_recall(out: Path, recipe: RecallRecipe) -> Path:
         model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )
     rows, start, before = _resumed(out / CHECKPOINT, model, optimizer)
+    factor = scheduler(recipe.schedule, optimizer, steps=recipe.steps, lr=recipe.lr).lr_lambdas[0]
     began = time.perf_counter() - before
     for step in range(start, recipe.steps):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.schedule.rate(step, steps=recipe.steps, lr=recipe.lr)
+            group["lr"] = recipe.lr * factor(step)
         model.train()
         terms = recipe.losses(model, step)
         torch.stack([*terms.values()]).sum().backward()

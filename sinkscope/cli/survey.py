@@ -14,7 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.survey import Survey, SurveySpec
+    from sinkscope.measurement import Survey, SurveySpec
 
 ABOUT_TEXT = (
     "text: code for models of this package, prose for others (--corpus), in a user's message where a model has a chat "
@@ -100,7 +100,7 @@ def _is_file(models: list[str]) -> bool:
 
 def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
     """A file with the options that were given in place of its fields, or a survey of the models named."""
-    from sinkscope.survey import SurveySpec, load_spec
+    from sinkscope.measurement import SurveySpec, load_survey
 
     changes = {name: value for name, value in given.items() if name in SurveySpec.model_fields and name != "models"}
     per_model = {name: given[name] for name in PER_MODEL if name in given}
@@ -109,7 +109,7 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
         if per_model or runs:
             wrong = next(iter(per_model), "checkpoints").replace("_", "-")
             raise InputError(f"--{wrong} goes with models; in {models[0]} it is a field of each entry of 'models'")
-        spec = load_spec(models[0], **changes)
+        spec = load_survey(models[0], **changes)
     elif models or runs:
         chat = {name: value for name, value in per_model.items() if name == "chat_template"}
         entries = [{"model": model, **per_model} for model in models] + [{"checkpoints": run, **chat} for run in runs]
@@ -122,27 +122,27 @@ def _spec(models: list[str], given: dict[str, Any]) -> SurveySpec:
 def _plan(spec: SurveySpec, as_json: bool) -> None:
     """What each model would take, on all inputs."""
     from sinkscope.cli.measuring.planning import show_plans
-    from sinkscope.survey.subjects import subjects
+    from sinkscope.measurement import survey_models
 
     read = Reads(tokens=spec.tokens, samples=spec.samples * len(spec.inputs))
     runs = Runs(dtype=spec.dtype, batch_size=spec.batch_size, trust_remote_code=spec.trust_remote_code)
-    models = {subject.label: subject for subject in subjects(spec)}
+    models = {subject.label: subject for subject in survey_models(spec)}
     show_plans({label: (one.model, one.revision) for label, one in models.items()}, read, runs, spec.device, as_json)
 
 
 def _run(spec: SurveySpec, folder: Path, others: Path | None) -> Survey:
     from sinkscope.cli.live.survey import watching
+    from sinkscope.measurement import measure_models
     from sinkscope.report.survey_page import write_survey_page
-    from sinkscope.survey import survey as run_survey
 
     with watching() as watch:
-        found = run_survey(spec, folder, watch, others=others)
+        found = measure_models(spec, folder, watch, others=others)
     write_survey_page(found)
     return found
 
 
 def _show(found: Survey) -> None:
-    from sinkscope.survey.result import CSV, JSON, MARKDOWN, PAGE
+    from sinkscope.measurement import SURVEY_JSON, SURVEY_MARKDOWN, SURVEY_PAGE, SURVEY_TABLE
 
     frame = found.wide()
     show(table(frame.columns.tolist(), frame.values.tolist()))
@@ -152,5 +152,5 @@ def _show(found: Survey) -> None:
     count = len(found.failures)
     if count:
         show(plain(f"{count} of {len(found.rows)} rows failed; run the same command to try them again"))
-    files = ", ".join(str(found.folder / name) for name in (PAGE, MARKDOWN, CSV, JSON))
+    files = ", ".join(str(found.folder / name) for name in (SURVEY_PAGE, SURVEY_MARKDOWN, SURVEY_TABLE, SURVEY_JSON))
     show(plain(f"written: {files}"))

@@ -127,6 +127,3 @@ def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     show(table(("recipe", ""), flat(plan.recipe), numbers_from=2))
     show(plain(""))
     show(table(("what it would take", ""), plan.facts()))
-    show(plain(""))
-    show(table(plan.headings(), plan.rows()))
-    show(plain(plan.footnote()))

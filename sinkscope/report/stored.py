@@ -10,15 +10,12 @@ from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
-from sinkscope.measurement import Measurement
+from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
 from sinkscope.report.page import Page
 from sinkscope.report.pages_again import page_of
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.statistics.claims import Verdict
-from sinkscope.survey import Survey
-from sinkscope.survey.result import JSON as SURVEY
-from sinkscope.survey.store import read_survey
 from sinkscope.training import LOG
 
 THEORY = "verdicts.json"
@@ -104,9 +101,8 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
         stored.measurements[_free(path.stem, stored.measurements)] = Measurement.load(path)
     elif folders := _run_folders(path):
         stored.runs += [read_run(folder) for folder in folders]
-    elif (path / SURVEY).is_file():
-        epsilon, rows = read_survey(path / SURVEY)
-        stored.surveys[_free(path.name, stored.surveys)] = Survey(rows, path, epsilon)
+    elif (path / SURVEY_JSON).is_file():
+        stored.surveys[_free(path.name, stored.surveys)] = Survey.load(path)
     elif (path / THEORY).is_file():
         stored.claims[_free(path.name, stored.claims)] = _verdicts(path / THEORY)
     elif path.name == THEORY:

@@ -9,14 +9,13 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.survey import Row
-from sinkscope.survey.drawing import error_bars
+from sinkscope.measurement import SurveyRow, error_bars
 from sinkscope.theme import BLUE, SERIES, SINK, figure, series_style
 
 RATE = "sink rate at position 0 (%)"
 
 
-def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
+def over_depth(rows: Sequence[SurveyRow], highest: float) -> go.Figure:
     """Sink rate of each attention layer against its relative depth: 0 the model's first block, 1 its last.
 
     `highest`: the end of the axis of rates, for figures that can be compared.
@@ -44,10 +43,10 @@ def over_depth(rows: Sequence[Row], highest: float) -> go.Figure:
     )
 
 
-def over_steps(rows: Sequence[Row]) -> go.Figure:
+def over_steps(rows: Sequence[SurveyRow]) -> go.Figure:
     """Sink rate over the checkpoints of training runs (Gu et al. 2025, Figure 4); the rows have a curve and a step."""
     result = figure(height=360)
-    curves: dict[tuple[str | None, str], list[Row]] = {}
+    curves: dict[tuple[str | None, str], list[SurveyRow]] = {}
     for row in rows:
         curves.setdefault((row.curve, row.input), []).append(row)
     for index, ((curve, kind), points) in enumerate(curves.items()):
@@ -65,7 +64,7 @@ def over_steps(rows: Sequence[Row]) -> go.Figure:
     )
 
 
-def over_size(rows: Sequence[Row]) -> go.Figure:
+def over_size(rows: Sequence[SurveyRow]) -> go.Figure:
     """Sink rate against the number of parameters, on a logarithmic axis, by input (Gu et al. 2025, Table 8)."""
     result = figure(height=380)
     for index, kind in enumerate(dict.fromkeys(row.input for row in rows)):

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from sinkscope.measurement import SURVEY_PAGE, Survey, SurveyRow, short_count
 from sinkscope.report import survey_figures
 from sinkscope.report.page import Headline, Page, Section, write_page
 from sinkscope.report.provenance import facts
-from sinkscope.survey import Row, Survey
-from sinkscope.survey.result import PAGE, short_count
 
 TITLES = {
     "label": "model",
@@ -37,7 +36,7 @@ TITLES = {
 
 def write_survey_page(survey: Survey) -> Path:
     """Write `survey.html` into the survey's folder and return its path."""
-    return write_page(survey_page(survey), survey.folder / PAGE)
+    return write_page(survey_page(survey), survey.folder / SURVEY_PAGE)
 
 
 def survey_page(survey: Survey) -> Page:
@@ -73,7 +72,7 @@ def _bars(survey: Survey) -> Section:
     )
 
 
-def _depth(rows: list[Row]) -> list[Section]:
+def _depth(rows: list[SurveyRow]) -> list[Section]:
     inputs = dict.fromkeys(row.input for row in rows)
     chosen = {kind: [row for row in rows if row.input == kind] for kind in inputs}
     frame = pd.DataFrame(
@@ -93,7 +92,7 @@ def _depth(rows: list[Row]) -> list[Section]:
     return [Section("Sink rate, by layer", sentence, named, frame)]
 
 
-def _size(rows: list[Row]) -> Section:
+def _size(rows: list[SurveyRow]) -> Section:
     frame = pd.DataFrame(
         [(row.label, row.input, short_count(row.parameters) or "–", row.sink_rate, row.low, row.high) for row in rows],
         columns=["model", "input", "parameters", "sink rate (%)", "95 % from", "95 % to"],
@@ -118,7 +117,7 @@ def _pairs(survey: Survey) -> Section:
     )
 
 
-def _curves(rows: list[Row]) -> Section:
+def _curves(rows: list[SurveyRow]) -> Section:
     frame = pd.DataFrame([(row.curve, row.step, row.input, row.sink_rate, row.low, row.high) for row in rows])
     frame.columns = pd.Index(["run", "step", "input", "sink rate (%)", "95 % from", "95 % to"])
     return Section(
@@ -143,7 +142,7 @@ def _table(survey: Survey) -> Section:
     )
 
 
-def _headlines(survey: Survey, measured: list[Row]) -> list[Headline]:
+def _headlines(survey: Survey, measured: list[SurveyRow]) -> list[Headline]:
     if not measured:
         return [Headline("0", f"of {len(survey.rows)} rows measured")]
     highest = max(measured, key=lambda row: row.sink_rate or 0.0)

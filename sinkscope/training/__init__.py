@@ -1,5 +1,6 @@
 """From a recipe to a trained model: recipes, the training run, and the attention sink as a metric of any `Trainer`."""
 
+from sinkscope.training.cost import MeasuredStep, measured_step
 from sinkscope.training.distributed.processes import ReportedElsewhere, joined
 from sinkscope.training.kinds import LAB, Kind, fingerprint
 from sinkscope.training.loading import changed, load_recipe, read_fields
@@ -25,7 +26,6 @@ from sinkscope.training.run import (
     settled,
     versions,
 )
-from sinkscope.training.run.measured import MeasuredStep, measured_step
 from sinkscope.training.schedule import Constant
 from sinkscope.training.session import inputs_of, spread, train, train_kind
 from sinkscope.training.sink import SinkCallback, SinkLogger, sink_metrics

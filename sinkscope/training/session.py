@@ -18,6 +18,7 @@ from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
 from sinkscope.live import alive, stderr
+from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
@@ -198,7 +199,7 @@ class _Session:
         tokens = recipe.batch_size * recipe.context
         if not self.processes.main:
             return LogWriter(None, tokens_per_step=tokens)
-        step = -1 if self.checkpoint is None else checkpoints.checkpoint_step(self.checkpoint)
+        step = -1 if self.checkpoint is None else checkpoint_step(self.checkpoint)
         return LogWriter(path, tokens_per_step=tokens, kept=cut(path, step))
 
     def _announce(self, note: str) -> None:

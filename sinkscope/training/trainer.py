@@ -20,6 +20,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
 from sinkscope.model import LabForCausalLM
+from sinkscope.model.checkpoints import PREFIX, list_checkpoints
 from sinkscope.model.reparam import held
 from sinkscope.training.distributed.batches import split_batch
 from sinkscope.training.distributed.processes import Processes
@@ -204,7 +205,7 @@ class RecipeTrainer(Trainer):
 
     def _write_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         folder = Path(self.args.output_dir)
-        checkpoint = folder / f"{checkpoints.PREFIX}{self.state.global_step}"
+        checkpoint = folder / f"{PREFIX}{self.state.global_step}"
         try:
             super()._save_checkpoint(*args, **kwargs)
             if not self.processes.main:
@@ -213,7 +214,7 @@ class RecipeTrainer(Trainer):
             checkpoints.seal(checkpoint)
         except (OSError, RuntimeError, SafetensorError, InputError) as error:
             shutil.rmtree(checkpoint, ignore_errors=True)
-            kept = checkpoints.list_checkpoints(folder)
+            kept = list_checkpoints(folder)
             last = f"{kept[-1].name} is whole" if kept else "there is none before it"
             raise InputError(f"cannot save {checkpoint} ({' '.join(str(error).split())}); {last}") from error
         checkpoints.prune(folder, self.recipe.keep)

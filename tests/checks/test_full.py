@@ -22,7 +22,7 @@ def test_a_stream_read_in_chunks_is_a_stream_read_token_by_token() -> None:
     assert torch.allclose(torch.tensor(trial.values("1 first token kept", "nats")), expected, atol=1e-4)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_section_of_full_finds_something_on_nano() -> None:
     card = check(load("nano"), load_tokenizer("nano"), count=6, only=["needed", "stream", "evict", "int8"])
     assert not any(part.first.missing for part in card.parts)

@@ -21,8 +21,7 @@ from tests.victims import Victims
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.long,
+    pytest.mark.release,
     pytest.mark.skipif(sys.platform != "linux", reason="forks a process with torch in it"),
 ]
 

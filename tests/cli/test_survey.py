@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.survey import running
+from sinkscope.measurement.models import running
 
 FEW = ("--tokens", 16, "--samples", 4)
 

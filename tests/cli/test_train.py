@@ -144,17 +144,14 @@ def test_a_plan_for_people(sinkscope):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("60m", 136_462_080), pytest.param("1b", 1_337_026_560, marks=pytest.mark.long)]
+    ("name", "parameters"), [("60m", 136_462_080), pytest.param("1b", 1_337_026_560, marks=pytest.mark.release)]
 )
 def test_the_papers_models_are_planned_without_a_download(sinkscope, name, parameters):
     plan = sinkscope("train", name, "--plan", "--json").json
     assert plan["parameters"] == parameters
     assert plan["memory_bytes"] == sum(plan["memory"].values()) > 16 * parameters
-    assert {(each["count"], each["parallel"]) for each in plan["estimates"]} == {(1, "ddp"), (8, "ddp"), (8, "fsdp")}
-    assert all(gpu["source"] for gpu in plan["gpus"])
-    shown = sinkscope("train", name, "--plan").out
-    assert "estimated" in shown
-    assert "times on GPUs are estimates" in " ".join(shown.split())
+    assert plan["flops"] > 6 * plan["tokens"] * (parameters - 50_432 * plan["recipe"]["model"]["hidden_size"])
+    assert "estimated" in sinkscope("train", name, "--plan").out
 
 
 BAD = {

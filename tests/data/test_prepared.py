@@ -225,7 +225,7 @@ print(json.dumps(data.fingerprint))
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_processes_share_one_entry_and_agree_with_any_hash_seed(config: DataConfig, tmp_path: Path):
     """Two processes start at once on one cache; this one has a cache of its own."""
 

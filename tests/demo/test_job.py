@@ -31,7 +31,7 @@ def test_the_look_measures_every_input_and_stores_it(tmp_path, shipped):
     assert (table["low"] <= table["sink_rate"]).all()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_from_the_first_look_to_the_page(plan, shipped, capsys):
     closing = run(replace(plan, model=str(shipped)))
     assert list(closing.runs) == ["softmax", "sigmoid"]
@@ -54,7 +54,7 @@ def test_from_the_first_look_to_the_page(plan, shipped, capsys):
     assert before == {path: (path / "model" / "model.safetensors").stat().st_mtime_ns for path in models}
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_quick_one_stops_at_its_limit_and_says_so(plan, shipped, capsys):
     endless = replace(
         plan, attentions=("softmax",), model=str(shipped), seconds=30.0, changes=("steps=1000000", "eval_every=50")
@@ -76,7 +76,7 @@ def test_the_stored_curves_show_a_sink_with_softmax_alone():
     assert softmax.mean.step == sigmoid.mean.step > 1000
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_failed_training_is_a_fault_that_names_its_reason(plan, shipped):
     plan.out.mkdir()
     plan.runs.write_text("a file where the folder of runs should be")

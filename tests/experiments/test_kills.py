@@ -30,7 +30,7 @@ from .helpers import Here, alive, assert_same_runs, children, has_checkpoint, lo
 KILLS = int(os.environ.get("SINKSCOPE_KILLS", "3"))
 WORKERS = processors()  # so that each has one thread, like this process
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
+pytestmark = [pytest.mark.release, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from sinkscope.experiments.sweep.worker import SETTLED, work
 from .conftest import recipes
 from .helpers import Here, assert_same_runs, timeless, written
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = Path("/proc/sinkscope")  # where nobody may make a folder, root neither
 

@@ -286,7 +286,7 @@ print("observed")
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_compiled_models_are_observed_before_and_after_compilation() -> None:
     environment = {**os.environ, "SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

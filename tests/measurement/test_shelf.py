@@ -72,7 +72,7 @@ print(json.dumps([resident[1000], resident[10_000], m.data.nbytes]))
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ten_thousand_samples_take_the_memory_of_what_is_found() -> None:
     """From the first thousand on memory grows by 1.24 times what the result holds (2.27 times, where sums of finished

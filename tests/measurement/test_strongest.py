@@ -20,10 +20,10 @@ from sinkscope.measurement import (
 )
 from sinkscope.measurement.figures import sink_rate_by_position
 from sinkscope.measurement.metrics import comparable, strongest
+from sinkscope.measurement.models.rows import measured_row
+from sinkscope.measurement.models.subjects import Subject
 from sinkscope.report.compose import compose
 from sinkscope.report.observatory import observatory_page
-from sinkscope.survey.rows import measured_row
-from sinkscope.survey.subjects import Subject
 from sinkscope.theme import BLUE, SINK
 from sinkscope.training.sink import sink_metrics
 from tests.measurement.planted import PER_HEAD

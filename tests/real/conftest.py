@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, as a package of the Python index brings it: `make test-real`.
+"""SmolLM2-135M-Instruct, as a package of the Python index brings it.
 
 The file is kept in `$SINKSCOPE_REAL` (else in `real/` of the cache of the person who runs the tests) with its
 dequantized weights, 640 MB in all. Every linear weight lies on a 4-bit grid already, so that nothing about quantizing

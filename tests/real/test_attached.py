@@ -9,7 +9,7 @@ import torch
 
 import sinkscope as ss
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 TEXTS = [Path(ss.__file__).read_text(), (Path(ss.__file__).parents[1] / "LICENSE").read_text()]
 
 

@@ -14,7 +14,7 @@ from sinkscope.caches import StreamingCache, evicting, held
 from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import SnapKV
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 WRITE: dict[str, Any] = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
 
 

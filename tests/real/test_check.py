@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.checks import check
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 
 def test_the_report_card_of_smollm2(smollm2: tuple[Any, Any]) -> None:

@@ -23,7 +23,7 @@ from sinkscope.statistics import nanmean
 from sinkscope.trials import matters
 from sinkscope.trials.changes import sink_rates
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 TOKENS = 48
 
 

@@ -14,7 +14,7 @@ import torch
 import sinkscope as ss
 from sinkscope.model import load, load_tokenizer
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 TEXT = (
     "The ferry left the harbor an hour late, because the captain had waited for a crate of lemons that nobody came to "
     "claim. By noon the wind had turned, and the passengers who had laughed at the delay were glad of the calmer water."

@@ -61,7 +61,7 @@ def test_every_figure_is_drawn(opened):
     assert all(size["width"] > 200 and size["height"] > 150 for size in sizes)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_nothing_sticks_out_sideways(opened):
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -71,7 +71,7 @@ def test_text_from_outside_stays_text(opened):
     assert EVIL in opened.inner_text("h1")
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_sliders_are_reached_and_moved_by_keyboard(opened):
     first, second = opened.locator("input[type=range]").all()
     first.focus()
@@ -83,7 +83,7 @@ def test_the_sliders_are_reached_and_moved_by_keyboard(opened):
     assert drawn < 0.2
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_numbers_unfold_by_keyboard(opened):
     opened.locator("summary").first.focus()
     opened.keyboard.press("Enter")

@@ -49,7 +49,7 @@ def shown_claims(page):
     return page.locator("#claims tbody tr:visible").count()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_everything_unfolds_without_complaint(opened, path):
     for place in ("x0", "x1", "x2"):
         unfold(opened, place)
@@ -65,7 +65,7 @@ def test_everything_unfolds_without_complaint(opened, path):
     assert opened.title() == f"Experiments {EVIL}"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_nothing_is_drawn_before_it_is_opened(opened):
     assert opened.locator("[data-plot] svg").count() == 0
     unfold(opened, "x1")
@@ -73,7 +73,7 @@ def test_nothing_is_drawn_before_it_is_opened(opened):
     assert opened.locator("#x1 [data-plot] svg.main-svg").count() > 0
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 4
     opened.get_by_role("radio", name="2 supported").check()

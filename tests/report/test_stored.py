@@ -9,9 +9,9 @@ import pytest
 from sinkscope.errors import InputError
 from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
+from sinkscope.measurement import Survey, SurveyRow
 from sinkscope.report.stored import read, records_in
 from sinkscope.statistics.claims import Claim, EachWithin, Evidence
-from sinkscope.survey import Row, Survey
 from tests.report.experiments.conftest import found, run
 
 OWN = """
@@ -63,7 +63,7 @@ def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
 
 
 def test_a_survey_and_the_verdicts_of_theory(tmp_path):
-    row = Row(model="x", label="x", input="natural", status="failed", reason="no")
+    row = SurveyRow(model="x", label="x", input="natural", status="failed", reason="no")
     write_json(tmp_path / "survey" / "survey.json", Survey((row,), tmp_path, 0.3).to_json())
     verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([Evidence("here", 0.0)])
     write_json(tmp_path / "theory" / "verdicts.json", [verdict.to_dict()])

@@ -7,17 +7,17 @@ import math
 import pytest
 
 from sinkscope.files import write_json
+from sinkscope.measurement import LayerRate, Survey, SurveyRow
 from sinkscope.report.page import render
 from sinkscope.report.survey_page import survey_page, write_survey_page
-from sinkscope.survey import LayerRate, Row, Survey
 
 EVIL = "<script>alert(1)</script>"
 
 
-def row(label: str, kind: str, rate: float, **options: object) -> Row:
+def row(label: str, kind: str, rate: float, **options: object) -> SurveyRow:
     layers = tuple(LayerRate("decoder", layer, layer / 2, rate + layer) for layer in range(3))
     numbers = {"sink_rate": rate, "low": rate - 1, "high": rate + 1, "layers": 3, "heads": 4, "results": "results/one"}
-    return Row(
+    return SurveyRow(
         model=label,
         label=label,
         input=kind,
@@ -35,7 +35,7 @@ def survey(tmp_path):
         row(f"chat {EVIL}", "natural", 60.0, pair="p", parameters=700),
         row("run, step 5", "natural", 0.0, curve="run", step=5),
         row("run, step 2", "natural", 3.0, curve="run", step=2),
-        Row(model="x", label="x", input="natural", status="failed", reason=f"cannot load {EVIL}"),
+        SurveyRow(model="x", label="x", input="natural", status="failed", reason=f"cannot load {EVIL}"),
     )
     return Survey(rows, tmp_path, 0.3)
 
@@ -82,7 +82,7 @@ def test_text_is_text(survey):
 
 
 def test_nothing_measured_is_a_page_too(tmp_path):
-    rows = (Row(model="x", label="x", input="natural", status="failed", reason="no"),)
+    rows = (SurveyRow(model="x", label="x", input="natural", status="failed", reason="no"),)
     page = survey_page(Survey(rows, tmp_path, 0.3))
     assert [section.title for section in page.sections] == ["Sink rate, per model and input", "All rows"]
     assert page.headlines[0].label == "of 1 rows measured"

@@ -66,7 +66,7 @@ def test_no_row_of_the_docs_is_red() -> None:
             assert unchanged == "yes"
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_table_is_made_of_the_same_rows() -> None:
     rows = cells(families_of(families.pages()["families.md"]))
     missing = [name for name, family in (FAMILIES | COLLECTED | REFUSED).items() if not family.exists]
@@ -97,7 +97,7 @@ def test_the_docs_list_every_family_that_streams_and_none_is_red() -> None:
             assert generated == "writes no text" or float(generated) <= streams.TOLERANCE
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_table_of_streams_is_made_of_the_same_rows() -> None:
     rows, shown = (cells(page) for page in (streaming.pages()[streaming.PAGE], committed(streaming.PAGE)))
     missing = [name for name in (*STREAMS, *REFUSALS) if not EVERY_STREAM[name].exists]

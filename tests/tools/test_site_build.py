@@ -14,7 +14,7 @@ from tools.pages import ROOT
 from tools.site.links import parsed
 from tools.site.names import explained
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 
 @pytest.fixture(scope="module")

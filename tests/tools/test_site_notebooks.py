@@ -57,7 +57,7 @@ def test_a_notebook_shows_what_it_found(path: Path) -> None:
     assert all((path.parent / link).is_file() for link in links)
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_says_the_same(path: Path) -> None:
     if path.name[0] in "27" and find_spec("sinkscope_replication") is None:

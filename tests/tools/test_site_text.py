@@ -59,7 +59,7 @@ def test_a_line_that_hangs_below_a_term_goes_on_in_its_paragraph() -> None:
     assert restructured(["`a`: one", "    and on", "then"]) == ["``a``: one", "and on", "then"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_no_docstring_of_the_package_is_bad_markup() -> None:
     core = pytest.importorskip("docutils.core", reason="docutils is not installed (extra `docs`)")
     settings = {"report_level": 2, "halt_level": 2, "file_insertion_enabled": False, "_disable_config": True}

@@ -15,6 +15,7 @@ from sinkscope.model import LabForCausalLM
 from sinkscope.training import Recipe, Run, load_recipe
 from sinkscope.training.trainer import RecipeTrainer
 from tests.training.helpers import trained, weights
+from tests.training.test_schedule import reference
 
 Make = Callable[..., Recipe]
 
@@ -84,7 +85,7 @@ def test_the_weights_are_those_of_a_plain_loop(changes: tuple[str, ...], tiny: M
         if recipe.optimizer.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.optimizer.clip)
         for group in optimizer.param_groups:
-            group["lr"] = recipe.schedule.rate(step, steps=recipe.steps, lr=recipe.optimizer.lr)
+            group["lr"] = reference(recipe.schedule, step, recipe.steps, recipe.optimizer.lr)
         optimizer.step()
         optimizer.zero_grad()
     run = trained(recipe, runs)

@@ -317,7 +317,7 @@ def test_random_generators_come_back_after_an_error() -> None:
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("how", ["by the trainer", "beforehand"])
 def test_compiled_models(how: str, tmp_path: Path) -> None:
     """In a process of its own: shape checks and compilation do not go together."""

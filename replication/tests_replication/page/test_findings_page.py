@@ -124,7 +124,7 @@ def test_text_is_text(entries):
     assert page == findings_page.page(entries)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_module_writes_where_it_is_told(tmp_path):
     subprocess.run([sys.executable, "-m", "sinkscope_replication.page", tmp_path / "docs"], check=True)
     assert (tmp_path / "docs" / "findings.md").read_text().startswith("# What the experiments found")

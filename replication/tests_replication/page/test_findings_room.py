@@ -106,7 +106,7 @@ def test_long_labels_have_room(kind):
     assert list(faults(drawing(asked))) == []
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_texts_of_the_committed_records_have_room():
     for name, figure in findings_page.figures(findings_page.entries()).items():
         assert list(faults(figure)) == [], name

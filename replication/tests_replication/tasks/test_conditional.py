@@ -10,8 +10,7 @@ from filelock import FileLock
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.sweep.store import observed
-from sinkscope.training import Run, TrainingDiverged
-from sinkscope.training.run.folder import Busy
+from sinkscope.training import Busy, Run, TrainingDiverged
 from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, read
 
 TINY = {"content": 3, "head_dim": 4, "tokens": 8, "steps": 6, "batch_size": 8, "eval_every": 2}

@@ -8,13 +8,13 @@ from rich.console import Group
 from rich.progress import TimeElapsedColumn
 
 from sinkscope.live import Watch, bars
+from sinkscope.measurement import SurveyProgress, SurveyRow
 from sinkscope.report.terminal import plain, stderr, table
-from sinkscope.survey import Progress, Row
 
 SHOWN = 20  # rows of the growing table that fit on a screen
 
 
-def watching() -> Watch[Progress]:
+def watching() -> Watch[SurveyProgress]:
     """What to hand to `survey`: a live view on a terminal, a line per finished row elsewhere."""
     rows = _Rows()
     return Watch(rows.view, rows.lines, stderr(), transient=True, status=rows.status)
@@ -28,16 +28,16 @@ class _Rows:
         self.models = self.bars.add_task("models", total=None)
         self.samples = self.bars.add_task("", total=None)
 
-    def lines(self, progress: Progress) -> Iterator[tuple[int, str]]:
+    def lines(self, progress: SurveyProgress) -> Iterator[tuple[int, str]]:
         for index, row in enumerate(progress.rows):
             yield index, f"{row.label}, {row.input} input: {_outcome(row)}"
 
-    def status(self, progress: Progress) -> str:
+    def status(self, progress: SurveyProgress) -> str:
         """The model at work, and how much of it is done."""
         at = f"{progress.done} of {progress.samples} samples" if progress.samples else "loading"
         return f"{progress.label}, {progress.input} input: {at} (model {progress.model} of {progress.models})"
 
-    def view(self, progress: Progress) -> Group:
+    def view(self, progress: SurveyProgress) -> Group:
         ended = not progress.label
         self.bars.update(self.models, completed=progress.model - (not ended), total=progress.models)
         name = plain(f"{progress.label}, {progress.input} input").plain
@@ -52,7 +52,7 @@ class _Rows:
         return Group(table(("model", "input", "sink rate at position 0"), growing, numbers_from=3), self.bars)
 
 
-def _outcome(row: Row) -> str:
+def _outcome(row: SurveyRow) -> str:
     if row.sink_rate is None:
         return row.status
     if row.stacks:

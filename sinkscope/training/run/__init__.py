@@ -1,19 +1,8 @@
 """A run's folder and its life: record, metric log, checkpoints, lock."""
 
-from sinkscope.training.run.checkpoints import checkpoint_step, list_checkpoints
-from sinkscope.training.run.folder import (
-    CHECKPOINTS,
-    LOCK,
-    MODEL,
-    PROVENANCE,
-    RECIPE,
-    Busy,
-    Run,
-    TrainingDiverged,
-    locked,
-    open_run,
-    settled,
-)
+from sinkscope.files import LOCK, Busy, locked
+from sinkscope.model.checkpoints import CHECKPOINTS, MODEL, checkpoint_step, list_checkpoints
+from sinkscope.training.run.folder import PROVENANCE, RECIPE, Run, TrainingDiverged, open_run, settled
 from sinkscope.training.run.log import LOG, LogWriter, cut, read_rows
 from sinkscope.training.run.record import RECORD, Record, host, read_record, versions
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sinkscope.errors import InputError
 from sinkscope.files import sha256, write_json
+from sinkscope.model.checkpoints import list_checkpoints
 
 MANIFEST = "manifest.json"
-PREFIX = "checkpoint-"
 
 Announce = Callable[[str], None]
 
@@ -60,17 +60,6 @@ def prune(folder: Path, keep: int) -> None:
     for checkpoint in list_checkpoints(folder)[:-keep]:
         (checkpoint / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(checkpoint)
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoint folders, by step."""
-    found = (path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal())
-    return sorted(found, key=checkpoint_step)
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """The step a checkpoint was taken at, from its name."""
-    return int(checkpoint.name.removeprefix(PREFIX))
 
 
 def _hashes(checkpoint: Path) -> dict[str, str]:

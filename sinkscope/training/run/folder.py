@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.errors import InputError
-from sinkscope.files import sweep, write_json
+from sinkscope.files import write_json
 from sinkscope.model import load, load_tokenizer
+from sinkscope.model.checkpoints import MODEL
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run.log import HEADS, LOG, read_rows
 from sinkscope.training.run.record import read_object, read_record
 
 RECIPE = "recipe.json"
-LOCK = "run.lock"
-MODEL = "model"
 PROVENANCE = "provenance.json"
-CHECKPOINTS = "checkpoints"
 
 
 class TrainingDiverged(InputError):
@@ -35,38 +31,12 @@ class TrainingDiverged(InputError):
         self.step = step
 
 
-class Busy(InputError):
-    """Another process holds the run's folder."""
-
-
 def settled(folder: Path) -> bool:
     """Whether a run is finished. Raises `TrainingDiverged` for one that diverged: it would again, the same way."""
     record = read_record(folder) or {"status": "absent"}
     if record["status"] == "diverged":
         raise TrainingDiverged(f"{folder}: {record['reason']} (remove the folder to train it again)", record["step"])
     return record["status"] == "finished"
-
-
-@contextmanager
-def locked(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Hold the lock of a folder, cleared of what a killed process left there.
-
-    Raises `Busy` if another process holds it (the error says that it is `activity` the folder), and `InputError` if the
-    folder cannot be written.
-    """
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise Busy(f"another process is {activity} {folder}") from error
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    try:
-        sweep(folder)
-        yield
-    finally:
-        lock.release()
 
 
 def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
+from sinkscope.model.checkpoints import RECORD
 from sinkscope.training.recipe import Recipe
 
-RECORD = "record.json"
 PACKAGES = ("sinkscope", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 
 Status = Literal["running", "finished", "failed", "diverged"]

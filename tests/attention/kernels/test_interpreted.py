@@ -32,14 +32,14 @@ def disagreements(found: dict[str, list[dict]]) -> list[dict]:
     return [one for group in found.values() for one in group if not one["agrees"]]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_values_and_gradients_equal_the_reference_at_every_length_mask_and_dtype() -> None:
     found = interpreted("lengths", "masks", "dtypes")
     assert [len(group) for group in found.values()] == [35, 6, 5]
     assert disagreements(found) == []
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_extremes_goldens_refusals_and_planted_errors() -> None:
     found = interpreted("golden", "extreme", "refused", "planted")
     rows = {one["row"]: one["weights"] for one in found["golden"]}
@@ -75,7 +75,7 @@ FOUND_OUT = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_kernels_with_any_fault_are_refused_and_the_exact_path_runs_with_one_warning() -> None:
     found = {one["fault"]: one for one in interpreted("faults")["faults"]}
     sound = found.pop("none")
@@ -97,26 +97,26 @@ def test_kernels_with_any_fault_are_refused_and_the_exact_path_runs_with_one_war
         assert "(streamed, " in one["after"]
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_comparison_neither_notices_nor_changes_the_modes_of_its_caller() -> None:
     found = interpreted("modes")["modes"]
     assert [one["mode"] for one in found] == ["inference", "no_grad", "autocast", "dispatch", "device"]
     assert all(one["same"] and one["kept"] for one in found), found
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_gradients_come_through_autograd_and_a_second_derivative_is_refused() -> None:
     found = interpreted("wired")["wired"]
     assert disagreements({"wired": found}) == []
     assert all("no second derivative" in one["twice"] for one in found)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_values_and_gradients_equal_the_reference_over_the_whole_matrix() -> None:
     assert disagreements(interpreted("thorough")) == []
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_compiler_makes_machine_code_of_every_kernel_without_a_gpu(tmp_path: Path) -> None:
     """It refuses much that the interpreter lets pass. Shared memory must fit the smallest data-centre GPU."""
     found = answered("tests.attention.kernels.compiler", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))

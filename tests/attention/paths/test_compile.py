@@ -61,25 +61,25 @@ def compiled(*arguments: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_kind_of_operation_in_one_graph():
     assert compiled("aot_eager", "5", *sorted(KINDS)) == sorted(KINDS)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_the_rest_of_the_catalog_in_one_graph_each():
     rest = [name for name in CATALOG if name not in KINDS]
     assert compiled("aot_eager", "5", *rest) == rest
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_blocks_under_a_mask_are_one_graph():
     """Under a window, documents and a prefix in turn."""
     names = ["softmax", "softmax", "softmax", "sink_logit", "kv_bias", "differential"]
     assert compiled("aot_eager", "600", *names) == names
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: there is no g++")
 def test_compiled_by_inductor():
     names = ["softmax_off_by_one", "sigmoid_normalized"]

@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 
 from sinkscope.cli.live import survey as survey_live
-from sinkscope.survey import Progress, Row
+from sinkscope.measurement import SurveyProgress, SurveyRow
 
-DONE = Row(model="a", label="[red]a", input="random", status="measured", sink_rate=12.5, low=10.0, high=15.0)
-FAILED = Row(model="b", label="b", input="random", status="failed", reason="no")
+DONE = SurveyRow(model="a", label="[red]a", input="random", status="measured", sink_rate=12.5, low=10.0, high=15.0)
+FAILED = SurveyRow(model="b", label="b", input="random", status="failed", reason="no")
 STAGES = [
-    Progress(1, 2, "[red]a", (), "random"),
-    Progress(1, 2, "[red]a", (), "random", 2, 4),
-    Progress(2, 2, "b", (DONE,), "random"),
-    Progress(2, 2, "", (DONE, FAILED)),
+    SurveyProgress(1, 2, "[red]a", (), "random"),
+    SurveyProgress(1, 2, "[red]a", (), "random", 2, 4),
+    SurveyProgress(2, 2, "b", (DONE,), "random"),
+    SurveyProgress(2, 2, "", (DONE, FAILED)),
 ]
 
 

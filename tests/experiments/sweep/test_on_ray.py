@@ -38,7 +38,7 @@ unconcerned = pytest.mark.filterwarnings(
 )
 
 
-@pytest.mark.long
+@pytest.mark.release
 @unconcerned
 def test_a_killed_worker_loses_nothing_and_repeats_nothing(small, places, tmp_path, monkeypatch):
     """Two workers, four runs; the process of the first run that has a checkpoint gets a SIGKILL."""
@@ -112,7 +112,7 @@ def listening(address: str) -> bool:
     return True
 
 
-@pytest.mark.long
+@pytest.mark.release
 @unconcerned
 def test_on_a_cluster_that_exists_failures_have_reasons_and_busy_runs_are_tried_again(
     small, places, cluster, monkeypatch

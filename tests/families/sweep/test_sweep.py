@@ -46,7 +46,7 @@ def numbered() -> list[Any]:
     """The numbers of all rows. A second row of a kind is `long`: to build all of them takes six minutes."""
     first = {alike(number): number for number in reversed(range(len(COMMITTED)))}
     return [
-        pytest.param(number, marks=() if first[alike(number)] == number else pytest.mark.long)
+        pytest.param(number, marks=() if first[alike(number)] == number else pytest.mark.release)
         for number in range(len(COMMITTED))
     ]
 

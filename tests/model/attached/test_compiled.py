@@ -29,7 +29,7 @@ FEW = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("group", FEW)
 def test_one_graph_with_equal_values_and_gradients(group: str) -> None:
     """`fullgraph=True`, with padding or without; a process of its own, since shape checks cannot be traced."""

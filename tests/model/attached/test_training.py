@@ -97,7 +97,7 @@ print("equal")
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_compiled_model_keeps_its_operation() -> None:
     """Also one that was compiled before the operation came, and it loses it again. A process without shape checks."""
     environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1"}

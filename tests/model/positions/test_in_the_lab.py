@@ -272,7 +272,7 @@ for scheme in SCHEMES.values():
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_every_scheme_is_traced_as_one_graph():
     environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from sinkscope.model.checkpoints import list_checkpoints
 from sinkscope.training import Recipe, Run
 from sinkscope.training.run import checkpoints
 from tests.training.distributed.launching import Launched, launched
 from tests.training.helpers import killed_at, rows, trained, weights
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 Make = Callable[..., Recipe]
 DEATH = 7
@@ -106,7 +107,7 @@ def test_a_run_that_was_killed_on_two_goes_on_on_one(together: Together, undistu
     dead = together.run("killed")
     assert together.how.code != 0
     assert dead.record["status"] == "running"
-    (checkpoint,) = checkpoints.list_checkpoints(dead.path / "checkpoints")
+    (checkpoint,) = list_checkpoints(dead.path / "checkpoints")
     assert checkpoints.problem(checkpoint) is None
     run = trained(tiny(), dead.path.parent, resume=True)
     assert run.record["notes"] == ["resumed from checkpoint-5"]

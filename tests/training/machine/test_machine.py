@@ -107,7 +107,7 @@ def test_what_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert uses_sharding("auto", "auto", Processes(launched=True))
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_compiling_without_a_compiler_is_one_line(tiny: Make, tmp_path: Path) -> None:
     """In a process of its own: shape checks and compilation do not go together."""
     recipe = tmp_path / "tiny.json"
@@ -129,7 +129,7 @@ def test_compiling_without_a_compiler_is_one_line(tiny: Make, tmp_path: Path) ->
     assert json.loads(record.read_text())["status"] == "failed"
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_compiled_run_is_the_same_run(
     killed: bool, undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +171,7 @@ print(given_back, faults())
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_freed_tensors_are_reused_without_page_faults():
     done = subprocess.run([sys.executable, "-c", ALLOCATING], check=True, capture_output=True, text=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.training.run.checkpoints import MANIFEST, list_checkpoints, newest_whole, problem, prune, seal
+from sinkscope.model.checkpoints import list_checkpoints
+from sinkscope.training.run.checkpoints import MANIFEST, newest_whole, problem, prune, seal
 
 
 def checkpoint(folder: Path, step: int, sealed: bool = True) -> Path:

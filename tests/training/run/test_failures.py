@@ -152,7 +152,7 @@ def test_a_run_that_is_none(tmp_path: Path) -> None:
         _ = Run(tmp_path).record
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_a_limit_on_file_size_stops_a_real_save(corpus: str, runs: Path) -> None:
     """The operating system itself refuses to write, inside safetensors' and torch's own code."""
     program = f"""

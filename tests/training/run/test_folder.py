@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sinkscope.training.run.folder import LOCK, locked
+from sinkscope.files import LOCK, locked
 
 
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path):

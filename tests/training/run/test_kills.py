@@ -61,7 +61,7 @@ print(deaths)
 """
 
 
-@pytest.mark.long
+@pytest.mark.release
 @pytest.mark.parametrize("how", ["file operations", "moments"])
 def test_a_run_killed_again_and_again(
     how: str, tiny: Callable[..., Recipe], corpus: str, runs: Path, tmp_path: Path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.survey import Row, Survey
+from sinkscope.measurement import Survey, SurveyRow
 
 
-def row(label: str, kind: str = "natural", rate: float | None = 50.0, **options: object) -> Row:
+def row(label: str, kind: str = "natural", rate: float | None = 50.0, **options: object) -> SurveyRow:
     if rate is None:
-        return Row(model=label, label=label, input=kind, status="failed", reason="no | such\n[model]", **options)
+        return SurveyRow(model=label, label=label, input=kind, status="failed", reason="no | such\n[model]", **options)
     numbers = {"sink_rate": rate, "low": rate - 1, "high": rate + 2, "parameters": 14_000_000}
-    return Row(model=label, label=label, input=kind, status="measured", **{**numbers, **options})
+    return SurveyRow(model=label, label=label, input=kind, status="measured", **{**numbers, **options})
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.survey import Survey, SurveySpec, running, survey
+from sinkscope.measurement import Survey, SurveySpec, measure_models
+from sinkscope.measurement.models import running
 from tests.families.registry import COLLECTED, FAMILIES
 from tests.measurement.conftest import lab_model
 
@@ -50,6 +51,6 @@ def run(tmp_path: Path) -> Callable[..., Survey]:
 
     def call(*models: object, progress: Callable | None = None, **settings: object) -> Survey:
         entries = [model if isinstance(model, dict) else str(model) for model in models]
-        return survey(SurveySpec(models=entries, **{**FEW, **settings}), tmp_path / "out", progress)
+        return measure_models(SurveySpec(models=entries, **{**FEW, **settings}), tmp_path / "out", progress)
 
     return call

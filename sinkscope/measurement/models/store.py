@@ -1,4 +1,4 @@
-"""A survey's folder: finished results under a hash of what decides them, and the table of all rows."""
+"""The folder of a survey: finished results, each under a hash of everything that determines its numbers."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ from typing import Any
 from sinkscope import __version__
 from sinkscope.errors import InputError
 from sinkscope.files import sweep, write_json, writing
-from sinkscope.measurement import Measurement
-from sinkscope.survey.rows import Row, measured_row
-from sinkscope.survey.subjects import Identity, Subject
+from sinkscope.measurement.measurement import Measurement
+from sinkscope.measurement.models.rows import SurveyRow, measured_row
+from sinkscope.measurement.models.subjects import MEASUREMENT, Identity, SurveyModel
 
 COMPUTING = ("torch", "transformers", "tokenizers")
-RESULTS, MEASUREMENT, ROW, SURVEY = "results", "measurement.nc", "row.json", "survey.json"
+RESULTS, ROW, SURVEY = "results", "row.json", "survey.json"
 FORMAT = 2  # raised when what is stored, or how it is measured, changes
 
 
 @dataclass(frozen=True)
 class Key:
-    """What one result depends on: the model's identity, and the settings that decide its numbers."""
+    """What a result depends on: the identity of the model, and the settings that determine its numbers."""
 
     identity: Identity
     settings: Mapping[str, Any]
 
     @property
     def hash(self) -> str:
-        """12 hex digits; equal for equal numbers, whatever the model is called and wherever it lies.
+        """12 hex digits, equal for equal numbers, whatever the name and the folder of the model.
 
-        The packages that compute them count too, as released: a model's code comes from transformers.
+        The releases of the packages that compute them count too: a model's code comes from transformers.
         """
-        decisive = {"model": self.identity.digest, "settings": dict(self.settings), "format": FORMAT}
-        text = json.dumps({**decisive, "versions": versions()}, sort_keys=True, allow_nan=False)
+        content = {"model": self.identity.digest, "settings": dict(self.settings), "format": FORMAT}
+        text = json.dumps({**content, "versions": versions()}, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def versions() -> dict[str, str]:
-    """What computes a measurement; builds for other devices (`+cpu`) are the same release."""
+    """Releases of the packages that compute a measurement, without the build (`+cpu`)."""
     return {"sinkscope": __version__} | {name: version(name).partition("+")[0] for name in COMPUTING}
 
 
 @dataclass(frozen=True)
 class Store:
-    """The results in a survey's folder; each lies whole in a folder of its own, or not at all.
+    """The results in a survey's folder, each in a folder of its own that is whole or absent.
 
-    `others`: a folder of other surveys, whose results are taken over where they are what is wanted.
+    `others`: a folder of other surveys, whose matching results are copied.
     """
 
     folder: Path
     others: Path | None = None
 
     def clean(self) -> None:
-        """Clear away what a killed survey left half-written; for the holder of the folder's lock."""
+        """Remove what a killed survey left half-written. The caller holds the folder's lock."""
         sweep(self.folder / RESULTS)
 
-    def find(self, key: Key, subject: Subject, kind: str, epsilon: float) -> Row | None:
-        """The row of a finished result, for the threshold asked for; None where there is none that can be read."""
-        self._take_over(key)
+    def find(self, key: Key, subject: SurveyModel, kind: str, epsilon: float) -> SurveyRow | None:
+        """The row of a finished result at this threshold; None where there is no readable one."""
+        self._copy_from_others(key)
         for place in sorted((self.folder / RESULTS).glob(f"*-{key.hash}")):
             try:
-                stored = Row.from_dict(json.loads((place / ROW).read_text(encoding="utf-8"))["row"])
+                stored = SurveyRow.from_dict(json.loads((place / ROW).read_text(encoding="utf-8"))["row"])
                 if stored.epsilon == epsilon:
-                    return stored.of(subject)
+                    return stored.named_after(subject)
                 measurement = Measurement.load(place / MEASUREMENT)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
@@ -77,9 +77,9 @@ class Store:
         return None
 
     def keep(
-        self, key: Key, subject: Subject, kind: str, measurement: Measurement, epsilon: float, seconds: float
-    ) -> Row:
-        """Store a measurement with its row, both or neither, and return the row."""
+        self, key: Key, subject: SurveyModel, kind: str, measurement: Measurement, epsilon: float, seconds: float
+    ) -> SurveyRow:
+        """Store a measurement and its row, both or neither, and return the row."""
         place = self.folder / RESULTS / f"{_slug(subject.model)}-{kind}-{key.hash}"
         row = measured_row(subject, kind, measurement, epsilon, seconds, self._relative(place))
         about = {"identity": key.identity.digest, "commit": key.identity.commit, "settings": dict(key.settings)}
@@ -89,7 +89,7 @@ class Store:
             write_json(draft / ROW, {"row": row.to_dict(), **about, "record": measurement.record})
         return row
 
-    def _take_over(self, key: Key) -> None:
+    def _copy_from_others(self, key: Key) -> None:
         """Copy a result from another survey, unless it is here."""
         pattern = f"{RESULTS}/*-{key.hash}"
         if self.others is None or any(self.folder.glob(pattern)):
@@ -105,12 +105,17 @@ class Store:
 
 
 def _slug(model: str) -> str:
-    """The last part of a model's name, as a file name; what tells models apart is the hash."""
+    """The last part of a model's name, as a file name; the hash makes it unique."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).strip("-.")[:60] or "model"
 
 
-def read_record(place: Path) -> dict[str, Any]:
-    """The record of a stored result: model, input, versions. Raises `InputError` where there is none."""
+def read_result_record(place: Path) -> dict[str, Any]:
+    """The record of a stored result or saved measurement: model, input, versions.
+
+    Raises `InputError` where there is none.
+    """
+    if place.is_file():
+        return Measurement.load(place).record
     try:
         record = json.loads((place / ROW).read_text(encoding="utf-8"))["record"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -118,11 +123,11 @@ def read_record(place: Path) -> dict[str, Any]:
     return dict(record)
 
 
-def read_survey(path: Path) -> tuple[float, tuple[Row, ...]]:
-    """Threshold and rows of a `survey.json`. Raises `InputError` for a file that is missing or something else."""
+def read_survey(path: Path) -> tuple[float, tuple[SurveyRow, ...]]:
+    """Threshold and rows of a `survey.json`. Raises `InputError` for a file that is missing or not one."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return float(stored["epsilon"]), tuple(Row.from_dict(row) for row in stored["rows"])
+        return float(stored["epsilon"]), tuple(SurveyRow.from_dict(row) for row in stored["rows"])
     except FileNotFoundError as error:
         raise InputError(f"no survey at {path}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

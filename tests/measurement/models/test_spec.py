@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.survey import SurveySpec, load_spec
+from sinkscope.measurement import SurveySpec, load_survey
 
 WRONG = {
     "modells: [nano]": "unknown survey field 'modells': did you mean 'models'?",
@@ -45,7 +45,7 @@ def written(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(("text", "message"), WRONG.items(), ids=WRONG)
 def test_what_is_wrong_is_said_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError) as caught:
-        load_spec(written(tmp_path, text))
+        load_survey(written(tmp_path, text))
     assert str(caught.value) == message
 
 
@@ -59,17 +59,17 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, text, message):
 )
 def test_a_wrong_file_is_said_in_one_line(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
-        load_spec(written(tmp_path, text))
+        load_survey(written(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
 def test_an_absent_file(tmp_path):
     with pytest.raises(InputError, match=r"cannot read survey .*absent.yaml: No such file"):
-        load_spec(tmp_path / "absent.yaml")
+        load_survey(tmp_path / "absent.yaml")
 
 
 def test_a_whole_file_with_changes(tmp_path):
-    spec = load_spec(
+    spec = load_survey(
         written(
             tmp_path,
             """

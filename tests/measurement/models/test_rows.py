@@ -9,10 +9,9 @@ import torch
 
 import sinkscope as ss
 from sinkscope.data import build_inputs
-from sinkscope.measurement import Measurement
+from sinkscope.measurement import Measurement, Survey, SurveySpec, measure_models
 from sinkscope.model import load
-from sinkscope.survey import Survey, SurveySpec, survey
-from tests.survey.conftest import BUILDERS, FEW
+from tests.measurement.models.conftest import BUILDERS, FEW
 
 pytestmark = pytest.mark.slow  # five models are surveyed
 NAMES = list(BUILDERS)
@@ -22,7 +21,7 @@ NAMES = list(BUILDERS)
 def five(zoo, tmp_path_factory):
     """The survey over all five families. Shared: leave it as it is."""
     spec = SurveySpec(models=[{"model": str(zoo / name), "label": name} for name in NAMES], **FEW)
-    return survey(spec, tmp_path_factory.mktemp("five"))
+    return measure_models(spec, tmp_path_factory.mktemp("five"))
 
 
 def of(found: Survey, label: str, kind: str = "random"):

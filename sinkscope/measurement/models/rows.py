@@ -1,4 +1,4 @@
-"""A survey's rows: one model on one input, measured or the reason why it is not."""
+"""The rows of a survey: one model on one input, with its numbers or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.measurement import Measurement, slot_mass, stack_rates, strongest_position
+from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.metrics import quiet
-from sinkscope.survey.subjects import Subject
+from sinkscope.measurement.models.subjects import SurveyModel
+from sinkscope.measurement.rates import stack_rates
+from sinkscope.measurement.slots import slot_mass
+from sinkscope.measurement.strongest import strongest_position
 
 Status = Literal["measured", "skipped", "failed"]
 
@@ -38,17 +41,17 @@ class StackRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SurveyRow:
     """One model on one input.
 
-    `status`: measured, skipped (the input does not exist for the model) or failed; `reason` says why. `layers`:
-    attention layers, so that the others of a hybrid do not count. `first`: what stood at position 0. `sink_rate` in
-    percent at position 0, with its 95 % interval over samples (Gu et al. 2025, section 3); `strongest_*`: the
-    position with the highest rate (`measurements.strongest_position`). `slot_mass`: mean weight on slots (learned
-    sinks, key biases), None without. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ over the others' mean;
-    `value_norm_ratio`: the smallest over layers of the same for values. `seconds`: of measuring, without loading.
-    `results`: the folder below the survey's that holds the measurement. `by_stack`: the sink rate of each stack by
-    itself; `sink_rate` is over all layers, and of a model with several stacks mixes what they attend to.
+    `status`: measured, skipped (the model cannot read this input) or failed, with the `reason`. `layers` counts
+    attention layers only. `first`: the token at position 0. `sink_rate`: percent at position 0, with its 95 % interval
+    over samples (Gu et al. 2025, section 3); `strongest_*`: the position with the highest rate
+    (`measurement.strongest_position`). `slot_mass`: mean weight on slots (learned sinks, key biases); None without
+    slots. `hidden_norm_ratio`: the largest over depth of ‖h_0‖ divided by the mean of the others; `value_norm_ratio`:
+    the smallest over layers of the same for values. `seconds`: time to measure, without loading. `results`: the folder
+    with the measurement, relative to the survey's, or the file of a saved measurement. `by_stack`: the sink rate of
+    each stack; `sink_rate` is over all layers, so with several stacks it mixes different attention.
     """
 
     model: str
@@ -83,48 +86,52 @@ class Row:
 
     @property
     def stacks(self) -> tuple[StackRate, ...]:
-        """The stacks to be shown apart: none of a model that has only one."""
+        """The stacks to show separately: empty for a model with one stack."""
         return self.by_stack if len(self.by_stack) > 1 else ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; numbers that do not exist are None."""
-        apart = {"by_layer": [asdict(at) for at in self.by_layer], "by_stack": [asdict(at) for at in self.by_stack]}
-        return {**asdict(self), **apart}
+        return asdict(self) | {
+            "by_layer": [asdict(rate) for rate in self.by_layer],
+            "by_stack": [asdict(rate) for rate in self.by_stack],
+        }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Row:
-        """What `to_dict` gave. Raises `TypeError` for anything else."""
+    def from_dict(cls, values: dict[str, Any]) -> SurveyRow:
+        """The inverse of `to_dict`. Raises `TypeError` for anything else."""
         layers = tuple(LayerRate(**layer) for layer in values.get("by_layer", ()))
         stacks = tuple(StackRate(**stack) for stack in values.get("by_stack", ()))
         return cls(**{**values, "by_layer": layers, "by_stack": stacks})
 
-    def of(self, subject: Subject) -> Row:
-        """The same numbers under the names that a survey gives its models now."""
+    def named_after(self, subject: SurveyModel) -> SurveyRow:
+        """The same numbers under the names that the current survey gives the model."""
         shared = ("model", "label", "revision", "pair", "curve", "step")
         return replace(self, **{name: getattr(subject, name) for name in shared})
 
 
-COLUMNS = tuple(field.name for field in fields(Row) if field.name not in ("by_layer", "by_stack"))
+COLUMNS = tuple(field.name for field in fields(SurveyRow) if field.name not in ("by_layer", "by_stack"))
 
 
-def unmeasured(subject: Subject, kind: str, status: Status, reason: str) -> Row:
+def unmeasured(subject: SurveyModel, kind: str, status: Status, reason: str) -> SurveyRow:
     """A row without numbers."""
-    return Row(model=subject.model, label=subject.label, input=kind, status=status, reason=reason).of(subject)
+    return SurveyRow(model=subject.model, label=subject.label, input=kind, status=status, reason=reason).named_after(
+        subject
+    )
 
 
 def measured_row(
-    subject: Subject, kind: str, measurement: Measurement, epsilon: float, seconds: float, results: str
-) -> Row:
-    """The row of a measurement; thresholds are applied here, so that another epsilon needs no model."""
+    subject: SurveyModel, kind: str, measurement: Measurement, epsilon: float, seconds: float | None, results: str
+) -> SurveyRow:
+    """The row of a measurement. The threshold is applied here, so another epsilon needs no model."""
     data, record = measurement.data, measurement.record
     interval = measurement.sink_rate_interval(0, epsilon)
     strongest = strongest_position(data, epsilon)
-    return Row(
+    return SurveyRow(
         model=subject.model,
         label=subject.label,
         input=kind,
         status="measured",
-        reason=_remark(record),
+        reason=_fault(record),
         family=record["family"],
         parameters=record["parameters"],
         layers=data.sizes["layer"],
@@ -143,14 +150,14 @@ def measured_row(
         if "hidden_norm" in data
         else None,
         value_norm_ratio=_extreme(measurement.value_norm_ratio().values, np.nanmin) if "value_norm" in data else None,
-        seconds=round(seconds, 2),
+        seconds=None if seconds is None else round(seconds, 2),
         results=results,
         by_layer=_by_layer(measurement, epsilon),
         by_stack=_by_stack(measurement, epsilon),
-    ).of(subject)
+    ).named_after(subject)
 
 
-def _remark(record: Mapping[str, Any]) -> str | None:
+def _fault(record: Mapping[str, Any]) -> str | None:
     broken = record.get("non_finite")
     return None if broken is None else f"activations are NaN or infinite, first at {broken['first']}"
 
@@ -176,7 +183,7 @@ def _by_stack(measurement: Measurement, epsilon: float) -> tuple[StackRate, ...]
 
 
 def _blocks(measurement: Measurement, stack: str) -> int:
-    """Blocks of a stack, those without attention too; cross-attention stands in the decoder's."""
+    """Blocks of a stack, those without attention included; cross-attention is part of the decoder's blocks."""
     data = measurement.data
     numbers = data["layer_index"].values[data["stack"].values == stack]
     deepest = int(numbers.max()) + 1

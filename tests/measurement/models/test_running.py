@@ -11,11 +11,10 @@ import pytest
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
-from sinkscope.files import sha256
-from sinkscope.measurement import Measurement
+from sinkscope.files import locked, sha256
+from sinkscope.measurement import Measurement, Survey, SurveyProgress
+from sinkscope.measurement.models import running
 from sinkscope.model import load
-from sinkscope.survey import Progress, Survey, running
-from sinkscope.training import locked
 
 
 @pytest.mark.slow
@@ -77,7 +76,7 @@ def test_an_interrupted_survey_loses_no_finished_row_and_goes_on(run, zoo, loads
 def test_the_table_grows_with_every_row(run, zoo, tmp_path):
     seen: list[tuple[int, int]] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SurveyProgress) -> None:
         stored = tmp_path / "out" / "survey.json"
         seen.append((len(progress.rows), len(Survey.load(tmp_path / "out").rows) if stored.exists() else 0))
 
@@ -130,7 +129,7 @@ def test_a_hub_model_is_loaded_at_the_commit_that_identified_it(run, zoo, monkey
     """Even if its branch has moved since; under a new commit it is measured again."""
     commits, asked = ["a" * 40], []
     monkeypatch.setattr(
-        import_module("sinkscope.survey.subjects"),
+        import_module("sinkscope.measurement.models.subjects"),
         "cached_file",
         lambda name, file, revision: f"/hub/models--some--model/snapshots/{commits[-1]}/{file}",
     )

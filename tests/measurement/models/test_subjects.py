@@ -8,13 +8,13 @@ import shutil
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.survey import SurveySpec
-from sinkscope.survey import subjects as subjects_module
-from sinkscope.survey.subjects import Subject, identity, subjects
+from sinkscope.measurement import SurveySpec
+from sinkscope.measurement.models import subjects as subjects_module
+from sinkscope.measurement.models.subjects import SurveyModel, identity, survey_models
 
 
 def made(*models, **options):
-    return subjects(SurveySpec(models=list(models), inputs=["natural"], **options))
+    return survey_models(SurveySpec(models=list(models), inputs=["natural"], **options))
 
 
 @pytest.fixture
@@ -66,24 +66,24 @@ def test_no_checkpoints(tmp_path):
 
 
 def test_a_folder_is_what_decides_its_numbers(zoo, tmp_path):
-    before = identity(Subject(str(zoo / "lab"), "x"))
+    before = identity(SurveyModel(str(zoo / "lab"), "x"))
     copy = tmp_path / "copy"
     shutil.copytree(zoo / "lab", copy)
     (copy / "README.md").write_text("of no influence")
-    assert identity(Subject(str(copy), "y")) == before
+    assert identity(SurveyModel(str(copy), "y")) == before
     (copy / "tokenizer.json").write_text("{}")
-    assert identity(Subject(str(copy), "y")) != before
+    assert identity(SurveyModel(str(copy), "y")) != before
     assert before.commit is None
 
 
 def test_a_borrowed_tokenizer_is_part_of_it(run_folder):
     checkpoint = str(run_folder / "checkpoints" / "checkpoint-5")
-    borrowed = Subject(checkpoint, "x", tokenizer=str(run_folder / "model"))
-    assert identity(borrowed) != identity(Subject(checkpoint, "x"))
+    borrowed = SurveyModel(checkpoint, "x", tokenizer=str(run_folder / "model"))
+    assert identity(borrowed) != identity(SurveyModel(checkpoint, "x"))
 
 
 def test_the_shipped_model_has_an_identity():
-    assert identity(Subject("nano", "x")) == identity(Subject("nano", "y"))
+    assert identity(SurveyModel("nano", "x")) == identity(SurveyModel("nano", "y"))
 
 
 def test_a_hub_model_is_its_commit(monkeypatch, tmp_path):
@@ -93,13 +93,13 @@ def test_a_hub_model_is_its_commit(monkeypatch, tmp_path):
         return f"{tmp_path}/models--some--model/snapshots/{commits[revision]}/{file}"
 
     monkeypatch.setattr(subjects_module, "cached_file", cached)
-    main, other = (identity(Subject("some/model", "x", revision)) for revision in (None, "v1"))
+    main, other = (identity(SurveyModel("some/model", "x", revision)) for revision in (None, "v1"))
     assert (main.commit, other.commit) == ("a" * 40, "b" * 40)
     assert main.digest != other.digest
 
 
 def test_a_hub_model_out_of_reach():
     with pytest.raises(InputError, match="cannot load model 'some/model'"):
-        identity(Subject("some/model", "x"))
+        identity(SurveyModel("some/model", "x"))
     with pytest.raises(InputError, match="unknown model 'nanno': did you mean 'nano'"):
-        identity(Subject("nanno", "x"))
+        identity(SurveyModel("nanno", "x"))

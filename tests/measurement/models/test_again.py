@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from sinkscope.measurement import Measurement
-from sinkscope.survey import SurveySpec
-from sinkscope.survey.inputs import settled
-from sinkscope.survey.subjects import identity, subjects
+from sinkscope.measurement import Measurement, SurveySpec
+from sinkscope.measurement.models.running import digest_of_text, settled
+from sinkscope.measurement.models.subjects import identity, survey_models
 
 
 @pytest.mark.slow
@@ -99,7 +98,7 @@ def test_a_half_written_or_damaged_result_is_measured_again(run, zoo, loads):
 
 @pytest.mark.slow
 def test_an_upgrade_measures_again(run, zoo, loads, monkeypatch):
-    from sinkscope.survey import store
+    from sinkscope.measurement.models import store
 
     first = run(zoo / "lab", inputs=["random"])
     real = store.version
@@ -113,24 +112,23 @@ def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, 
     """The corpus `python` holds sources of torch, numpy and transformers: any of them may change."""
     from sinkscope.data.corpora import catalog
     from sinkscope.data.corpora.corpus import Corpus, Entry
-    from sinkscope.survey.inputs import text_read
 
     text = {"torch/a.py": "def f(): return 1"}
     monkeypatch.setattr(
         catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
     )
     spec = SurveySpec(models=["nano"], corpus="python")
-    before = text_read(spec)
-    assert text_read(spec) == before
+    before = digest_of_text(spec)
+    assert digest_of_text(spec) == before
     text["torch/a.py"] = "def f(): return 2"
-    assert text_read(spec) != before
-    assert text_read(SurveySpec(models=["nano"], inputs=["random"])) == ""
+    assert digest_of_text(spec) != before
+    assert digest_of_text(SurveySpec(models=["nano"], inputs=["random"])) == ""
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "bpe.codes", "source.spm", "preprocessor_config.json"])
 def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, name):
     shutil.copytree(zoo / "lab", tmp_path / "model")
-    subject = subjects(SurveySpec(models=[str(tmp_path / "model")]))[0]
+    subject = survey_models(SurveySpec(models=[str(tmp_path / "model")]))[0]
     before = identity(subject)
     (tmp_path / "model" / "README.md").write_text("about it")
     assert identity(subject) == before
@@ -139,9 +137,9 @@ def test_every_file_that_may_decide_is_part_of_a_models_identity(zoo, tmp_path, 
 
 
 def test_a_survey_reads_what_a_measurement_reads_by_default():
-    spec, subject = settled(SurveySpec(models=["nano"]), subjects(SurveySpec(models=["nano"]))[0], None, None)
+    spec, subject = settled(SurveySpec(models=["nano"]), survey_models(SurveySpec(models=["nano"]))[0], None, None)
     assert (spec.corpus, subject.chat_template) == ("python", False)
     with_template = SimpleNamespace(chat_template="{{ messages }}")
     assert settled(SurveySpec(models=["nano"]), subject, None, with_template)[1].chat_template is False
-    open_ = subjects(SurveySpec(models=["nano"]))[0]
+    open_ = survey_models(SurveySpec(models=["nano"]))[0]
     assert settled(SurveySpec(models=["nano"]), open_, None, with_template)[1].chat_template is True
