@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from sinkscope.errors import unknown
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.effects import Contrast, SeedWise, Shares
 from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.observed import Observed
@@ -266,8 +266,12 @@ def _probed(question: Question, assertion: Assertion) -> _Asked:
     """An effect called on made-up runs, which note what it asks for."""
     run = Observed("", "finished", 0, _Metrics(), tuple(range(5)), _Falling())
     asked = _Asked(question, dict.fromkeys(question.labels, run))
-    with suppress(KeyError, ArithmeticError, ValueError):
+    try:
         assertion.effect(asked)
+    except InputError:  # a label of no variation
+        raise
+    except Exception:  # made-up numbers may be none that it can take; what it asked for until then is known
+        pass
     return asked
 
 

@@ -106,7 +106,5 @@ def questions_in(path: Path) -> dict[str, Question]:
 def _hint(error: Exception) -> str:
     """What to write now, where a file was written for version 0.1."""
     if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in OF_BEFORE):
-        return (
-            "; claims of version 0.1: fix seeds=6 in the question, use more_models, most_models, above, below, within"
-        )
+        return f"; {NOW}"
     return ""

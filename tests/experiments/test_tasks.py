@@ -9,12 +9,11 @@ import pytest
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.experiments import Question, RunStore, Task, Variation, level, run, task
+from sinkscope.experiments import Question, RunStore, Task, Variation, above, level, run, task
 from sinkscope.experiments.jobs import TASKS, LabTraining, as_json, job_from, task_named
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from tests.registering import forgetting, toy_installed
 
-from .conftest import claimed
 from .helpers import Here
 
 
@@ -42,7 +41,8 @@ def test_a_question_about_a_task_is_run_as_any_other(toy, tmp_path):
         asks="?",
         source="a test",
         variations=(Variation("three"), Variation("five", {"number": 5})),
-        assertions=(claimed(2, 0.0, level("count", "five")),),
+        assertions=(above(0.0, level("count", "five"), "counts", "it counts", "a test", fewest=2),),
+        seeds=2,
         base=task("toy-counting"),
     )
     places = {"out": tmp_path / "runs", "results": tmp_path / "results"}

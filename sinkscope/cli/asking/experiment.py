@@ -68,12 +68,11 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: Json = Fal
 def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: Json = False) -> None:
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
     from sinkscope.cli.live.planned import deciding
-    from sinkscope.experiments import find, known, standing_of
+    from sinkscope.experiments import find, keys, known, standing_of
 
     require_folder(results)
     question = find(name)
-    if scale not in question.not_at:
-        question.recipes(scale)  # raises for what `run` would refuse
+    keys(question, scale)  # raises for what `run` would refuse
     found = known(question, scale, results)
     seeds = {v.label: sorted(found.runs.get(v.label, {})) if found else [] for v in question.variations}
     if as_json:
