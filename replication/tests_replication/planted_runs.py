@@ -6,10 +6,11 @@ import math
 import random
 from dataclasses import dataclass, field
 
+from sinkscope.statistics.rules import AGREEING
+
 from sinkscope.experiments import Assertion, Observed, Question
 from sinkscope.experiments.effects import LOSS, MASS, NORM_RATIO, SINK
 from sinkscope.statistics.claims import Evidence, Outcome
-from sinkscope.statistics.rules import AGREEING
 
 STEPS = tuple(range(100, 1001, 100))
 CURVES = {LOSS, SINK, MASS, NORM_RATIO}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from sinkscope.experiments.effects import at_equal_loss
 from sinkscope_replication.assertions import all_keep_sink
+
+from sinkscope.experiments.effects import at_equal_loss
 from tests.experiments.test_effects import straight
 
 

@@ -70,15 +70,26 @@ Property = Has | Callable[[Observed], bool | None]
 
 @dataclass(frozen=True)
 class Shares:
-    """How many models of each variation have something; the first variation is the one that is claimed to have it."""
+    """How many models have something: of one group of variations, or of a first and of a second one.
 
-    labels: tuple[str, ...]
+    Models of a group are counted together. The first group is the one that is claimed to have it.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
     has: Property
 
     def __call__(self, runs: Runs) -> float:
-        """1 where the model of this seed has it, else 0; of two variations the difference."""
-        values = [self.has(runs[label]) for label in self.labels]
-        return math.nan if None in values else float(values[0] or 0) - sum(map(float, filter(None, values[1:])))
+        """The share of this seed's models that have it; of two groups the difference. NaN where one is not known."""
+        answers = [[self.has(runs[label]) for label in group] for group in self.groups]
+        if any(None in group for group in answers):
+            return math.nan
+        first, *second = (sum(map(bool, group)) / len(group) for group in answers)
+        return first - sum(second)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The variations that it reads."""
+        return tuple(dict.fromkeys(label for group in self.groups for label in group))
 
 
 # Sums of means.
@@ -175,16 +186,18 @@ def log_quotient(label: str, over: str, under: str) -> Contrast:
     return Contrast((Term(label, 1.0, log_metric(over)), Term(label, -1.0, log_metric(under))))
 
 
-def rising(name: str, labels: Sequence[str]) -> Contrast:
+def rising(name: str, labels: Sequence[str], log: bool = False) -> Contrast:
     """How much a series rises from its first label to its last, along the line fitted by least squares to their order.
 
     b (k − 1) with b = Σ (i − ī) x_i / Σ (i − ī)²; of two labels their difference. The middle of an odd number has no
-    weight, but its runs are required: without them the series is not known.
+    weight, but its runs are required: without them the series is not known. `log`: of the metric's logarithm, so that
+    `above_ratio` asks by which factor it rises.
     """
     middle, last_place = (len(labels) - 1) / 2, len(labels) - 1
     scale = last_place / math.fsum((place - middle) ** 2 for place in range(len(labels)))
     weights = [(place - middle) * scale for place in range(len(labels))]
-    return Contrast(tuple(Term(label, w, metric(name)) for label, w in zip(labels, weights, strict=True)))
+    reading = log_metric(name) if log else metric(name)
+    return Contrast(tuple(Term(label, w, reading) for label, w in zip(labels, weights, strict=True)))
 
 
 # Effects within a seed.

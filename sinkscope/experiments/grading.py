@@ -108,13 +108,16 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
 def _count(assertion: Assertion, effect: Shares, runs: Cells, notes: _Notes) -> Verdict:
     counts: list[Counted] = []
     cases: list[Evidence] = []
-    for label in effect.labels:
-        answers = {seed: effect.has(run) for seed, run in runs.get(label, {}).items()}
-        notes.add("not measured", label, [seed for seed, answer in answers.items() if answer is None])
-        known = {seed: bool(answer) for seed, answer in answers.items() if answer is not None}
-        counts.append(Counted(sum(known.values()), len(known)))
-        where = f" of '{label}'" if len(effect.labels) > 1 else ""
-        cases += [Evidence(f"seed {seed}{where}", float(answer)) for seed, answer in sorted(known.items())]
+    for group in effect.groups:
+        have, models = 0, 0
+        for label in group:
+            answers = {seed: effect.has(run) for seed, run in runs.get(label, {}).items()}
+            notes.add("not measured", label, [seed for seed, answer in answers.items() if answer is None])
+            known = {seed: bool(answer) for seed, answer in answers.items() if answer is not None}
+            have, models = have + sum(known.values()), models + len(known)
+            where = f" of '{label}'" if len(effect.labels) > 1 else ""
+            cases += [Evidence(f"seed {seed}{where}", float(answer)) for seed, answer in sorted(known.items())]
+        counts.append(Counted(have, models))
     return assertion.claim.judge(counts, notes.words, cases)
 
 
@@ -186,12 +189,14 @@ def _loss_gap(assertion: Assertion, runs: Cells) -> str:
     A model that has learned less has a weaker sink for that reason alone.
     """
     effect = assertion.effect
-    if not isinstance(effect, Contrast | Shares) or len(effect.labels) != 2 or _reads_loss(effect):
+    groups = effect.groups if isinstance(effect, Shares) else [(label,) for label in getattr(effect, "labels", ())]
+    if len(groups) != 2 or _reads_loss(effect):  # type: ignore[arg-type]
         return ""
     means = []
-    for label in effect.labels:
-        losses = [run["loss"] for run in runs.get(label, {}).values() if not math.isnan(run["loss"])]
-        means.append(math.fsum(losses) / len(losses) if losses else math.nan)
+    for group in groups:
+        losses = [run["loss"] for label in group for run in runs.get(label, {}).values()]
+        known = [loss for loss in losses if not math.isnan(loss)]
+        means.append(math.fsum(known) / len(known) if known else math.nan)
     differ = abs(means[0] - means[1])
     return f"losses differ by {differ:.2f} nats" if differ > OF_LOSS else ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.effects import Contrast, Has, Property, Runs, SeedEffect, Shares
+from sinkscope.experiments.effects import Contrast, Property, SeedEffect, Shares
 from sinkscope.experiments.registration import Registration
 from sinkscope.statistics.claims import Claim, Count, Size
 
@@ -26,11 +26,45 @@ Base = Callable[[str, Mapping[str, Any]], "Job"]  # of a scale and changed field
 Seeds = int | Sequence[int]  # how many from 0 on, or which
 
 
-def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
-    """The `Recipe` of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
-    from sinkscope.experiments.jobs import LabTraining
+@dataclass(frozen=True)
+class FromRecipe:
+    """A question's base: training by a recipe, with dotted fields changed.
 
-    return LabTraining.changed(RECIPE_OF[scale], changes)  # type: ignore[index]
+    `name`: of the recipe; that of the scale where none is given. `job`: what is read of a model: `recipe`, or the name
+    of a task that extends it. A change made with `times` is a multiple of the recipe's own value.
+    """
+
+    name: str = ""
+    job: str = "recipe"
+
+    def __call__(self, scale: str, changes: Mapping[str, Any]) -> Job:
+        """The job of a scale. Raises `InputError` for unknown names and wrong fields."""
+        from sinkscope.experiments.jobs import LabTraining, task_named
+
+        kind = LabTraining if self.job == LabTraining.kind else task_named(self.job)
+        if not issubclass(kind, LabTraining):
+            raise InputError(f"'{self.job}' does not train by a recipe: use task('{self.job}') as `base`")
+        name = self.name or RECIPE_OF[scale]  # type: ignore[index]
+        own = kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
+        return kind.changed(name, {field: _multiplied(own, field, value) for field, value in changes.items()})
+
+
+recipe = FromRecipe()  # what questions vary unless they say otherwise
+
+
+def _is_multiple(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(TIMES)
+
+
+def _multiplied(own: Mapping[str, Any], field: str, value: Any) -> Any:
+    """A change as the recipe takes it; whole numbers stay whole, so that 750 steps are `times(0.5)` of 1,500."""
+    if not _is_multiple(value):
+        return value
+    base: Any = own
+    for part in field.split("."):
+        base = base[part]
+    product = float(value.removeprefix(TIMES)) * base
+    return round(product) if isinstance(base, int) else product
 
 
 def task(name: str) -> Base:
@@ -86,29 +120,43 @@ class Assertion:
 
 
 def more_models(
-    label: str, than: str, has: Property, name: str, statement: str, source: str, *, fewest: int = 3
+    label: str | Sequence[str],
+    than: str | Sequence[str],
+    has: Property,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    fewest: int = 3,
 ) -> Assertion:
     """The claim that more models of one variation have something than of another, by Fisher's exact test.
 
     Args:
-        label: the variation that is claimed to have it more often.
-        than: the other variation.
+        label: the variation that is claimed to have it more often, or several, whose models are counted together.
+        than: the other one, or several.
         has: what a model has, such as `Has("sink_0", 3.0)`.
         name: of the claim, in a few words.
         statement: the claim as a sentence.
         source: where it comes from.
         fewest: models of each variation without which the claim stays open.
     """
-    return Assertion(Claim(name, statement, source, Count(None, fewest)), Shares((label, than), has))
+    return Assertion(Claim(name, statement, source, Count(None, fewest)), Shares((_group(label), _group(than)), has))
 
 
 def most_models(
-    label: str, has: Property, name: str, statement: str, source: str, *, share: float = 0.5, fewest: int = 3
+    label: str | Sequence[str],
+    has: Property,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    share: float = 0.5,
+    fewest: int = 3,
 ) -> Assertion:
     """The claim that more than a share of a variation's models have something, by the exact binomial test.
 
     Args:
-        label: the variation.
+        label: the variation, or several, whose models are counted together.
         has: what a model has, such as `Has("sink_0", 3.0)`.
         name: of the claim, in a few words.
         statement: the claim as a sentence.
@@ -116,7 +164,11 @@ def most_models(
         share: 0 to 1; a half takes at least 7 models.
         fewest: models without which the claim stays open.
     """
-    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((label,), has))
+    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((_group(label),), has))
+
+
+def _group(label: str | Sequence[str]) -> tuple[str, ...]:
+    return (label,) if isinstance(label, str) else tuple(label)
 
 
 def above(
@@ -302,8 +354,8 @@ class Question:
                 wanted = own if seeds is None else self._numbered(seeds)
             first = made[label, wanted[0]] = self.job(label, wanted[0], scale)
             for seed in wanted[1:]:
-                # Only `recipe` is known to change nothing but that field with the seed: no second validation.
-                like = self.base is recipe
+                # Only a recipe is known to change nothing but that field with the seed: no second validation.
+                like = isinstance(self.base, FromRecipe)
                 made[label, seed] = (
                     first.model_copy(update={"seed": seed}) if like else self.job(label, seed, scale)  # type: ignore[attr-defined]
                 )
@@ -321,9 +373,3 @@ class Question:
         if not numbered or min(numbered) < 0 or len({*numbered}) < len(numbered):
             raise InputError(f"experiment '{self.name}': seeds={seeds!r}: at least one, from 0 on, none twice")
         return numbered
-
-
-__all__ = [
-    "RECIPE_OF", "SCALES", "TIMES", "Assertion", "Base", "Has", "Question", "Runs", "Scale", "SeedEffect", "Variation",
-    "above", "above_ratio", "below", "more_models", "most_models", "recipe", "task", "times", "within",
-]  # fmt: skip

@@ -112,6 +112,13 @@ def test_one_refused_seed_is_left_out_and_counted(effect):
     assert "not measured" in verdict.reason
 
 
+def test_models_of_several_variations_are_counted_together():
+    question = asked(more("a", ("b", "c")), most_models(("b", "c"), SINK, "most", "s", "t"), seeds=3, labels="abc")
+    versus, most = verdicts(question, runs_of(a=HIGH[:3], b=LOW[:3], c=[*LOW[:2], 9.0]))
+    assert versus.found == "3 of 3 against 1 of 6"
+    assert (most.k, most.n) == ((1,), (6,))
+
+
 def test_a_failed_run_is_left_out_and_not_waited_for():
     findings = replace(runs_of(a=HIGH, b=LOW[:5]), failed={"b": {5: "out of memory"}})
     (verdict,) = verdicts(asked(more()), findings)

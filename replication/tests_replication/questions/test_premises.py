@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from sinkscope_replication.questions.variations import OTHERS
 
 from sinkscope.experiments import Findings, Observed, verdicts
 from sinkscope_replication.questions import QUESTIONS
-from sinkscope_replication.questions.variations import OTHERS
 
 
 def claim(question: str, name: str):

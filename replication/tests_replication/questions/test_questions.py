@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from sinkscope_replication.questions.variations import relative, training
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import SCALES, Question
@@ -20,7 +21,6 @@ from sinkscope_replication import questions
 from sinkscope_replication.observing.readings import readings
 from sinkscope_replication.observing.streamed import streamed
 from sinkscope_replication.questions import QUESTIONS, TOPICS, biases, blocks, grid, row_sums, softmaxes
-from sinkscope_replication.questions.variations import relative, training
 from tests.planted.factory import planted_ids, planted_model
 from tests.planted.plant import Plant
 from tests_replication.planted_runs import outcome, reads, runs_where
