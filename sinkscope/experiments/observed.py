@@ -174,7 +174,7 @@ class Observed:
         """Plain JSON-able data; None for what is not a number."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
         if not self.registered:
-            del plain["registered"]  # so that version 0.1 reads it
+            del plain["registered"]  # older versions do not know the field
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
         plain["curves"] = {name: _without_nan(values) for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job
 
 OF_BEFORE = ("from_seed", "Withdrawn", "withdrawn", "diverges", "Above", "Below", "Within", "SeedsAbove")
-NOW = "claims are written otherwise since 0.2: seeds=6 in the question; more_models, most_models, above, below, within"
+NOW = "claims are written otherwise now: seeds=6 in the question; more_models, most_models, above, below, within"
 QUESTIONS: Registry[Question] = Registry("question", what="experiment")
 Asked = TypeVar("Asked", bound="Question | Callable[[], Question]")
 Kind = TypeVar("Kind", bound="type[Job]")
@@ -104,7 +104,7 @@ def questions_in(path: Path) -> dict[str, Question]:
 
 
 def _hint(error: Exception) -> str:
-    """What to write now, where a file was written for version 0.1."""
+    """What to write now, where a file was written for the earlier rules."""
     if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in OF_BEFORE):
         return f"; {NOW}"
     return ""

@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         "from sinkscope.experiments import above, level\nabove(1.0, level('m', 'a'), 'c', 's', 't', from_seed=3)",
     ],
 )
-def test_a_file_of_version_0_1_gets_one_line_with_what_to_write(old, mine):
+def test_a_file_for_the_earlier_rules_gets_one_line_with_what_to_write(old, mine):
     mine.write_text(old)
     with pytest.raises(InputError, match="seeds=6 in the question; more_models") as error:
         find(str(mine))

@@ -115,7 +115,7 @@ def show_verdicts(ruled: Iterable[Ruled]) -> None:
         rows = [
             (
                 f"{'' if index else 'primary: '}{verdict.claim.statement}",
-                *cells(verdict, "asked", "found", "models", "grade"),
+                *cells(verdict, "asked", "found", "cases", "grade"),
             )
             for index, verdict in enumerate(each.verdicts)
         ]

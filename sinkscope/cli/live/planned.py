@@ -64,17 +64,19 @@ def planned(question: Question, scale: str, seeds: int | None, workers: int, res
 
 def deciding(question: Question, seeds: int | None = None) -> str:
     """Which claims the runs asked for cannot decide, whatever they show; empty where they can decide all."""
-    from sinkscope.experiments import labels_read
+    from sinkscope.experiments import Shares, labels_read
     from sinkscope.statistics.claims import Count, Size
 
     short, early = [], []
     for assertion in question.assertions:
         rule = assertion.claim.rule
         assert isinstance(rule, Count | Size)
-        planned = [len(question.seeds_of(label)) for label in labels_read(question, assertion)]
+        single = [(label,) for label in labels_read(question, assertion)]
+        groups = assertion.effect.groups if isinstance(assertion.effect, Shares) else single
+        planned = [sum(len(question.seeds_of(label)) for label in group) for group in groups]
         if not rule.can_decide(*planned):
             short.append(assertion.claim.name)
-        elif seeds is not None and seeds < max(planned):
+        elif seeds is not None and seeds < max(len(question.seeds_of(each)) for group in groups for each in group):
             early.append(assertion.claim.name)
     claims = len(question.assertions)
     said = []
