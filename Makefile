@@ -15,7 +15,7 @@ study := $(if $(wildcard replication),$(venv)/python -m sinkscope_replication.ta
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-release test-oldest lint pages atlas docs kernels bench clean
+.PHONY: help demo test test-slow test-release mutants test-oldest lint pages atlas docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -33,8 +33,11 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 test-slow: .venv/dev.stamp ## the slow tests, without shape checks; SmolLM2-135M is fetched once (640 MB as it is kept)
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not release" -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-release: .venv/dev.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
+test-release: .venv/release.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m release -n $(WORKERS) --dist worksteal $(ARGS)
+
+mutants: .venv/release.stamp ## which small changes of FILE do the fast tests in TESTS not notice?
+	$(venv)/python -m tools.mutants $(FILE) $(TESTS)
 
 test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
 	$(oldest)/python $(fast) $(ARGS)
@@ -73,6 +76,10 @@ clean: ## remove the environments, builds and caches; runs/ stays
 .venv/dev.stamp: $(inputs) constraints.txt
 	.ci/install .venv constraints.txt dev
 	touch .venv/run.stamp $@
+
+.venv/release.stamp: $(inputs) constraints.txt
+	.ci/install .venv constraints.txt dev,release
+	touch .venv/run.stamp .venv/dev.stamp $@
 
 .venv/docs.stamp: $(inputs) constraints.txt
 	.ci/install .venv constraints.txt dev,docs

@@ -18,11 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.sides import Figure, report
-from sinkscope.calibration import ACT, METHODS, Chosen, Reweigh, search
 from sinkscope.data import build_inputs
-from sinkscope.interventions import Intervention
+from sinkscope.interventions import ACT, Intervention, Reweigh
 from sinkscope.model import load, load_tokenizer
-from sinkscope.trials import Arm, OnePass, Trial, calibration_trial, run
+from sinkscope.trials import CALIBRATIONS, Arm, Chosen, OnePass, Trial, calibration_trial, choose_heads, run
 
 FACTORS = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0)
 LARGEST_GAIN = 0.01  # nats that none of these gains, which is what the documentation says
@@ -51,7 +50,7 @@ def everywhere(model: PreTrainedModel, held: Tensor) -> Trial:
 
 def chosen(model: PreTrainedModel, ids: Tensor, choose_on: int) -> dict[str, Trial]:
     found = {}
-    for name, method in METHODS.items():
+    for name, method in CALIBRATIONS.items():
         if method.of_images is not None:
             continue  # language models read none
         options = method.options(method.defaults, 0)
@@ -62,11 +61,11 @@ def chosen(model: PreTrainedModel, ids: Tensor, choose_on: int) -> dict[str, Tri
 
 def choosing(model: PreTrainedModel, ids: Tensor) -> tuple[dict[str, float], dict[str, Chosen]]:
     """Processor seconds of both ways to choose, and what they chose."""
-    options = METHODS["zero-tuning"].options(METHODS["zero-tuning"].defaults, 0)
+    options = CALIBRATIONS["zero-tuning"].options(CALIBRATIONS["zero-tuning"].defaults, 0)
     seconds, found = {}, {}
     for name, exhaustive in (("derivatives", False), ("a pass for each", True)):
         start = time.process_time()
-        found[name] = search(model, ids, options, exhaustive=exhaustive, batch_size=16)
+        found[name] = choose_heads(model, ids, options, exhaustive=exhaustive, batch_size=16)
         seconds[name] = time.process_time() - start
     return seconds, found
 

@@ -20,11 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.sides import Figure, at_most, beside, in_turns, report
 from sinkscope.attention import Tokens
-from sinkscope.calibration import Reweigh
-from sinkscope.calibration.calls import Call
-from sinkscope.calibration.reweigh import of_call
 from sinkscope.hooks import Invocation
 from sinkscope.hooks.dispatch import KernelLse
+from sinkscope.interventions import Reweigh
+from sinkscope.interventions.reweigh.call import Call
+from sinkscope.interventions.reweigh.reweigh import of_call
 
 HEADS, DIM, LENGTH, ROUNDS, GAMMA = 8, 64, 2048, 7, 4.0
 BOUND = 1.15

@@ -13,12 +13,12 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "statistics",
+    "grids",
     "sinks",
     "attention",
     "measurement",
     "interventions",
     "caches",
-    "calibration",
     "model",
     "data",
     "quantization",
@@ -29,7 +29,15 @@ _ROOMS = (
     "report",
 )
 
-_BEFORE = ("evaluate", "probes", "measuring", "measurements", "metrics", "survey")  # rooms of before, for one release
+_BEFORE = (
+    "calibration",
+    "evaluate",
+    "probes",
+    "measuring",
+    "measurements",
+    "metrics",
+    "survey",
+)  # rooms of before, for one release
 
 _HOME = {
     "measure": "sinkscope.measurement",
@@ -37,6 +45,7 @@ _HOME = {
     "Measurement": "sinkscope.measurement",
     "compare": "sinkscope.measurement",
     "check": "sinkscope.checks",
+    "export": "sinkscope.checks",
     "find_tokens": "sinkscope.measurement.evidence",
     "AttentionReceived": "sinkscope.measurement",
     "EntriesReceived": "sinkscope.measurement",
@@ -50,6 +59,7 @@ _HOME = {
     "detach": "sinkscope.model",
     "trainable_only": "sinkscope.model",
     "train": "sinkscope.training",
+    "write_report": "sinkscope.report.writing",
     "SinkCallback": "sinkscope.training",
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
@@ -58,6 +68,7 @@ _HOME = {
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
+    "scheme": "sinkscope.quantization.schemes",
     "question": "sinkscope.experiments.registering",
     "task": "sinkscope.experiments.registering",
 }
@@ -67,10 +78,10 @@ __all__ = ["__version__", *_ROOMS, *_HOME]
 if TYPE_CHECKING:
     from sinkscope import attention as attention
     from sinkscope import caches as caches
-    from sinkscope import calibration as calibration
     from sinkscope import checks as checks
     from sinkscope import data as data
     from sinkscope import experiments as experiments
+    from sinkscope import grids as grids
     from sinkscope import interventions as interventions
     from sinkscope import measurement as measurement
     from sinkscope import model as model
@@ -85,6 +96,7 @@ if TYPE_CHECKING:
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.checks import check as check
+    from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task
@@ -105,6 +117,8 @@ if TYPE_CHECKING:
     from sinkscope.model import detach as detach
     from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
+    from sinkscope.quantization.schemes import scheme as scheme
+    from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
     from sinkscope.trials.changes import effect as effect

@@ -1,6 +1,7 @@
 """Things with a name: the package's own, and what other packages add to them.
 
-A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.question`, `.task`).
+A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.scheme`, `.question`,
+`.task`).
 That nobody has to import it first, it names what it decorates, or the module, under the entry-point group of the same
 name (`sinkscope.operation` …) in its `pyproject.toml`.
 """
@@ -15,14 +16,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from sinkscope.errors import InputError
 
-Group = Literal["operation", "observer", "intervention", "policy", "question", "task"]
+Group = Literal["operation", "observer", "intervention", "policy", "scheme", "question", "task"]
 Value = TypeVar("Value")
 Taker = TypeVar("Taker", bound=Callable[..., object])
 
@@ -162,6 +164,27 @@ def renamed(old: str, new: str) -> Callable[[str], Any]:
         return value
 
     return get
+
+
+def renamed_argument(old: str, new: str) -> Callable[[Taker], Taker]:
+    """Read the keyword argument `old` of a function or class as `new`, with a `DeprecationWarning`."""
+
+    def mark(called: Taker) -> Taker:
+        target: Any = vars(called)["__init__"] if isinstance(called, type) else called
+
+        @wraps(target)
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return target(*args, **kwargs)
+
+        if isinstance(called, type):
+            called.__init__ = read  # type: ignore[misc]
+            return called
+        return cast(Taker, read)
+
+    return mark
 
 
 def package_of(value: Any) -> str:

@@ -12,7 +12,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -53,21 +52,11 @@ gc.disable()  # until everything is imported
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Mark as slow what is for releases, and the cases of a test that its `slow_except(...)` does not name."""
-    missing: dict[str, set[str]] = {}
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is for releases is slow as well."""
     for item in items:
-        chosen = item.get_closest_marker("slow_except")
-        if chosen is not None:
-            test, _, case = item.nodeid.removesuffix("]").partition("[")
-            missing.setdefault(test, set(chosen.args)).discard(case)
-            if case not in chosen.args:
-                item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
-    stale = {test: cases for test, cases in missing.items() if cases}
-    if stale and not any("::" in argument for argument in config.args):
-        raise pytest.UsageError(f"slow_except names cases that are not there: {stale}")
 
 
 def pytest_collection_finish() -> None:
@@ -115,13 +104,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    with attention_as_before():
-        yield
-
-
-@contextmanager
-def attention_as_before() -> Iterator[None]:
-    """What observes or changes attention does so in the whole process, which compiles nothing then: a test ends it."""
+    """Observing or changing attention replaces a lookup in the whole process until it ends: each test has to end it."""
     before = _lookup()
     yield
     after = _lookup()

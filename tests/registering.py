@@ -25,8 +25,9 @@ def registries() -> list[Registry]:
     from sinkscope.experiments.jobs import TASKS
     from sinkscope.interventions import NAMED
     from sinkscope.measurement import OBSERVERS
+    from sinkscope.quantization import SCHEMES
 
-    return [ENTRIES, *(place.kinds for place in PLACES.values()), OBSERVERS, NAMED, POLICIES, QUESTIONS, TASKS]
+    return [ENTRIES, *(place.kinds for place in PLACES.values()), OBSERVERS, NAMED, POLICIES, SCHEMES, QUESTIONS, TASKS]
 
 
 @contextmanager

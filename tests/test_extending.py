@@ -23,6 +23,7 @@ from sinkscope.experiments import QUESTIONS, find
 from sinkscope.interventions import NAMED, Subject, named
 from sinkscope.measurement import OBSERVERS
 from sinkscope.model import LabConfig, LabForCausalLM
+from sinkscope.quantization import SCHEMES
 from sinkscope.training import Recipe
 from tests.registering import TOY, registries, toy_installed
 
@@ -71,6 +72,7 @@ def test_each_kind_is_listed_beside_its_kin(toy: None) -> None:
         (OBSERVERS, "ToyPrevious"),
         (NAMED, "toy-halve"),
         (POLICIES, "toy-long-values"),
+        (SCHEMES, "toy-five"),
         (QUESTIONS, "toy-powers"),
     ):
         assert list(registry)[-1] == name

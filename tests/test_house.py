@@ -1,4 +1,4 @@
-"""Rules of the house that a reader of the code may rely on, each with a planted offence that it must notice."""
+"""Rules that a reader of the code may rely on: layers, faces, no circles, and files that never run code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 BEFORE = {
+    "calibration",
     "evaluate",
     "probes",
     "measuring",
@@ -32,7 +33,7 @@ LEVELS = (
     {"errors"},
     {"statistics"},
     {"files", "invalid", "live", "names", "registry", "theme"},
-    {"sinks"},
+    {"grids", "sinks"},
     {"netcdf", "pictures"},
     {"attention"},
     {"hooks"},
@@ -41,7 +42,7 @@ LEVELS = (
     {"measurement"},
     {"interventions"},
     {"caches"},
-    {"quantization", "calibration"},
+    {"quantization"},
     {"trials"},
     {"checks", *BEFORE},
     {"training"},
@@ -60,7 +61,7 @@ BESIDE = (
     "tools",
     "attention/formulas",
 )  # tests of more than one folder
-LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call, ast.ExceptHandler)
+LOOKED_AT = (ast.Import, ast.ImportFrom, ast.Call)
 WORD = re.compile(r"`([a-z_]+(?:\.py)?)/?`")
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
@@ -71,7 +72,7 @@ def room_of(path: Path) -> str:
 
 @cache  # several rules read each file
 def nodes(source: str) -> tuple[ast.AST, ...]:
-    """What the rules look at, at any depth: imports, calls, handlers of errors."""
+    """What the rules look at, at any depth: imports and calls."""
     return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOKED_AT))
 
 
@@ -154,12 +155,6 @@ def unsafe_loading(source: str) -> list[str]:
     return found
 
 
-def silent_handlers(source: str) -> list[int]:
-    """Lines with a handler that catches everything, or that drops what it caught."""
-    handlers = [node for node in nodes(source) if isinstance(node, ast.ExceptHandler)]
-    return [node.lineno for node in handlers if node.type is None or isinstance(node.body[0], ast.Pass)]
-
-
 def everywhere(offences: Callable[[str, str], list]) -> dict[str, list]:
     """The offences of each file that has any, of its text and its room."""
     found = {str(path.relative_to(ROOT)): offences(text(path), room_of(path)) for path in SOURCES}
@@ -176,47 +171,18 @@ def test_every_room_has_its_level() -> None:
     assert rooms - LEVEL_OF.keys() == set(), "give the new room a level in LEVELS"
 
 
-def test_the_map_in_contributing_names_every_room() -> None:
-    rooms = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1]
-    named = {
-        word.removesuffix(".py") for row in re.findall(r"^\|.*", rooms, re.MULTILINE) for word in WORD.findall(row)
-    }
-    assert LEVEL_OF.keys() - BEFORE <= named
+def test_the_map_in_contributing_has_every_room_in_order_of_its_level() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("\n## ")[1]
+    rows = [
+        [name.removesuffix(".py") for name in WORD.findall(row)] for row in re.findall(r"^(\|[^|]*)", section, re.M)
+    ]
+    rooms = [room for row in rows for room in row]
+    assert sorted(rooms) == sorted(LEVEL_OF.keys() - BEFORE)
+    assert [LEVEL_OF[room] for room in rooms] == sorted((LEVEL_OF[room] for room in rooms), reverse=True)
 
 
 def test_imports_point_downward() -> None:
     assert everywhere(lambda source, room: [] if room in TOP else upward_imports(source, room)) == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "room"),
-    [
-        ("from sinkscope.measurement import measure", "attention"),
-        ("import sinkscope.report.page", "training"),
-        ("from sinkscope import training", "model"),
-        ("from sinkscope import measure", "cli"),
-        ("import sinkscope", "cli"),
-        ("from sinkscope.experiments.sweep import run", "training"),
-        ("from .. import report", "data"),
-        ("def late():\n    from sinkscope.model import load", "hooks"),
-    ],
-)
-def test_an_upward_import_is_noticed(line: str, room: str) -> None:
-    assert len(upward_imports(line, room)) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from sinkscope.errors import InputError",
-        "from sinkscope.model.lab import LabForCausalLM",
-        "from sinkscope import files",
-        "from sinkscope import __version__",
-        "import torch.nn.functional as F",
-    ],
-)
-def test_a_downward_import_is_let_pass(line: str) -> None:
-    assert upward_imports(line, "model") == []
 
 
 def test_no_room_has_a_circle_inside() -> None:
@@ -225,36 +191,8 @@ def test_no_room_has_a_circle_inside() -> None:
     assert circles(graph) == []
 
 
-def test_a_circle_is_noticed() -> None:
-    modules = {"sinkscope.a", "sinkscope.a.one", "sinkscope.a.two"}
-    late = "def late():\n    from sinkscope.a.one import thing"
-    assert imports_of(late, modules) == {"sinkscope.a.one"}
-    assert imports_of("from sinkscope.a import one, other", modules) == {"sinkscope.a.one", "sinkscope.a"}
-    assert circles({"one": ["two"], "two": ["three"], "three": []}) == []
-    assert circles({"one": ["two"], "two": ["three"], "three": ["one"]}) != []
-
-
 def test_rooms_are_entered_through_their_faces() -> None:
     assert everywhere(lambda source, room: [] if room in TOP else bypassed_faces(source, room)) == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [
-        ("from sinkscope.measurement import measure", 0),
-        ("from sinkscope.measurement.measuring import measure", 1),
-        ("from sinkscope.measurement.measuring import FRUGAL", 0),
-        ("from sinkscope.measurement.calls.call import ROWS", 1),
-        ("from sinkscope.training.run import cut", 0),
-        ("from sinkscope.training.run.log import cut", 1),
-        ("from sinkscope.report.page import Page", 0),
-        ("from sinkscope.cli.options import Bos", 0),
-        ("from sinkscope.errors import InputError", 0),
-        ("import torch.nn.functional", 0),
-    ],
-)
-def test_going_round_a_face_is_noticed(line: str, count: int) -> None:
-    assert len(bypassed_faces(line, "cli")) == count
 
 
 def test_tests_mirror_the_tree() -> None:
@@ -267,46 +205,6 @@ def test_nothing_that_is_read_can_run_code() -> None:
     assert everywhere(lambda source, _: unsafe_loading(source)) == {}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from dill import loads",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "AutoModel.from_pretrained(name, trust_remote_code=True)",
-        "np.load(path, allow_pickle=True)",
-        "eval(text)",
-    ],
-)
-def test_unsafe_loading_is_noticed(line: str) -> None:
-    assert len(unsafe_loading(line)) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "torch.load(path, weights_only=True)",
-        "yaml.safe_load(text)",
-        "AutoModel.from_pretrained(name, trust_remote_code=False)",
-        "model.eval()",
-        "sinkscope.load(name)",
-    ],
-)
-def test_safe_loading_is_let_pass(line: str) -> None:
-    assert unsafe_loading(line) == []
-
-
-def test_no_error_is_swallowed() -> None:
-    assert everywhere(lambda source, _: silent_handlers(source)) == {}
-
-
-@pytest.mark.parametrize("handler", ["except:\n    recover()", "except OSError:\n    pass"])
-def test_a_silent_handler_is_noticed(handler: str) -> None:
-    assert silent_handlers(f"try:\n    work()\n{handler}") == [3]
-
-
 def test_versions_agree() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     changes = (ROOT / "CHANGELOG.md").read_text()
@@ -317,7 +215,7 @@ def test_versions_agree() -> None:
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
 def test_every_dependency_is_pinned(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = ("dev", "docs") if name == "constraints.txt" else ("dev",)
+    extras = ("dev", "docs", "release") if name == "constraints.txt" else ("dev",)
     wanted = {*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])}
     pinned = {line.partition("==")[0].lower() for line in (ROOT / name).read_text().splitlines()}
     plain = {requirement.partition(">=")[0].partition("[")[0].lower() for requirement in wanted}

@@ -9,6 +9,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,8 @@ def python(code: str, *options: str) -> str:
 
 def every_module() -> list[ModuleType]:
     names = [module.name for module in pkgutil.walk_packages(ss.__path__, "sinkscope.")]
+    if find_spec("triton") is None:
+        names = [name for name in names if not name.startswith("sinkscope.attention.kernels.")]
     return [importlib.import_module(name) for name in names if not name.endswith("__main__")]
 
 

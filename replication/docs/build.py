@@ -19,11 +19,9 @@ HERE = Path(__file__).parent
 def build(folder: Path) -> None:
     """Write all pages into a folder that is not there yet, links to `docs/` as they are beside it."""
     shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    about = (HERE.parent / "README.md").read_text(encoding="utf-8")
-    write_text(
-        folder / "README.md",
-        about.replace("](docs/", "](").replace("](../README.md)", "](../index.md)").replace("](../docs/", "](../"),
-    )
+    about = (HERE.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    about = about.replace("](../README.md)", "](../index.md)").replace("](../docs/", "](../")
+    write_text(folder / "README.md", about)
     claims = (
         f"### {topic.capitalize()}\n\n{tally(group)}\n\n{markdown(group)}\n" for topic, group in by_topic().items()
     )

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sinkscope.caches.budgets import Budget, Uniform, budget_of
-from sinkscope.caches.engine import Engine, Plan, Progress, When
+from sinkscope.caches.evictor import Engine, Plan, Progress, When
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
-from sinkscope.caches.own import OwnEngine, check_own
+from sinkscope.caches.own_attention import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations

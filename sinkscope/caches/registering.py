@@ -34,7 +34,7 @@ def policy(kind: type[Policy] | str) -> type[Policy] | Callable[[type[Policy]], 
 
 def _registered(kind: type[Policy], name: str | None = None) -> type[Policy]:
     check_kind(kind, Policy, "policy", "its name stands for it with its defaults")
-    if name is None and kind in POLICIES.added.values():  # under a name that was given
+    if name is None and kind in {*POLICIES.own.values(), *POLICIES.added.values()}:  # under the name that it has
         return kind
     POLICIES.add(name or dashed(kind.__name__), kind)
     return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -24,7 +24,7 @@ from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
-from sinkscope.caches.together import Together, ahead_of
+from sinkscope.caches.turning import Together, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import Forward, family, text_config, unwrapped
 
@@ -56,6 +56,10 @@ class Renumbered:
     def least(self) -> int:
         """The fewest keys: the sinks, and the query."""
         return self.sinks + 1
+
+    def keeping(self, first: int) -> Renumbered:
+        """The same with at least so many first tokens kept."""
+        return replace(self, sinks=max(self.sinks, first))
 
     def cache(self, model: nn.Module, keys: int) -> StreamingCache:
         """The cache of so many keys."""

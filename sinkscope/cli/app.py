@@ -16,6 +16,7 @@ from sinkscope.cli import (
     calibrate,
     check,
     demo,
+    export,
     generate,
     intervene,
     measure,
@@ -63,6 +64,9 @@ def _sinkscope(
 
 app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
 app.command("check", cls=check.ListingSections, epilog="Example: sinkscope check model.gguf --plan")(check.check)
+app.command("export", epilog="Example: sinkscope export sinkscope-check/model.gguf --for llama.cpp --out serve")(
+    export.export
+)
 app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
     measure.measure
 )

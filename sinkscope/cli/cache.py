@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from sinkscope.report.page import Section
     from sinkscope.sinks import Choice
-    from sinkscope.trials import Trial
     from sinkscope.trials.texts import Uses
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
@@ -43,13 +41,14 @@ class ListingPolicies(Command):
     """A command whose help lists the policies, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from sinkscope.caches import POLICIES, Renumbered
+        from sinkscope.caches import ENGINES, POLICIES, Renumbered
 
         for param in self.params:
             if isinstance(param, TyperOption) and param.name not in BASIC:
                 param.rich_help_panel = "Advanced"
             if param.name == "policy" and isinstance(param, TyperOption):
-                param.help = f"One policy: {', '.join([*POLICIES, Renumbered.name])}."
+                engines = ", ".join(ENGINES)
+                param.help = f"One policy: {', '.join([*POLICIES, Renumbered.name])}; as engines cache: {engines}."
         super().format_help(ctx, formatter)
 
 
@@ -152,6 +151,7 @@ def cache(
     budgets = _budgets(budget)
     choice = _choice(protect, epsilon)
     folder = results_folder("cache", out, [model], [], context)
+    from sinkscope.caches import POLICIES as KEPT
     from sinkscope.trials import eviction_trial, needed
 
     chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
@@ -163,7 +163,7 @@ def cache(
         texts = wanted.texts(loaded, reads, runs, text)
         batch_size = options.batch_of(batch_size, texts.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
-        one_by_one = when == "always" or "streaming-cache" in names
+        one_by_one = when == "always" or any(name not in KEPT for name in names)
         seconds = _seconds(loaded, texts, windows, batch_size, rounds, one_by_one=one_by_one) * arms
         cost = Cost(arms * windows, seconds, peak(loaded))
         note(f"{short(model)}: {texts.said}, {texts.context} of them read at once; {arms} caches")
@@ -191,18 +191,8 @@ def cache(
                 about=about("cache", model=model, input=texts.said),
                 progress=watch,
             )
-        paths = write_trial(trial, "cache", folder, title=f"Caches of {short(model)}", more=_sections(trial))
+        paths = write_trial(trial, "cache", folder)
     show_trial(trial, paths, as_json=as_json, explain=explain)
-
-
-def _sections(trial: Trial) -> list[Section]:
-    """Cost against bytes, where a policy has more than one budget."""
-    from sinkscope.report.page import Section
-    from sinkscope.trials.figure import against_bytes
-
-    figure = against_bytes(trial.table(full=True), trial.data["series"].to_series())
-    said = "One line per policy; random controls are thin and dotted."
-    return [] if figure is None else [Section("Cost against bytes", said, {"bytes": figure})]
 
 
 def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
@@ -252,13 +242,13 @@ def _seconds(
 def _policies(policy: str | None, compare: str | None) -> list[str]:
     if policy is not None and compare is not None:
         raise InputError("--policy and --compare exclude each other: name one policy, or a list of them")
+    from sinkscope.caches import ENGINES, Renumbered
     from sinkscope.caches import POLICIES as KNOWN
-    from sinkscope.caches import Renumbered
 
     names = [name.strip() for name in (policy or compare or POLICIES).split(",")]
     for name in names:
-        if name not in KNOWN and name != Renumbered.name:
-            raise unknown("policy", name, [*KNOWN, Renumbered.name])
+        if name not in (known := [*KNOWN, Renumbered.name, *ENGINES]):
+            raise unknown("policy", name, known)
     if policy is not None and len(names) > 1:
         raise InputError(f"--policy {policy}: one policy; --compare takes several")
     return list(dict.fromkeys(names))

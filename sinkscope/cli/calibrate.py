@@ -39,20 +39,20 @@ class ListingMethods(Command):
     """A command whose help lists the methods, looked up only then: that imports torch."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from sinkscope.calibration import METHODS
+        from sinkscope.trials import CALIBRATIONS
 
         for param in self.params:
             if isinstance(param, TyperOption) and param.name not in BASIC:
                 param.rich_help_panel = "Advanced"
             if param.name == "method" and isinstance(param, TyperOption):
-                param.help = "; ".join(f"{name}: {method.about}" for name, method in METHODS.items()) + "."
+                param.help = "; ".join(f"{name}: {method.about}" for name, method in CALIBRATIONS.items()) + "."
         super().format_help(ctx, formatter)
 
 
 def _of_images(values: Mapping[str, Any]) -> bool:
-    from sinkscope.calibration import METHODS
+    from sinkscope.trials import CALIBRATIONS
 
-    return values["method"] in METHODS and METHODS[values["method"]].of_images is not None
+    return values["method"] in CALIBRATIONS and CALIBRATIONS[values["method"]].of_images is not None
 
 
 OF_POSITION = When(
@@ -130,15 +130,14 @@ def calibrate(
     folder = results_folder("calibrate", out, [model], [method], context)
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.calibration import METHODS
     from sinkscope.cli.intervene import of_one_size
     from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
     from sinkscope.data.media import processor_of
-    from sinkscope.trials import calibration_trial
+    from sinkscope.trials import CALIBRATIONS, calibration_trial
 
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    named = METHODS[method]
+    if method not in CALIBRATIONS:
+        raise unknown("method", method, CALIBRATIONS)
+    named = CALIBRATIONS[method]
     if named.of_images is not None and images is None:
         raise InputError(f"--method {method} is for models that read images: give --images DIR")
     settings = [] if named.of_images is not None else named.options(tried or named.defaults, position)
@@ -214,9 +213,8 @@ def _seconds(
     controls: int,
 ) -> tuple[float, float]:
     """How long choosing and scoring would take at most, from two texts that are read as they will be."""
-    from sinkscope.calibration import scores
-    from sinkscope.calibration.choosing import passes
     from sinkscope.hooks import device_of, part
+    from sinkscope.trials import passes, text_scores
 
     count = len(given["input_ids"])
     size = min(2, count)
@@ -224,7 +222,7 @@ def _seconds(
     taken = []
     for _ in range(2):  # the first pass of a process takes longer
         start = time.perf_counter()
-        scores(model, batch, settings[0].of_heads(None), size)
+        text_scores(model, batch, settings[0].of_heads(None), size)
         taken.append(time.perf_counter() - start)
     each = min(taken) / size
     arms = 1 + 2 * (1 + controls) + controls
@@ -262,11 +260,7 @@ def _heads(text: str | None) -> tuple[tuple[int, int], ...] | None:
 
 def _write(trial: Trial, folder: Path) -> list[Path]:
     """Numbers, table and page, in the place of an earlier calibration's; what was unfinished goes."""
-    from sinkscope.report.calibrated import heads_sections
-
-    record = trial.record
-    title = f"{record['method']} on {record['model']}"
-    paths = write_trial(trial, "calibrate", folder, title=title, more=heads_sections(trial))
+    paths = write_trial(trial, "calibrate", folder)
     for unfinished in folder.glob("unfinished-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     return paths
@@ -274,11 +268,11 @@ def _write(trial: Trial, folder: Path) -> list[Path]:
 
 def _save(model: Any, trial: Trial, folder: Path, beside: Any) -> list[Path]:
     """The calibrated model. Raises `InputError` where nothing was chosen."""
-    from sinkscope import calibration
+    from sinkscope.interventions import save_calibrated
     from sinkscope.trials import calibration_of
 
     found = calibration_of(trial)
     if found is None:
         raise InputError(f"--save {folder}: nothing was chosen, so there is nothing to save; the results are written")
-    calibration.save(model, found, folder, beside)
+    save_calibrated(model, found, folder, beside)
     return [folder]

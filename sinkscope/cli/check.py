@@ -198,13 +198,12 @@ def _show_plan(found: CheckPlan) -> None:
 def _write(card: Card, folder: Path) -> list[Path]:
     """The card, its table and its page, in the place of an earlier one's."""
     from sinkscope.files import replacing, write_json, write_text
-    from sinkscope.report.check_page import check_page
-    from sinkscope.report.page import write_page
+    from sinkscope.report.writing import write_report
 
     with replacing(folder, partial(old_files, "check")) as draft:
         write_json(draft / "card.json", card.to_json())
         write_text(draft / "table.csv", card.table().to_csv(index=False))
-        write_page(check_page(card), draft / "figure.html")
+        write_report(card, draft / "figure.html")
     return [folder / name for name in FILES["check"]]
 
 

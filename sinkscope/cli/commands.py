@@ -115,7 +115,7 @@ class Command(TyperCommand):
                 continue
             for name in (each for each in values if isinstance(each, str)):
                 if name.endswith(LISTS):
-                    read_fields(Path(name), "recipe" if param.metavar == "RECIPE" else "survey")
+                    _check_file(Path(name), "recipe" if param.metavar == "RECIPE" else "survey")
                 elif MODEL in (param.metavar or ""):
                     resolve(name)
                 elif names_a_path(name) and not Path(name).expanduser().exists():
@@ -142,6 +142,15 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, *, cls: Any = Command, **named: Any) -> Callable[..., Any]:
         return super().command(name, cls=cls, **named)
+
+
+def _check_file(path: Path, kind: str) -> None:
+    """Raises `InputError` for a file that cannot be read, and for a recipe with a field that no recipe has."""
+    fields = read_fields(path, kind)
+    if kind == "recipe":
+        from sinkscope.cli.recipe_fields import check_field_names  # pydantic takes a quarter of a second
+
+        check_field_names(fields)
 
 
 def was_given(context: Any, name: str) -> bool:

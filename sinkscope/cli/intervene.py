@@ -180,7 +180,6 @@ def intervene(
     from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject, named
-    from sinkscope.report.changes_page import changes_page, rows
     from sinkscope.trials import changed as run_changed
     from sinkscope.trials import matters, needed, split
     from sinkscope.trials.changes import uses
@@ -265,8 +264,8 @@ def intervene(
                     progress=watch,
                     **shared,
                 )
-        paths = write_trial(trial, "intervene", folder, page=changes_page(trial), extra=_static(trial, figure))
-    show_trial(trial, paths, as_json=as_json, explain=explain, cells=rows)
+        paths = write_trial(trial, "intervene", folder, extra=_static(trial, figure))
+    show_trial(trial, paths, as_json=as_json, explain=explain)
 
 
 def _asked(what: list[str] | None) -> tuple[str, ...]:
@@ -289,12 +288,12 @@ def _readings(asked: Sequence[str], scored: int, chosen: int, controls: int, by:
     A pass in which attention is measured counts twice.
     """
     from sinkscope.hooks import Stream
-    from sinkscope.trials.changes import BEHIND
+    from sinkscope.trials.changes import AFTER_CURVE
 
     arms = len(asked) + ("trim-sink" in asked)  # which comes with the same on other tokens
     if by is not None:
         return (
-            scored * (1 + arms * (len(BEHIND) if by == "after" else len(Stream.of(model).attention(model))))
+            scored * (1 + arms * (len(AFTER_CURVE) if by == "after" else len(Stream.of(model).attention(model))))
             + 4 * chosen
         )
     return scored * (1 + arms * (1 + controls)) + 4 * chosen + 2 * scored * (1 + arms)

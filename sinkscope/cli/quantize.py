@@ -39,7 +39,7 @@ class ListingSchemes(Command):
 
         for param in self.params:
             if param.name == "scheme" and isinstance(param, TyperOption):
-                param.help = f"How to quantize, other bits too: {', '.join(SCHEMES)}."
+                param.help = f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
         super().format_help(ctx, formatter)
 
 
@@ -162,6 +162,12 @@ def quantize(
 
     check_epsilon(reads.epsilon)
     chosen = None if scheme is None else quantization.scheme_named(scheme, skip or ())
+    tokens = any(isinstance(one, Choice) for one in (builders or {}).values())
+    if tokens and chosen is not None and chosen.protects == "nothing":
+        raise InputError(
+            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
+            "and values stay in full precision, or --protect none"
+        )
     disable_progress_bar()
     with only_json(as_json):
         quantized = loaded(model, device, runs)
@@ -279,17 +285,14 @@ def _write(
     """Whatever there is, in the place of an earlier call's."""
     from sinkscope.cli.writing.quantized import write_extra
     from sinkscope.files import replacing
-    from sinkscope.report.hazards_page import hazards_page, hazards_sections
-    from sinkscope.report.page import write_page
+    from sinkscope.report.writing import write_report
 
     extra = partial(write_extra, looked=looked, exported=exported)
     if trial is not None:
-        title = f"{trial.record['scheme']} on {short(model)}"
-        more = () if looked is None else hazards_sections(looked)
-        return write_trial(trial, "quantize", folder, title=title, more=more, extra=extra)
+        return write_trial(trial, "quantize", folder, hazards=looked, extra=extra)
     assert looked is not None
     with replacing(folder, partial(old_files, "quantize")) as draft:
-        write_page(hazards_page(model, looked), draft / "figure.html")
+        write_report(looked, draft / "figure.html")
         extra(draft)
     return [folder / name for name in FILES["quantize"] if (folder / name).exists()]
 

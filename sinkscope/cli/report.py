@@ -24,10 +24,10 @@ def report(
 ) -> None:
     """Write one self-contained HTML page from stored results: measurements, runs, surveys, experiments, theory."""
     check_writable(out.parent)
-    from sinkscope.report.compose import compose
     from sinkscope.report.page import write_page
+    from sinkscope.report.writing import page_of_result
 
-    page = compose(paths)
+    page = page_of_result(paths)
     write_page(page, out)
     if as_json:
         show_json({"report": str(out), "sections": [section.title for section in page.sections]})

@@ -84,12 +84,11 @@ def _train(
 
 
 def _show_run(run: Run, as_json: bool) -> None:
-    from sinkscope.report.compose import compose
-    from sinkscope.report.page import write_page
+    from sinkscope.report.writing import write_report
     from sinkscope.training import LOG, read_rows
 
     last = read_rows(run.path / LOG)[-1]
-    write_page(compose([run.path]), run.path / FIGURE)
+    write_report(run, run.path / FIGURE)
     if as_json:
         show_json({"run": str(run.path), "record": run.record, "last": last, "figure": str(run.path / FIGURE)})
         return

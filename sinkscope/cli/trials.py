@@ -14,7 +14,7 @@ from sinkscope.cli.measuring.folders import FILES, Kind, old_files
 from sinkscope.report.terminal import plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.report.page import Page, Section
+    from sinkscope.quantization import Hazards
     from sinkscope.trials import Trial
 
 
@@ -123,19 +123,15 @@ def write_trial(
     kind: Kind,
     folder: Path,
     *,
-    title: str = "",
-    more: Sequence[Section] = (),
+    hazards: Hazards | None = None,
     extra: Callable[[Path], None] | None = None,
-    page: Page | None = None,
 ) -> list[Path]:
-    """Numbers, table and page, in the place of an earlier trial's; `extra` adds a command's own files.
-
-    `page`: a command's own page, in place of the general one."""
+    """Write numbers, table and page in place of an earlier trial's; `extra` adds a command's own files."""
     from sinkscope.files import replacing, write_json, write_text
     from sinkscope.report.page import write_page
     from sinkscope.report.trial_page import trial_page
 
-    page = page or trial_page(trial, title=title, more=more)
+    page = trial_page(trial, hazards=hazards)
     with replacing(folder, partial(old_files, kind)) as draft:
         trial.save(draft / "trial.nc")
         write_json(draft / "trial.json", trial.to_json())
@@ -152,9 +148,8 @@ def show_trial(
     *,
     as_json: bool,
     explain: bool = False,
-    cells: Callable[[Trial], tuple[list[str], list[list[str]]]] | None = None,
 ) -> None:
-    """The answer first, then the table (`cells`: a command's own), then where everything is."""
+    """The answer first, then the table, then where everything is."""
     if as_json:
         show_json(trial.to_json())
         return
@@ -162,7 +157,7 @@ def show_trial(
     from sinkscope.trials import explained
 
     show(plain(trial.verdict))
-    show(table(*(cells or rows)(trial)))
+    show(table(*rows(trial)))
     if explain:
         show(plain(explained(trial.tolerance)))
     show(plain(f"written: {', '.join(map(str, paths))}"))

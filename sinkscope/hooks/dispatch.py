@@ -95,6 +95,8 @@ class KernelLse(TorchDispatchMode):
     log-sum-exp. Of several calls it is None too, unless they are `in_blocks` of queries, one after the other.
     """
 
+    supports_higher_order_operators = True  # flex_attention is one; without this torch refuses to run it here
+
     def __init__(self, in_blocks: bool = False) -> None:
         super().__init__()
         self._in_blocks = in_blocks

@@ -21,13 +21,14 @@ IDS = ("input_ids", "decoder_input_ids")
 def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[dict[str, Any], int]:
     """Model inputs by name from token ids (N, T) or a dict, and the number N of samples.
 
-    Raises `InputError` for empty inputs, ids outside the vocabulary, more tokens than the model has positions, a batch
-    size below 1, and NaN in the model's weights.
+    Raises `InputError` for empty inputs, ids outside the vocabulary, a padding mask of another length than its ids,
+    more tokens than the model has positions, a batch size below 1, and NaN in the model's weights.
     """
     given = _as_dict(inputs)
     samples = samples_of(given)
     check_weights(model)
     check_ids(model, given)
+    check_padding(given)
     check_positions(model, given)
     if batch_size < 1:
         raise InputError(f"batch_size = {batch_size}: at least 1")
@@ -129,6 +130,17 @@ def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
             raise InputError(
                 f"token id {int(ids[sample, position])} (sample {sample}, position {position}) is outside the "
                 f"vocabulary{'' if size is None else f' of {size} tokens'}"
+            )
+
+
+def check_padding(given: Mapping[str, Any]) -> None:
+    """Raises `InputError` where a padding mask (N, T) is shorter or longer than the token ids it belongs to."""
+    for name in IDS:
+        mask_name = name.replace("input_ids", "attention_mask")
+        ids, mask = given.get(name), given.get(mask_name)
+        if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] != ids.shape[1]:
+            raise InputError(
+                f"{mask_name} {tuple(mask.shape)} does not fit {name} {tuple(ids.shape)}: give one entry per token"
             )
 
 

@@ -30,6 +30,17 @@ from sinkscope.interventions.positions import SwapPositions as SwapPositions
 from sinkscope.interventions.residual import RemoveContribution as RemoveContribution
 from sinkscope.interventions.residual import SetActivations as SetActivations
 from sinkscope.interventions.residual import mean_values as mean_values
+from sinkscope.interventions.reweigh import ACT as ACT
+from sinkscope.interventions.reweigh import HeadChange as HeadChange
+from sinkscope.interventions.reweigh import InRows as InRows
+from sinkscope.interventions.reweigh import Reweigh as Reweigh
+from sinkscope.interventions.reweigh import Temperature as Temperature
+from sinkscope.interventions.reweigh import VisualRedistribution as VisualRedistribution
+from sinkscope.interventions.reweigh import keep as keep
+from sinkscope.interventions.reweigh import kept as kept
+from sinkscope.interventions.reweigh import load_calibrated as load_calibrated
+from sinkscope.interventions.reweigh import release as release
+from sinkscope.interventions.reweigh import save_calibrated as save_calibrated
 from sinkscope.interventions.sensitivity import perturbation_spread as perturbation_spread
 from sinkscope.interventions.sink import MeanSink as MeanSink
 from sinkscope.interventions.sink import MuteSink as MuteSink

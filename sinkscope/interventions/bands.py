@@ -14,14 +14,16 @@ from torch import Tensor, nn
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, unembedding
 from sinkscope.interventions.intervention import Intervention, whole
+from sinkscope.registry import renamed_argument
 from sinkscope.statistics.spectral import spectral_bands
 
 
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class SuppressBands(Intervention):
     """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest.
 
-    `count` bands of equal width; with 20, band 19 is the "dark" one. `spared`: positions that keep their stream, by
+    `count` bands of equal width; with 20, band 19 is the "dark" one. `protect`: positions that keep their stream, by
     default the first token's; `positions`: only these, None for all others. `depths`: where, None for every block's
     output. `seed`: a random orthonormal basis in the unembedding's place, which is the control: as many directions, of
     no meaning. Raises `InputError` for bands that do not exist, and `UnsupportedModelError` for models without an
@@ -29,14 +31,14 @@ class SuppressBands(Intervention):
     """
 
     bands: Sequence[Any]
-    spared: Sequence[Any] = (0,)
+    protect: Sequence[Any] = (0,)
     positions: Sequence[Any] | None = None
     depths: Sequence[Any] | None = None
     count: int = 20
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("bands", "spared", "positions", "depths"):
+        for name in ("bands", "protect", "positions", "depths"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(name, given) if name == "bands" or len(given) else ())
         if max(self.bands) >= self.count:
@@ -74,7 +76,7 @@ class SuppressBands(Intervention):
             wide = hidden.float()
             filtered = (wide - wide @ away @ away.mT).to(hidden.dtype)
             chosen = opened.at(None if self.positions is None else tuple(self.positions), hidden)
-            chosen = chosen & ~opened.at(tuple(self.spared), hidden)
+            chosen = chosen & ~opened.at(tuple(self.protect), hidden)
             return torch.where(chosen[..., None], filtered, hidden)
 
         return edit

@@ -19,20 +19,30 @@ from sinkscope.interventions.positions import ReplacePosition, SwapPositions
 from sinkscope.interventions.residual import Entry, RemoveContribution, SetActivations
 from sinkscope.interventions.visibility import FirstTokenView
 from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
-from sinkscope.registry import Registry
+from sinkscope.registry import Registry, renamed_argument
 
 Finder = Callable[["Subject"], "Found"]
 CANDIDATES = 16  # of which those that meet the criterion of massive activations are set
 
 
+@renamed_argument("spare_sink", "protect_sink")
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model on its inputs, the sink's position, and what some interventions need to know besides.
+    """A model, its inputs, the position of the sink, and what some interventions need besides.
 
-    `other`: the position to swap with, to take the embedding of, or to give the first token's view. `bands`: spectral
-    bands of 20; `spare_sink`: whether they stay in the sink's own stream. Of sink heads those in `layers`, and of them
-    the `strongest`; None for all. `heads`: these (layer, head) in their place, sinks or not. `control`: which other
-    heads are taken out beside them, a name of `CONTROLS`.
+    Attributes:
+        model: Any transformers model.
+        inputs: As `measure` takes them.
+        position: Where the sink is.
+        other: The position to swap with, whose embedding to take, or which gets the first token's view.
+        epsilon: The attention above which a head counts as a sink head.
+        bands: Spectral bands, of 20.
+        protect_sink: Whether the sink's own stream keeps these bands.
+        batch_size: Rows per forward pass.
+        layers: Only sink heads of these layers; None for all.
+        heads: These (layer, head) instead of the sink heads, whether they are sinks or not.
+        strongest: Only the strongest of the sink heads; None for all.
+        control: Which other heads are zeroed as controls, a name of `CONTROLS`.
     """
 
     model: nn.Module
@@ -41,7 +51,7 @@ class Subject:
     other: int = 1
     epsilon: float = 0.3
     bands: Sequence[int] = (19,)
-    spare_sink: bool = True
+    protect_sink: bool = True
     batch_size: int = 8
     layers: Sequence[int] | None = None
     heads: Sequence[tuple[int, int]] | None = None
@@ -207,7 +217,7 @@ def _replace_position(subject: Subject) -> Found:
 
 @named_as("suppress-bands")
 def _suppress_bands(subject: Subject) -> Found:
-    spared = (subject.position,) if subject.spare_sink else ()
+    protected = (subject.position,) if subject.protect_sink else ()
     numbers = ", ".join(map(str, subject.bands))
-    kept = f"position {subject.position} keeps its stream" if spared else "in every token's stream"
-    return Found(SuppressBands(tuple(subject.bands), spared), f"bands {numbers} of 20, {kept}")
+    kept = f"position {subject.position} keeps its stream" if protected else "in every token's stream"
+    return Found(SuppressBands(tuple(subject.bands), protected), f"bands {numbers} of 20, {kept}")

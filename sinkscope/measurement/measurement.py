@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 SUMMARY = "sinkscope.measurement.summary:summary"  # by name: it reads measurements
-PAGE = "sinkscope.report.measured:write"  # pages stand on measurements: by name, since this leads upward
+PAGE = "sinkscope.report.writing:write_report"  # by name, for one release: the report imports measurements
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +234,10 @@ class Measurement:
         return plot(self.data, epsilon, kind, position)
 
     def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:
-        """Write the page that `sinkscope measure` writes, one HTML file that opens without network; where it is."""
-        return imported(PAGE)(self, path, epsilon, title)
+        """`sinkscope.write_report(measurement, path)` under its name of before, for one release."""
+        warnings.warn("m.report(path) is sinkscope.write_report(m, path) now", DeprecationWarning, stacklevel=2)
+        written: Path = imported(PAGE)(self, path, epsilon=epsilon, title=title)
+        return written
 
     def to_dataframe(self) -> pd.DataFrame:
         """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""

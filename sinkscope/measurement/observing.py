@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,18 +89,22 @@ class _Packed:
 
 
 @contextmanager
-def observe(model: nn.Module, *observers: Observer, apart: bool = True) -> Iterator[Observation]:
+def observe(model: nn.Module, *observers: Observer | Sequence[Observer], apart: bool = True) -> Iterator[Observation]:
     """Observe every forward pass of `model` inside the block; read it with `.measurement()`, also after the block.
 
-    Outputs are bit-identical to those without. Passes with a fresh cache, or none, add samples; a pass that goes on
-    with the cache of the last one (decoding, chunked prefill, `generate`) goes on with its samples. Passes that end in
-    an error count nothing, nor does what gradient checkpointing recomputes. Models that were compiled run eagerly
-    meanwhile. No observers: those that `measure` uses. Packed documents that all attention layers keep apart are
-    samples of their own, unless `apart` is False; where the inputs tell documents apart and a layer does not, a
-    `UserWarning` says so, and the pass is run once more, as whole rows. Raises `UnsupportedModelError` for a model
-    without observable attention.
+    `observers`: one by one or as a list; without any, those that `measure` uses. Outputs are bit-identical to those
+    without observation. A pass with a fresh cache, or none, adds samples; a pass that continues the last one's cache
+    (decoding, chunked prefill, `generate`) continues its samples. Passes that end in an error count nothing, nor does
+    what gradient checkpointing recomputes. Compiled models run eagerly meanwhile. Packed documents that all attention
+    layers keep apart are samples of their own, unless `apart` is False. Where the inputs separate documents and a
+    layer does not, a `UserWarning` says so, and the pass is run again with whole rows as samples.
+
+    Raises `UnsupportedModelError` for a model without observable attention.
     """
-    observation = Observation(unwrapped(model), observers or DEFAULT, apart)
+    flat: list[Any] = []
+    for given in observers:
+        flat.extend(given if isinstance(given, list | tuple) else [given])
+    observation = Observation(unwrapped(model), tuple(flat) or DEFAULT, apart)
     with ExitStack() as stack:
         stack.enter_context(watching(observation))
         observation.attach(stack)

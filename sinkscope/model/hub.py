@@ -34,7 +34,7 @@ from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
-_OPENS = "sinkscope.calibration"  # the room that opens such folders; it stands on this one
+_OPENS = "sinkscope.interventions"  # the room that opens such folders; it imports this one
 
 _HEADS = (
     AutoModelForCausalLM,

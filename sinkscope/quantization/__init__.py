@@ -8,18 +8,18 @@ from typing import Any
 from warnings import warn
 
 from sinkscope import sinks as _sinks
-from sinkscope.quantization.grid import Grid as Grid
-from sinkscope.quantization.grid import Steps as Steps
-from sinkscope.quantization.grid import decode as decode
-from sinkscope.quantization.grid import effective_bits as effective_bits
-from sinkscope.quantization.grid import encode as encode
-from sinkscope.quantization.grid import fake_quantize as fake_quantize
-from sinkscope.quantization.grid import steps_of as steps_of
+from sinkscope.caches import QHitter as QHitter
+from sinkscope.grids import Codebooks as Codebooks
+from sinkscope.grids import Grid as Grid
+from sinkscope.grids import Steps as Steps
+from sinkscope.grids import decode as decode
+from sinkscope.grids import effective_bits as effective_bits
+from sinkscope.grids import encode as encode
+from sinkscope.grids import fake_quantize as fake_quantize
+from sinkscope.grids import steps_of as steps_of
 from sinkscope.quantization.hazard import Fp8Underflow as Fp8Underflow
 from sinkscope.quantization.hazard import Hazards as Hazards
 from sinkscope.quantization.hazard import hazards as hazards
-from sinkscope.quantization.kv import Codebooks as Codebooks
-from sinkscope.quantization.kv import QHitter as QHitter
 from sinkscope.quantization.kv import QuantizeCache as QuantizeCache
 from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
@@ -54,6 +54,7 @@ from sinkscope.quantization.protected import random_tokens as random_tokens
 from sinkscope.quantization.protected import resolved as resolved
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.schemes import QuantizationScheme as QuantizationScheme
+from sinkscope.quantization.schemes import scheme as scheme
 from sinkscope.quantization.schemes import scheme_named as scheme_named
 
 _RENAMED: dict[str, tuple[str, Any]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from sinkscope.grids import SCALE_BITS, effective_bits
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import SCALE_BITS, effective_bits
 from sinkscope.quantization.linear import OutlyingColumns, QuantizeLinear, left_out, linear_maps
 
 

@@ -6,11 +6,9 @@ token in all layers and heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import wraps
 from typing import Any, TypeVar, cast
-from warnings import warn
 
 import numpy as np
 import torch
@@ -26,7 +24,6 @@ from sinkscope.sinks import Choice, Measured, Tokens
 
 Protect = Choice | Tokens
 Kind = TypeVar("Kind")
-Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def resolved(protect: Protect, model: nn.Module, inputs: Mapping[str, Any]) -> Tokens:
@@ -244,20 +241,3 @@ def _check_one(
                 f"rows {', '.join(map(str, others[:4].tolist()))} begin alike and protect different tokens there, so "
                 f"which of them row {row} of this pass will be is not known: give tokens.part(...) of one of them"
             )
-
-
-def reads_spared(called: Called) -> Called:
-    """Read `spared=`, the name of `protect=` before this release, with a `DeprecationWarning`: for one release."""
-    target: Any = vars(called)["__init__"] if isinstance(called, type) else called
-
-    @wraps(target)
-    def read(*args: Any, **kwargs: Any) -> Any:
-        if "spared" in kwargs:
-            warn("spared= is now protect=", DeprecationWarning, stacklevel=2)
-            kwargs["protect"] = kwargs.pop("spared")
-        return target(*args, **kwargs)
-
-    if isinstance(called, type):
-        called.__init__ = read  # type: ignore[misc]
-        return called
-    return cast(Called, read)

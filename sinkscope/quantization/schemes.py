@@ -1,7 +1,11 @@
-"""Schemes by name: one grammar and one list for the command line, the documentation and trials."""
+"""Quantization schemes by name: one registry for the command line, the documentation and trials.
+
+The package's own names follow a grammar (`w6a6-tensor`, `w3-gptq`, `kv3-head`); `@sinkscope.scheme` adds others.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +20,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.grids import EXACT, SHARE, Grid, check_codebooks
 from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import EXACT, Grid
 from sinkscope.quantization.kv import QuantizeCache, find_codebooks, quantized_cache
-from sinkscope.quantization.kv.codebooks import SHARE
-from sinkscope.quantization.kv.codebooks import check as check_codebooks
 from sinkscope.quantization.linear import (
     GPTQ,
     DuQuant,
@@ -38,38 +40,41 @@ from sinkscope.quantization.linear import (
 from sinkscope.quantization.linear.duquant import block_of
 from sinkscope.quantization.linear.maps import HEAD
 from sinkscope.quantization.protected import Protect
+from sinkscope.registry import Registry, check_kind, dashed, imported, taking
 
-LINEAR = re.compile(r"w(\d+)(?:a(\d+)-(tensor|static|token)(?:-(smooth|rotated|duquant))?)?(?:-(gptq|slim))?")
+LINEAR = re.compile(
+    r"w(?P<weights>\d+)"
+    r"(?:a(?P<activations>\d+)-(?P<ranges>tensor|static|token)(?:-(?P<first>smooth|rotated|duquant))?)?"
+    r"(?:-(?P<rounding>gptq|slim))?(?:-g(?P<group>\d+))?(?P<asymmetric>-asym)?"
+)
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
 CACHED = re.compile(r"kv(\d+)-(token|kivi|head|kvquant)")
-GROUP = 32  # tokens that share a range of a key's channel, as in KIVI
-INPUTS = 128  # of an output that share bits and a range, at most, as in SliM-LLM
+GROUP = 32  # tokens that share the range of a key channel, as in KIVI
+INPUTS = 128  # inputs of an output that share bits and a range, at most, as in SliM-LLM
 SMOOTH = 0.5  # α of SmoothQuant
 THRESHOLD = 6.0  # of LLM.int8
 
-Ranges = Literal["tensor", "static", "token"]
-RANGES: dict[str, str] = {
+RANGES: dict[str | None, str] = {
     "tensor": "one range for all tokens of a text",
     "static": "one range for all tokens, frozen from calibration",
-    "token": "a range for each token",
+    "token": "one range per token",
 }
 FIRST: dict[str | None, str] = {
     None: "",
-    "smooth": f"; outliers moved to weights first (α = {SMOOTH:g})",
+    "smooth": f"; outliers moved to the weights first (α = {SMOOTH:g})",
     "rotated": "; rotated first",
     "duquant": "; smoothed, rotated towards the outliers and permuted first (DuQuant)",
 }
-OUTPUTS = "a range for each output"
 WEIGHTS: dict[str | None, str] = {
-    None: OUTPUTS,
-    "gptq": f"{OUTPUTS}, each error made good by the inputs that are left (GPTQ)",
-    "slim": f"on average, one more or less by salience in groups of at most {INPUTS} inputs (SliM-LLM)",
+    None: "",
+    "gptq": ", each error compensated by the remaining inputs (GPTQ)",
+    "slim": f" on average, one more or less by salience in groups of at most {INPUTS} inputs (SliM-LLM)",
 }
 CACHES: dict[str, str] = {
-    "token": "a range for each token and head",
+    "token": "one range per token and head",
     "kivi": f"keys by channel in groups of {GROUP} tokens, values by token, the open group in full precision",
-    "head": "a range for each head, which grows with the text",
-    "kvquant": "levels where the loss feels errors, keys by channel before rotation, 1 % of outliers aside (KVQuant)",
+    "head": "one range per head, which grows with the text",
+    "kvquant": "levels placed by the loss's sensitivity, keys by channel before rotation, 1 % outliers apart (KVQuant)",
 }
 
 
@@ -80,17 +85,17 @@ Protects = Literal["served", "calibration", "nothing"]
 
 @dataclass(frozen=True)
 class QuantizationScheme:
-    """A scheme by its name, and in a sentence what it does.
+    """A named way to quantize a model.
 
     Args:
         name: Its name.
-        says: What it does, in a sentence.
-        make: `make(model, calibration, protect)` gives the intervention. What it fits, it fits to these inputs without
-            the protected tokens, so that calibration and serving agree.
-        caches: Whether it rounds cached keys and values, which shows in what is read after they were written.
-        store: `store(model, protect)` makes the real cache of such a scheme; None where there is only the simulation.
-        protects: What it is to protect a token: it is not rounded when it is "served"; where weights alone are rounded,
-            which know no tokens, it can be left out of "calibration", or there is "nothing" to leave it out of.
+        says: What it does, in one sentence.
+        make: `make(model, calibration, protect)` returns the intervention. Whatever it fits, it fits to these inputs
+            without the protected tokens, so that calibration and serving agree.
+        caches: Whether it rounds cached keys and values; its cost then shows in what is read after they were cached.
+        store: `store(model, protect)` makes the real cache of such a scheme; None if there is only the simulation.
+        protects: What protecting a token means: it stays in full precision when it is "served"; a scheme that rounds
+            weights alone knows no tokens, so it can only be left out of "calibration", or of "nothing".
         fits: Whether it fits weights or ranges to calibration texts, on which it must then not be scored.
     """
 
@@ -104,52 +109,150 @@ class QuantizationScheme:
 
     @property
     def rounds_activations(self) -> bool:
-        """Whether what goes into linear maps is rounded, where outlying tokens set ranges."""
+        """Whether the inputs of linear maps are rounded, so that outlying tokens set ranges."""
         return not self.caches and self.protects == "served"
+
+    @property
+    def maker(self) -> Any:
+        """The class or function that was registered."""
+        return getattr(self.make, "maker", self.make)
 
     @classmethod
     def of(cls, scheme: QuantizationScheme | Intervention) -> QuantizationScheme:
-        """A scheme as it is; for an intervention with a field `protect`, the scheme that fills that field.
+        """A scheme unchanged; for an intervention with a field `protect`, the scheme that fills this field.
 
-        Raises `InputError` for an intervention that protects nothing.
+        Raises `InputError` for anything else.
         """
         if isinstance(scheme, QuantizationScheme):
             return scheme
-        named = {field.name for field in fields(scheme)} if is_dataclass(scheme) else set()
-        if not isinstance(scheme, Intervention) or "protect" not in named:
+        names = {field.name for field in fields(scheme)} if is_dataclass(scheme) else set()
+        if not isinstance(scheme, Intervention) or "protect" not in names:
             raise InputError(
-                f"{type(scheme).__name__} is no scheme: expected a name, a QuantizationScheme, or an intervention with "
-                "a field 'protect', such as QuantizeLinear"
+                f"{type(scheme).__name__} is not a scheme: expected a name, a QuantizationScheme, or an intervention "
+                "with a field 'protect', such as QuantizeLinear"
             )
+        return cls(type(scheme).__name__, "an intervention", _Protecting(scheme), caches={"keys", "values"} <= names)
 
-        def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
-            return replace(scheme, protect=protect)  # type: ignore[call-arg]
 
-        return cls(type(scheme).__name__, "an intervention as it is", make, caches={"keys", "values"} <= named)
+@dataclass(frozen=True, eq=False)
+class _Protecting:
+    """Makes an intervention with other protected tokens."""
+
+    intervention: Intervention
+
+    def __call__(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        return replace(self.intervention, protect=protect)  # type: ignore[call-arg]
+
+    @property
+    def maker(self) -> type[Intervention]:
+        return type(self.intervention)
 
 
 def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
-    """A scheme of the list, or of its grammar with other bits: w6a6-tensor, w3-gptq, kv3-head.
+    """A registered scheme, one of the grammar (w6a6-tensor, w3-gptq, w4-g128-asym, kv3-head), or a `module:Name`.
 
-    `skip`: linear maps that stay as they are beside the head (`linear_maps`). Raises `InputError` for other names,
-    naming the nearest, for bits outside 1 … 16, and for `skip` with a scheme of caches.
+    `skip`: linear maps that stay in full precision, besides the head (`linear_maps`). Raises `InputError` for unknown
+    names, with the nearest one, for bits outside 1…16, and for `skip` with a scheme that has no use for it.
     """
-    if found := LINEAR.fullmatch(name):
-        weights, activations, ranges, first, rounding = found.groups()
-        bits = None if activations is None else int(activations)
-        return _Linear(name, int(weights), bits, ranges, first, rounding, tuple(skip)).scheme
-    if found := COLUMNS.fullmatch(name):
-        return _columns(name, float(found[1] or THRESHOLD), tuple(skip))
-    if found := CACHED.fullmatch(name):
+    if match := LINEAR.fullmatch(name):
+        return _linear(name, match, tuple(skip)).scheme
+    if match := COLUMNS.fullmatch(name):
+        return _columns(name, float(match[1] or THRESHOLD), tuple(skip))
+    if match := CACHED.fullmatch(name):
         if skip:
-            raise InputError(f"{name} rounds what is cached, no linear map: leave out skip ({', '.join(skip)})")
-        return _cached(name, int(found[1]), found[2])
-    raise unknown("scheme", name, SCHEMES)
+            raise InputError(f"{name} rounds the cache, no linear map: leave out skip ({', '.join(skip)})")
+        return _cached(name, int(match[1]), match[2])
+    if ":" in name:
+        return _skipping(_as_scheme(imported(name), name.rpartition(":")[2]), skip)
+    if name not in SCHEMES:
+        raise unknown("scheme", name, SCHEMES)
+    return _skipping(SCHEMES[name], skip)
+
+
+@taking("scheme")
+def scheme(thing: Any, **options: Any) -> Any:
+    """Register a quantization scheme: `@sinkscope.scheme`, or `@sinkscope.scheme("its-name", fits=True)`.
+
+    It decorates a function `(model, calibration, protect) -> Intervention`, whose docstring's first line says what it
+    does, or a class of interventions with a field `protect`, taken with its defaults; called with a
+    `QuantizationScheme`, it registers that. Then the name works in `sinkscope quantize --scheme its-name`,
+    `quantization.scheme_named`, and `trials.scheme_trial`. Without a name, `four_bits` and `FourBits` are called
+    `four-bits`. A function with a parameter `skip` gets the linear maps that `--skip` names.
+
+    `options`: `caches`, `store`, `protects` and `fits` of `QuantizationScheme`. Raises `InputError` for anything else,
+    and for a name that is taken.
+    """
+    if isinstance(thing, str):
+        return lambda decorated: _register(decorated, thing, options)
+    return _register(thing, None, options)
+
+
+def _register(thing: Any, name: str | None, options: Mapping[str, Any]) -> Any:
+    made = _as_scheme(thing, name, options)
+    if name is None and any(known.maker is made.maker for known in SCHEMES.added.values()):
+        return thing  # under the name that it has
+    if any(pattern.fullmatch(made.name) for pattern in (LINEAR, COLUMNS, CACHED)):
+        raise InputError(f"scheme '{made.name}' is a name of sinkscope's own grammar: choose another name")
+    SCHEMES.add(made.name, made)
+    return thing
+
+
+def _as_scheme(thing: Any, name: str | None, options: Mapping[str, Any] = {}) -> QuantizationScheme:
+    """The scheme that a decorated class or function stands for."""
+    try:
+        if isinstance(thing, QuantizationScheme):
+            return replace(thing, **{"name": thing.name if name is None else name, **options})
+        if isinstance(thing, type):
+            check_kind(thing, Intervention, "scheme", "its name stands for it with its defaults")
+            made = QuantizationScheme.of(thing())
+            return replace(
+                made,
+                **{"name": dashed(thing.__name__) if name is None else name, "says": _first_line(thing), **options},
+            )
+        if callable(thing):
+            by_default = dashed(getattr(thing, "__name__", type(thing).__name__))
+            return QuantizationScheme(by_default if name is None else name, _first_line(thing), thing, **options)
+    except TypeError as error:  # an option that no scheme has
+        raise InputError(f"scheme {name or getattr(thing, '__name__', thing)}: {error}") from error
+    raise InputError(
+        "@sinkscope.scheme decorates a function (model, calibration, protect) -> Intervention, or a class of "
+        f"interventions with a field 'protect'; got {thing!r}"
+    )
+
+
+def _first_line(thing: Any) -> str:
+    lines = (inspect.getdoc(thing) or "").splitlines()
+    return lines[0].removesuffix(".") if lines else getattr(thing, "__name__", "a scheme")
+
+
+def _skipping(found: QuantizationScheme, skip: Sequence[str]) -> QuantizationScheme:
+    if not skip:
+        return found
+    if "skip" not in inspect.signature(found.make).parameters:
+        raise InputError(f"{found.name} does not take linear maps to skip: leave out skip ({', '.join(skip)})")
+    make: Callable[..., Intervention] = found.make
+    return replace(found, make=partial(make, skip=tuple(skip)))
+
+
+def _linear(name: str, match: re.Match[str], skip: tuple[str, ...]) -> _Linear:
+    groups = match.groupdict()
+    activations, group = groups["activations"], groups["group"]
+    return _Linear(
+        name,
+        int(groups["weights"]),
+        None if activations is None else int(activations),
+        groups["ranges"],
+        groups["first"],
+        groups["rounding"],
+        None if group is None else int(group),
+        groups["asymmetric"] is not None,
+        skip,
+    )
 
 
 @dataclass(frozen=True)
 class _Linear:
-    """Linear maps: bits of weights and of activations, with what is done to both first, and how weights are rounded."""
+    """Linear maps: bits of weights and activations, what transforms both first, and how weights are rounded."""
 
     name: str
     weights: int
@@ -157,59 +260,66 @@ class _Linear:
     ranges: str | None
     first: str | None
     rounding: str | None
+    group: int | None
+    asymmetric: bool
     skip: tuple[str, ...]
 
     @property
     def scheme(self) -> QuantizationScheme:
-        """The scheme. Raises `InputError` for bits that a grid, or a mixture of them, cannot have."""
-        Grid(self.weights, symmetric=self.weights > 1)
-        given = self._given
-        if self.rounding == "slim" and not 2 <= self.weights < EXACT:
-            raise InputError(
-                f"{self.name} mixes {self.weights - 1}, {self.weights} and {self.weights + 1} bits: expected from 2 to "
-                f"{EXACT - 1} on average"
-            )
-        says = f"weights of {self.weights} bits, {WEIGHTS[self.rounding]}"
-        if given is not None:
-            assert self.ranges is not None
-            says += f"; activations of {given.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
-            fits = self.rounding is not None or self.ranges == "static" or self.first in ("smooth", "duquant")
-            return QuantizationScheme(self.name, says, self._make, fits=fits)
-        protects: Protects = "nothing" if self.rounding is None else "calibration"
-        return QuantizationScheme(
-            self.name,
-            f"{says}; activations as they are",
-            self._make,
-            protects=protects,
-            fits=self.rounding is not None,
-        )
+        """The scheme. Raises `InputError` for bits that a grid, or a mixture of grids, cannot have."""
+        weights, inputs = self._weight_grid, self._input_grid
+        if self.rounding == "slim":
+            if not 2 <= self.weights < EXACT:
+                raise InputError(
+                    f"{self.name} mixes {self.weights - 1}, {self.weights} and {self.weights + 1} bits: expected from "
+                    f"2 to {EXACT - 1} on average"
+                )
+            if self.group is not None or self.asymmetric:
+                raise InputError(f"{self.name}: SliM-LLM's groups are asymmetric and its own; leave out -g and -asym")
+            says = f"weights of {self.weights} bits{WEIGHTS['slim']}"
+        else:
+            shares = "one range per output" if self.group is None else f"one range per {self.group} inputs of an output"
+            shares += "" if weights.symmetric or self.weights == 1 else ", asymmetric"
+            says = f"weights of {self.weights} bits, {shares}{WEIGHTS[self.rounding]}"
+        fits = self.rounding is not None
+        if inputs is None:
+            protects: Protects = "calibration" if fits else "nothing"
+            says += "; activations in full precision"
+            return QuantizationScheme(self.name, says, self._make, protects=protects, fits=fits)
+        says += f"; activations of {inputs.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
+        fits = fits or self.ranges == "static" or self.first in ("smooth", "duquant")
+        return QuantizationScheme(self.name, says, self._make, fits=fits)
 
     @property
-    def _given(self) -> Grid | None:
+    def _weight_grid(self) -> Grid:
+        return Grid(self.weights, group=self.group, symmetric=self.weights > 1 and not self.asymmetric)
+
+    @property
+    def _input_grid(self) -> Grid | None:
         if self.activations is None:
             return None
         return Grid(self.activations, "token" if self.ranges == "token" else "tensor", symmetric=self.activations > 1)
 
     def _make(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
-        given = self._given
-        if protect is not None and given is None and self.rounding is None:
+        inputs = self._input_grid
+        if protect is not None and inputs is None and self.rounding is None:
             raise InputError(
-                f"{self.name} rounds weights alone, the same for all tokens: protect a prefix, whose keys and "
-                "values the full model made (--protect prefix:bos), or nothing (--protect none)"
+                f"{self.name} rounds weights alone, which are the same for all tokens: protect a Prefix, whose keys "
+                "and values come from the full-precision model, or nothing"
             )
         skip = (HEAD, *self.skip)
-        if given is not None or self.rounding is not None:
+        if inputs is not None or self.rounding is not None:
             skip = _skipped(model, calibration, self.skip)
         transform = self._transform(model, calibration, protect, skip)
         static = (
-            calibrated(model, calibration, given, protect=protect, skip=skip, transform=transform)
-            if given is not None and self.ranges == "static"
+            calibrated(model, calibration, inputs, protect=protect, skip=skip, transform=transform)
+            if inputs is not None and self.ranges == "static"
             else None
         )
         grid, rounding = self._weights(model, calibration, protect, skip, transform)
-        served = None if given is None else protect
+        served = None if inputs is None else protect
         return QuantizeLinear(
-            grid, given, static=static, protect=served, skip=skip, transform=transform, rounding=rounding
+            grid, inputs, static=static, protect=served, skip=skip, transform=transform, rounding=rounding
         )
 
     def _transform(
@@ -229,13 +339,12 @@ class _Linear:
         skip: Sequence[str],
         transform: Transform | None,
     ) -> tuple[Grid, Rounding | None]:
-        plain = Grid(self.weights, symmetric=self.weights > 1)
         options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform}
         if self.rounding == "gptq":
-            return plain, GPTQ.of(model, calibration, **options)
+            return self._weight_grid, GPTQ.of(model, calibration, **options)
         if self.rounding == "slim":
-            return Grid(self.weights, group=_group(model, skip)), SliM.of(model, calibration, **options)
-        return plain, None
+            return Grid(self.weights, group=_slim_group(model, skip)), SliM.of(model, calibration, **options)
+        return self._weight_grid, None
 
 
 def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> QuantizationScheme:
@@ -243,8 +352,8 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
         return OutlyingColumns(threshold, protect, _skipped(model, calibration, skip))
 
     says = (
-        f"inputs that reach {threshold:g} in any token of a text as they are, with their weights; the others of 8 "
-        "bits, a range for each token and output (LLM.int8)"
+        f"inputs that reach {threshold:g} in any token of a text, and their weights, in full precision; all others in "
+        "8 bits, one range per token and per output (LLM.int8)"
     )
     return QuantizationScheme(name, says, make)
 
@@ -252,7 +361,7 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
 def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
     says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
     if ranges == "kvquant":
-        return _with_levels(name, bits, says)
+        return _with_codebooks(name, bits, says)
     keys, values = Grid(bits), Grid(bits)
     if ranges == "kivi":
         keys = Grid(bits, "channel", group=GROUP)
@@ -269,7 +378,7 @@ def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
 
 
-def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
+def _with_codebooks(name: str, bits: int, says: str) -> QuantizationScheme:
     check_codebooks(bits, SHARE)
 
     def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
@@ -278,36 +387,37 @@ def _with_levels(name: str, bits: int, says: str) -> QuantizationScheme:
     return QuantizationScheme(name, says, make, caches=True, fits=True)
 
 
-def _group(model: nn.Module, skip: Sequence[str]) -> int:
-    """The largest number of inputs, at most 128, that divides those of every map. Raises `InputError` for 1."""
+def _slim_group(model: nn.Module, skip: Sequence[str]) -> int:
+    """The largest group of at most 128 inputs that divides the inputs of each map. Raises `InputError` for 1."""
     widths = sorted({one.weight.shape[-1] for one in linear_maps(model, skip).values()})
-    found = block_of(gcd(*widths), INPUTS)
-    if found == 1:
-        raise InputError(
-            f"maps of {', '.join(map(str, widths))} inputs have no groups of one size: leave some as they are (skip)"
-        )
-    return found
+    size = block_of(gcd(*widths), INPUTS)
+    if size == 1:
+        raise InputError(f"maps of {', '.join(map(str, widths))} inputs share no group size: name some in skip")
+    return size
 
 
 def _skipped(model: nn.Module, inputs: Mapping[str, Any], skip: Sequence[str]) -> tuple[str, ...]:
-    """The head, `skip`, and maps that are never called though their block is: their weight is read directly.
+    """The head, `skip`, and maps that are never called although their block runs: their weight is read directly.
 
-    What goes into those cannot be quantized; a `UserWarning` names them.
+    Their inputs cannot be quantized; a `UserWarning` names these maps.
     """
     used: set[str] = set()
-    every = linear_maps(model, (HEAD, *skip))
-    maps = {path: one for path, one in every.items() if not (one.routed or one.stacked or one.crosses)}
-    given, samples = checked_inputs(model, inputs)
+    maps = {
+        path: one
+        for path, one in linear_maps(model, (HEAD, *skip)).items()
+        if not (one.routed or one.stacked or one.crosses)
+    }
+    checked, samples = checked_inputs(model, inputs)
     options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         for path, one in maps.items():
-            one.edit_input(partial(_noted, used, path), stack)
-        model(**part(given, slice(0, 1), samples, device_of(model)), **options)
+            one.edit_input(partial(_note_use, used, path), stack)
+        model(**part(checked, slice(0, 1), samples, device_of(model)), **options)
     unused = sorted(maps.keys() - used)
     if unused:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         warnings.warn(
-            f"left as they are: {', '.join(unused[:3])}{more}; their weights are read directly, so what goes into them "
+            f"left as they are: {', '.join(unused[:3])}{more}; their weights are read directly, so their inputs "
             "cannot be quantized",
             UserWarning,
             stacklevel=5,
@@ -315,7 +425,7 @@ def _skipped(model: nn.Module, inputs: Mapping[str, Any], skip: Sequence[str]) -
     return (HEAD, *skip, *unused)
 
 
-def _noted(used: set[str], path: str, x: Tensor, routing: object) -> Tensor:
+def _note_use(used: set[str], path: str, x: Tensor, routing: object) -> Tensor:
     used.add(path)
     return x
 
@@ -331,6 +441,7 @@ NAMES = (
     "w4a4-token-duquant",
     "llm-int8",
     "w4",
+    "w4-g32-asym",
     "w4-gptq",
     "w3-slim",
     "kv4-token",
@@ -341,4 +452,5 @@ NAMES = (
     "kv2-head",
     "kv3-kvquant",
 )
-SCHEMES: dict[str, QuantizationScheme] = {name: scheme_named(name) for name in NAMES}
+SCHEMES: Registry[QuantizationScheme] = Registry("scheme")
+SCHEMES.own.update({name: scheme_named(name) for name in NAMES})

@@ -17,7 +17,7 @@ from sinkscope.report.observatory.observatory import slot_card
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun
-from sinkscope.report.stored import Stored, read
+from sinkscope.report.stored import Stored, read_results
 from sinkscope.report.survey_page import survey_page
 from sinkscope.statistics.claims import Verdict, cells, tally
 
@@ -40,11 +40,11 @@ CLAIM = ("claim", "grade", "found", "asked", "cases", "statement", "source")
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
-    """The page of what the paths hold, as `stored.read`; raises `InputError` as it does.
+    """The page of what the paths hold, as `read_results` reads it; raises `InputError` as it does.
 
     Of one result that has a page of its own, that page.
     """
-    stored = read(paths)
+    stored = read_results(paths)
     if len(stored.pages) == 1 and replace(stored, pages={}) == Stored():
         return next(iter(stored.pages.values()))
     return results_page(TITLE, stored, epsilon)

@@ -34,10 +34,10 @@ def hazards_sections(hazards: Hazards) -> list[Section]:
     return found
 
 
-def hazards_page(model: str, hazards: Hazards) -> Page:
+def hazards_page(hazards: Hazards) -> Page:
     """A page of hazards alone."""
     facts = {"hazards": joined((name, _plain(value)) for name, value in hazards.record.items())}
-    return Page(f"What to protect in {model}", _lead(hazards), [], hazards_sections(hazards), facts)
+    return Page(f"What to protect in {hazards.record['model']}", _lead(hazards), [], hazards_sections(hazards), facts)
 
 
 def _lead(hazards: Hazards) -> str:

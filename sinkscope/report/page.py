@@ -2,7 +2,8 @@
 
 The page opens from disk without network: plotly.js (4.8 MB) is inlined once. Its content security policy allows exactly
 the scripts written here, by their hashes, and no connection at all; so text from models and corpora cannot run even if
-an escape were forgotten. Nothing in it depends on the time of writing: equal contents give equal bytes.
+an escape were missing. The templates escape everything but this package's own scripts and styles. Nothing in a page
+depends on the time of writing: equal contents give equal bytes.
 """
 
 from __future__ import annotations
@@ -11,43 +12,31 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from sinkscope.files import write_text
-from sinkscope.report import table as tables
+from sinkscope.report.table import PageTable, frame_table, width_limits
 from sinkscope.theme import DARK, GREEN, GRID, INK, MONO, MUTED, OCHRE, PAPER, SERIES, SINK
 
-__all__ = [
-    "FIGURES",
-    "WITHOUT_SCRIPTS",
-    "Headline",
-    "Page",
-    "Section",
-    "Widget",
-    "html_table",
-    "json_text",
-    "render",
-    "write_page",
-]
+__all__ = ["Headline", "Page", "Section", "Widget", "json_text", "render", "write_page"]
 
 WITHOUT_SCRIPTS = "figure, .observatory, .reading, .filters, .selected, td button { display: none !important; }"
-"""Hides what would be an empty box where no script fills it."""
+"""Hides what would be an empty box if no script fills it."""
 
 LONG = 100_000  # characters of data; longer ones are packed
-
-FIGURES = "<!--figures-->"
-"""Where a widget's markup takes in the figures of its section."""
 
 _CSS_COLORS = {
     "ink": INK,
@@ -59,6 +48,13 @@ _CSS_COLORS = {
     "good": GREEN,
     "open": OCHRE,
 }
+
+
+class Embedded(NamedTuple):
+    """Data inside a page's script element: JSON, or gzip in base64 if `packed`."""
+
+    text: str
+    packed: bool
 
 
 @dataclass(frozen=True)
@@ -73,20 +69,28 @@ class Headline:
 class Widget:
     """An interactive part of a section, brought to life by the page's scripts.
 
-    `markup` is HTML written in this package, never text from outside; the section's figures take the place of `FIGURES`
-    in it. `data`: what the scripts read, JSON-able values by the id of the element that holds them.
+    `template` is one of this package's templates, which reads `values`. `data`: what the scripts read, JSON-able values
+    by the id of the element that holds them.
     """
 
-    markup: str
+    template: str
     data: Mapping[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def embedded(self) -> Iterator[tuple[str, Embedded]]:
+        """The data as the page holds them, by id."""
+        for id_, content in self.data.items():
+            text = json_text(content)
+            packed = len(text) >= LONG
+            yield id_, Embedded(_packed(text) if packed else text, packed)
 
 
 @dataclass(frozen=True)
 class Section:
     """Figures, a sentence on what the reader is looking at, and their numbers.
 
-    `figures` are named; several stand side by side where there is room, each under its name. `unfolded` shows the table
-    at once; otherwise it is behind a keyboard-reachable toggle. Sections that follow each other and answer one
+    `figures` are named; several are drawn side by side if there is room, each under its name. `unfolded` shows the
+    table at once; otherwise a toggle that the keyboard reaches shows it. Sections that follow each other and answer one
     `question` are folded under it; the first such group of a page is open.
     """
 
@@ -98,14 +102,20 @@ class Section:
     widget: Widget | None = None
     question: str = ""
 
+    def shown_table(self) -> PageTable:
+        """The table as a page shows it."""
+        assert self.table is not None
+        return frame_table(self.table, f"{self.title}: numbers")
+
 
 @dataclass(frozen=True)
 class Page:
     """What a report says. All text is plain: it is escaped when the page is rendered.
 
-    `answer`: what a reader should know who reads no further, a few sentences above everything else. `first`: markup,
-    written in this package, of the one figure that a first screen shows with the cards.
-    `scripts` and `styles` are names of this package's assets that the widgets need, in order.
+    Attributes:
+        answer: what a reader should know who reads no further, a few sentences above everything else.
+        map_first: leave room beside the answer for the first map of a section of heads.
+        scripts: names of this package's assets that the widgets need, in order; so are `styles`.
     """
 
     title: str
@@ -116,7 +126,31 @@ class Page:
     scripts: Sequence[str] = ()
     styles: Sequence[str] = ()
     answer: Sequence[str] = ()
-    first: str = ""
+    map_first: bool = False
+
+
+@dataclass(frozen=True)
+class SectionGroup:
+    """Numbered sections of one `question`, the first such group of a page `open`; or sections without a question."""
+
+    question: str
+    sections: Sequence[tuple[int, Section]]
+    open: bool
+
+    @property
+    def first(self) -> int:
+        """The number of its first section."""
+        return self.sections[0][0]
+
+    @property
+    def heading(self) -> str:
+        """The element of a section's title."""
+        return "h3" if self.question else "h2"
+
+    @property
+    def titles(self) -> str:
+        """What is inside, in a line."""
+        return ", ".join(section.title[:1].lower() + section.title[1:] for _, section in self.sections)
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -127,53 +161,53 @@ def write_page(page: Page, path: str | Path) -> Path:
 
 def render(page: Page) -> str:
     """The page as HTML text."""
-    style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colors*/", _css_colours())
-    style += tables.style()
-    script = _asset("page.js").replace('"DARK"', json.dumps(DARK))
+    style = "".join(_asset(name) for name in ("page.css", *page.styles)).replace("/*colors*/", _css_colors())
+    style += _templates().get_template("tables.css").render(widths=width_limits())
     plotly, packed = _plotly()
     waiting = (f"unpacked.then(() => {{\n{_asset(name)}\n}});" for name in page.scripts)
-    scripts = [_asset("unpack.js"), script, *waiting]
-    running = "\n".join(f"<script>{script}</script>" for script in scripts)
-    sections, links = _grouped(page.sections)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, *scripts)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(page.title)}</title>
-<style>{style}</style>
-<noscript><style>{WITHOUT_SCRIPTS}</style></noscript>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the figures</a>
-<header>
-<p class="mark">sinkscope</p>
-<h1>{escape(page.title)}</h1>
-{_top(page)}
-<nav aria-label="On this page"><ol>{links}</ol></nav>
-</header>
-<main id="main">
-<noscript><p class="sentence">Figures need JavaScript, which is off: their numbers stand in the tables.</p></noscript>
-{sections}
-</main>
-{_provenance(page.provenance)}
-<script type="text/plain" id="plotly">{packed}</script>
-{running}
-</body>
-</html>
-"""
+    scripts = [_asset("unpack.js"), _asset("page.js").replace('"DARK"', json.dumps(DARK)), *waiting]
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            page=page,
+            groups=_grouped(page.sections),
+            policy=_policy(plotly, *scripts),
+            style=Markup(style),
+            without_scripts=Markup(WITHOUT_SCRIPTS),
+            plotly=packed,
+            scripts=[Markup(script) for script in scripts],
+        )
+    )
 
 
-def _top(page: Page) -> str:
-    """What stands above everything: the answer, the lead, the cards. With a figure the cards and the figure come right
-    after the first sentence, so that a screen shows them, and the rest of the text beside or below the figure."""
-    lead = f'<p class="lead">{escape(page.lead)}</p>'
-    if not page.first:
-        return f"{_answer(page.answer)}{lead}\n{_headlines(page.headlines)}"
-    beside = f'<div class="first">{page.first}<div>{_answer(page.answer[1:])}{lead}</div></div>'
-    return f"{_answer(page.answer[:1])}{_headlines(page.headlines)}\n{beside}"
+def json_text(content: Any) -> Markup:
+    """JSON that cannot end the script element it is in. Raises `ValueError` for NaN and infinities."""
+    return htmlsafe_json_dumps(content, allow_nan=False, separators=(",", ":"))
+
+
+@cache
+def _templates() -> Environment:
+    """The templates of this package. What a template asks for and does not get is an error."""
+    environment = Environment(
+        loader=PackageLoader("sinkscope.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # plotly writes <, > and / as \\u003c and the like: its JSON cannot end the script element
+    environment.filters["plotly_json"] = lambda figure: Markup(figure.to_json())
+    return environment
+
+
+def _grouped(sections: Sequence[Section]) -> list[SectionGroup]:
+    """The sections, numbered from 1, those of one question together."""
+    groups: list[SectionGroup] = []
+    for question, numbered in groupby(enumerate(sections, start=1), lambda pair: pair[1].question):
+        first = bool(question) and not any(group.question for group in groups)
+        groups.append(SectionGroup(question, list(numbered), first))
+    return groups
 
 
 @cache
@@ -187,142 +221,6 @@ def _packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def _grouped(sections: Sequence[Section]) -> tuple[str, str]:
-    """All sections, those of a question folded under it, and the links that lead to them."""
-    parts, links = [], []
-    opened = False
-    for question, group in groupby(enumerate(sections, start=1), lambda pair: pair[1].question):
-        inside = list(group)
-        first = inside[0][0]
-        body = "\n".join(_section(index, section, "h3" if question else "h2") for index, section in inside)
-        if not question:
-            parts.append(body)
-            links += [_link(f"s{index}", section.title) for index, section in inside]
-            continue
-        state = "" if opened else " open"
-        opened = True
-        names = ", ".join(section.title[:1].lower() + section.title[1:] for _, section in inside)
-        parts.append(
-            f'<details class="question" id="q{first}"{state}><summary><h2>{escape(question)}</h2>'
-            f'<span class="inside">{escape(names)}</span></summary>\n{body}\n</details>'
-        )
-        links.append(_link(f"q{first}", question))
-    return "\n".join(parts), "".join(links)
-
-
-def _link(place: str, title: str) -> str:
-    return f'<li><a href="#{place}">{escape(title)}</a></li>'
-
-
-def _answer(sentences: Iterable[str]) -> str:
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    return f'<div class="answer">{said}</div>\n' if said else ""
-
-
-def _section(index: int, section: Section, heading: str) -> str:
-    parts = [
-        f'<section id="s{index}" aria-labelledby="t{index}">',
-        f'<{heading} class="title" id="t{index}">{escape(section.title)}</{heading}>',
-        f'<p class="sentence" id="c{index}">{escape(section.sentence)}</p>',
-    ]
-    figures = _figures(index, section)
-    if section.widget is not None:
-        parts.append(_widget(section.widget, figures))
-    elif figures:
-        parts.append(figures)
-    if section.table is not None:
-        parts.append(_table(section, section.table))
-    return "\n".join([*parts, "</section>"])
-
-
-def _figures(index: int, section: Section) -> str:
-    named = len(section.figures) > 1 or section.widget is not None
-    figures = (_figure(index, *item, named=named) for item in enumerate(section.figures.items(), start=1))
-    return f'<div class="figures">{"".join(figures)}</div>' if section.figures else ""
-
-
-def _widget(widget: Widget, figures: str) -> str:
-    data = "\n".join(_data(name, json_text(content)) for name, content in widget.data.items())
-    return f"{widget.markup.replace(FIGURES, figures)}\n{data}"
-
-
-def _data(name: str, text: str) -> str:
-    if len(text) < LONG:
-        return f'<script type="application/json" id="{escape(name)}">{text}</script>'
-    return f'<script type="text/plain" id="{escape(name)}" data-packed>{_packed(text)}</script>'
-
-
-def json_text(content: Any) -> str:
-    """JSON that cannot end the script element it stands in. Raises `ValueError` for NaN and infinities."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _figure(index: int, number: int, item: tuple[str, go.Figure], named: bool) -> str:
-    name, figure = item
-    key = f"f{index}-{number}"
-    caption = f"<figcaption>{escape(name)}</figcaption>" if named else ""
-    # The height is reserved, so that the page does not jump while the figures are drawn.
-    height = int(figure.layout.height or 360)
-    content = figure.to_json()  # with <, > and / as \u003c and the like: it cannot end the script element
-    return f"""<figure>{caption}
-<div class="plot" data-figure="{key}" role="img" aria-label="{escape(name)}" aria-describedby="c{index}"
- style="min-height:{height}px"></div>
-<div class="controls"></div>
-<script type="application/json" id="{key}">{content}</script>
-</figure>"""
-
-
-def _table(section: Section, frame: pd.DataFrame) -> str:
-    label = f"{escape(section.title)}: numbers"
-    table = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{html_table(frame)}</div>'
-    return table if section.unfolded else f"<details><summary>The numbers</summary>{table}</details>"
-
-
-def html_table(frame: pd.DataFrame) -> str:
-    """An escaped HTML table; the first column heads its row, numeric columns are aligned right, NaN is a dash.
-
-    Where it is wider than its place, its rows become cards (`report.table`).
-    """
-    names = [str(column) for column in frame.columns]
-    numbers = [bool(pd.api.types.is_numeric_dtype(frame[column])) for column in frame.columns]
-    texts = [[_text(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-    head = "".join(
-        f'<th scope="col"{_side(number)}>{escape(name)}</th>' for name, number in zip(names, numbers, strict=True)
-    )
-    rows = "\n".join(f"<tr>{_cells(row, names, numbers)}</tr>" for row in texts)
-    kind = tables.fitting(names, texts, numbers)
-    return f'<table class="{kind}"><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>'
-
-
-def _cells(row: Sequence[str], names: Sequence[str], numbers: Sequence[bool]) -> str:
-    about = list(zip(row, names, numbers, strict=True))[1:]
-    rest = "".join(tables.cell(escape(text), text, name, number) for text, name, number in about)
-    return f'<th scope="row"{_side(numbers[0])}>{escape(row[0])}</th>{rest}'
-
-
-def _side(number: bool) -> str:
-    return ' class="number"' if number else ""
-
-
-def _text(value: Any) -> str:
-    if value is None or value is pd.NA:
-        return "–"
-    if isinstance(value, float):
-        return "–" if value != value else f"{value:.4g}"
-    return str(value)
-
-
-def _headlines(headlines: Sequence[Headline]) -> str:
-    cards = "".join(f"<div><dd>{escape(card.value)}</dd><dt>{escape(card.label)}</dt></div>" for card in headlines)
-    return f'<dl class="headlines">{cards}</dl>' if cards else ""
-
-
-def _provenance(facts: Mapping[str, str]) -> str:
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    return f'<footer><h2>Where these numbers come from</h2><dl class="facts">{rows}</dl></footer>'
-
-
 def _policy(*scripts: str) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -332,7 +230,7 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _css_colours() -> str:
+def _css_colors() -> str:
     light = "".join(f"--{name}:{color};" for name, color in _CSS_COLORS.items())
     dark = "".join(f"--{name}:{DARK[color]};" for name, color in _CSS_COLORS.items())
     return f":root{{{light}--mono:{MONO}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"

@@ -1,4 +1,4 @@
-"""What the paths given to `sinkscope report` hold: runs, measurements, surveys, experiments, checks of theory."""
+"""What the paths given to `sinkscope report` hold: runs, measurements, trials, surveys, experiments, theory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
 from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
+from sinkscope.netcdf import read_netcdf
+from sinkscope.quantization import Hazards
 from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
+from sinkscope.report.hazards_page import hazards_page
 from sinkscope.report.page import Page
-from sinkscope.report.pages_again import page_of
 from sinkscope.report.runs import StoredRun, read_run
+from sinkscope.report.trial_page import choice_page, trial_page
 from sinkscope.statistics.claims import Verdict
 from sinkscope.training import LOG
+from sinkscope.trials import load, stored_choice
 
 THEORY = "verdicts.json"
+TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
+HAZARDS, CHOICE = "hazards.json", "choice.nc"
 KINDS = (
     "a run folder, a folder of runs, a measurement, a trial or a calibration (.nc or its folder), a survey's "
     "folder, a record (.json) or folder of experiments, a question's rows (.jsonl), or verdicts (verdicts.json)"
@@ -35,24 +41,41 @@ class Stored:
     entries: list[Entry] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
-    """Of what has a page of its own: trials, hazards, calibrations."""
+    """Pages of results that have one of their own: trials, hazards, calibrations."""
 
 
-def read(paths: Iterable[Path]) -> Stored:
+def read_results(paths: Iterable[Path]) -> Stored:
     """Everything that the paths hold. Raises `InputError` for what is absent, damaged or something else.
 
-    A Python file is one with questions: records of experiments beside it are judged by them.
+    A Python file holds questions: the other paths' records of experiments are judged by them.
     """
-    given = list(paths)
+    paths = list(paths)
     questions = dict(QUESTIONS)
-    for path in given:
+    for path in paths:
         if path.suffix == ".py":
             questions |= questions_in(path)
     stored = Stored()
-    for path in given:
+    for path in paths:
         if path.suffix != ".py":
             _add(stored, path, questions)
     return stored
+
+
+def page_of(path: Path) -> Page | None:
+    """The page of a stored trial, hazards or a calibration: of their file, or of their command's folder.
+
+    None for anything else. Raises `InputError` for one that is damaged.
+    """
+    for name in (*TRIALS, HAZARDS, CHOICE):
+        if (path / name).is_file():
+            return page_of(path / name)
+    if path.name == HAZARDS and path.is_file():
+        return hazards_page(_hazards(path))
+    kind = _netcdf_kind(path) if path.suffix == ".nc" else ""
+    if kind == "trial":
+        hazards = path.with_name(HAZARDS)
+        return trial_page(load(path), hazards=_hazards(hazards) if hazards.is_file() else None)
+    return choice_page(*stored_choice(path)) if kind == "choice" else None
 
 
 def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[Entry]:
@@ -116,6 +139,26 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
         stored.entries += entries_with(path, questions)
     else:
         raise InputError(f"{path} is neither {KINDS}")
+
+
+def _hazards(path: Path) -> Hazards:
+    try:
+        return Hazards.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+
+
+def _netcdf_kind(path: Path) -> str:
+    """What a netCDF file holds, by what only such files have; empty for measurements and what cannot be read."""
+    try:
+        data = read_netcdf(path)
+    except OSError:
+        return ""
+    if "role" in data.coords or "control" in data.coords:  # the latter as comparisons of caches were stored before
+        return "trial"
+    return "choice" if "choice" in data.attrs else ""
 
 
 def _run_folders(path: Path) -> list[Path]:

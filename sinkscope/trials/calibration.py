@@ -13,16 +13,16 @@ import torch
 import xarray as xr
 from torch import nn
 
-from sinkscope.calibration import Chosen, HeadChange, InRows, Option, search
-from sinkscope.calibration.saving import from_json
-from sinkscope.calibration.scoring import shared_tokens
 from sinkscope.errors import InputError
 from sinkscope.hooks import unwrapped
-from sinkscope.interventions import Intervention
+from sinkscope.interventions import HeadChange, InRows, Intervention
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw as drawn
+from sinkscope.interventions.reweigh import from_json
 from sinkscope.statistics import Interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
+from sinkscope.trials.choosing import Chosen, Option, choose_heads
+from sinkscope.trials.predictions import shared_tokens
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
 from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
@@ -52,7 +52,7 @@ def calibration_trial(
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """A setting and heads chosen on some texts (`calibration.search`), compared with controls on the others.
+    """A setting and heads chosen on some texts (`choose_heads`), compared with controls on the others.
 
     Arms: `chosen`, whose controls make the same change elsewhere in the same heads (other tokens; what the calibration
     takes for its control); `chosen heads`, the same calibration, whose controls are as many heads that were not chosen,
@@ -69,7 +69,7 @@ def calibration_trial(
         options: The settings to choose from.
         choose_on: How many texts, the first ones, are chosen on; the others are scored. Default: half of them, since
             as many numbers are chosen from as there are settings and heads.
-        objective: "loss", "entropy" or "error", as of `search`.
+        objective: "loss", "entropy" or "error", as of `choose_heads`.
         heads: Only these are tried.
         exhaustive: A pass for each option and head in place of derivatives.
         controls: Draws of each control.
@@ -80,7 +80,7 @@ def calibration_trial(
         about: More for the record.
         progress: Called as passes end, first of the search, then of the trial.
 
-    Raises `InputError` where a part would have fewer than 2 texts, and as `search` and `measure` do.
+    Raises `InputError` where a part would have fewer than 2 texts, and as `choose_heads` and `measure` do.
     """
     model = unwrapped(model)
     texts = Texts.of(model, inputs)
@@ -93,7 +93,7 @@ def calibration_trial(
     from_token = max(0, shared - 1)  # whose prediction is of the first token that texts do not share
     first, rest = texts.part(slice(0, count)), texts.part(slice(count, texts.count))
     parts = split(model, rest.inputs, "chooses", calibrate_on=first.inputs, source=f"the first {count} texts")
-    chosen = search(
+    chosen = choose_heads(
         model,
         first.inputs,
         options,

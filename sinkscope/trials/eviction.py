@@ -14,21 +14,25 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from sinkscope.caches import (
+    ENGINES,
     POLICIES,
     EvictionCall,
     Policy,
     Protect,
     RandomLike,
     Renumbered,
+    ServedCache,
+    Stream,
     Uniform,
+    engine,
     evicting,
     held,
     keys_within,
     policy_of,
 )
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import RandomKeys
 from sinkscope.caches.sinks import among
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import unwrapped
 from sinkscope.measurement import find_tokens
@@ -65,7 +69,7 @@ Budget = int | float
 def eviction_trial(
     model: nn.Module,
     inputs: Any,
-    policies: Sequence[str | Policy] = DEFAULT,
+    policies: Sequence[str | Policy | Stream] = DEFAULT,
     budgets: Sequence[Budget] = (0.25,),
     *,
     context: int | None = None,
@@ -87,7 +91,8 @@ def eviction_trial(
     Args:
         model: A decoder that reads on from a cache.
         inputs: Ids (N, T) without padding. Where sinks are measured, some of the texts are for that (`trials.split`).
-        policies: Names of `caches.POLICIES`, policies, or "streaming-cache" for a `StreamingCache`.
+        policies: Names of `caches.POLICIES`, policies, "streaming-cache" for a `StreamingCache`, or names of
+            `caches.ENGINES`: caches as engines run them. Those that only round have one arm, whatever the budgets.
         budgets: Keys per head, or shares of the context; arms of a budget hold the bytes that so many plain keys take.
         context: Tokens that are read at once; default: half of a text.
         protect: Tokens that stay in every arm, controls included: a choice or its words. Default: "measured" sinks, or
@@ -124,7 +129,7 @@ def eviction_trial(
     setting = _Setting(model, ids[:1, :context], protection, _newest(recent, budgets, context), when, seed)
     arms, remarks = _arms(setting, policies, budgets, without_sinks=without_sinks)
     streams = any(
-        arm.facts["policy"]["policy"] == "StreamingCache" for arm in arms
+        arm.facts["policy"]["policy"] in ("StreamingCache", "EngineCache") for arm in arms
     )  # such a cache shows a pass more than a token
     return run(
         model,
@@ -149,7 +154,7 @@ def eviction_trial(
 def policy_arms(
     model: nn.Module,
     ids: Int[Tensor, "text token"],
-    policies: Sequence[str | Policy] = DEFAULT,
+    policies: Sequence[str | Policy | Stream] = DEFAULT,
     budgets: Sequence[Budget] = (0.25,),
     *,
     context: int,
@@ -237,8 +242,8 @@ class Protection:
         return Protect(policy if self.online is None else Protect(policy, self.online, 0), tokens, recent)
 
     def describe(self) -> dict[str, Any]:
-        found = {"words": "none" if self.choice is None and self.tokens is None else str(self.choice or "tokens")}
-        return found if self.tokens is None else found | self.tokens.describe()
+        about = {"words": "none" if self.choice is None and self.tokens is None else str(self.choice or "tokens")}
+        return about if self.tokens is None else about | self.tokens.describe()
 
 
 @dataclass(frozen=True)
@@ -288,16 +293,16 @@ class _Setting:
 
         return Arm(name, opened, **options)
 
-    def stream(self, name: str, stream: Renumbered, keys: int, **options: Any) -> Arm:
-        """A `StreamingCache` of so many keys."""
+    def stream(self, name: str, stream: Stream, keys: int | None, **options: Any) -> Arm:
+        """A stream of so many keys, or a cache that keeps all of them (`keys` None)."""
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache]:
-            yield stream.cache(model, keys)
+            yield stream.cache(model, keys)  # type: ignore[arg-type]
 
         return Arm(name, opened, **options)
 
-    def prepared(self, policy: Policy | Renumbered) -> Policy | Renumbered:
+    def prepared(self, policy: Policy | Stream) -> Policy | Stream:
         """The policy as it is used, as far as this is known before a text.
 
         Raises `InputError` where a stream would have to protect other tokens than its first.
@@ -307,11 +312,11 @@ class _Setting:
             return protection.around(policy.fitted(self.recent), protection.tokens, self.recent)
         if protection.in_text is not None or protection.online is not None:
             raise InputError(
-                f"{Renumbered.name} keeps its first tokens and the newest, so it cannot protect '{protection.choice}': "
+                f"{policy.name} keeps its first tokens and the newest, so it cannot protect '{protection.choice}': "
                 "leave one of them out"
             )
         positions = () if protection.tokens is None else protection.tokens.positions
-        return replace(policy, sinks=max([policy.sinks, *(place + 1 for place in positions)]))
+        return policy.keeping(max((place + 1 for place in positions), default=0))
 
     def least(self, policy: Policy, *, displaced: bool = False) -> int:
         """Keys that a policy needs at least, with what must stay."""
@@ -342,14 +347,19 @@ class _Setting:
 
 
 def _arms(
-    setting: _Setting, policies: Sequence[str | Policy], budgets: Sequence[Budget], *, without_sinks: bool
+    setting: _Setting, policies: Sequence[str | Policy | Stream], budgets: Sequence[Budget], *, without_sinks: bool
 ) -> tuple[list[Arm], list[str]]:
     """An arm for each policy and budget, and what was changed to fit, in sentences."""
     if not policies or not budgets:
         raise InputError("give at least one policy and one budget")
     named = [_named(policy) for policy in policies]
+    rounding = [(name, one) for name, one in named if isinstance(one, ServedCache) and not one.streams]
+    named = [(name, one) for name, one in named if (name, one) not in rounding]
     notes = dict.fromkeys(_whole_layers(setting, [(name, one) for name, one in named if isinstance(one, Policy)]))
-    arms = []
+    arms = [
+        setting.stream(name, one, None, facts={"policy": {"name": name, **one.describe()}}, series=name)
+        for name, one in rounding
+    ]
     for budget in budgets:
         asked = keys_of(budget, setting.context)
         if asked >= setting.context:
@@ -369,8 +379,8 @@ def _arms(
                     raise InputError(f"{title}: {error}") from error
             facts: dict[str, Any] = {"budget": in_words(budget), "asked_keys": asked, "keys": keys}
             options: dict[str, Any] = {"series": name}
-            if isinstance(policy, Renumbered):
-                assert isinstance(used, Renumbered)
+            if isinstance(policy, Renumbered | ServedCache):
+                assert isinstance(used, Renumbered | ServedCache)
                 facts["policy"] = {"name": name, **used.describe(keys)}
                 control = _control(setting, RandomKeys(), asked)
                 arms.append(setting.stream(title, used, keys, facts=facts, control=control, **options))
@@ -452,12 +462,16 @@ def _newest(recent: int | None, budgets: Sequence[Budget], context: int) -> int:
     return min(RECENT, min((keys_of(budget, context) for budget in budgets), default=RECENT) // 4)
 
 
-def _named(policy: str | Policy) -> tuple[str, Policy | Renumbered]:
+def _named(policy: str | Policy | Stream) -> tuple[str, Policy | Stream]:
     """A policy and its name."""
+    if isinstance(policy, Renumbered | ServedCache):
+        return policy.name, policy
     if policy == Renumbered.name:
         return Renumbered.name, Renumbered()
+    if isinstance(policy, str) and policy in ENGINES:
+        return policy, engine(policy)
     if isinstance(policy, str) and policy not in POLICIES:
-        raise unknown("policy", policy, [*POLICIES, Renumbered.name])
+        raise unknown("policy", policy, [*POLICIES, Renumbered.name, *ENGINES])
     made = policy_of(policy)
     return next((known for known, kind in POLICIES.items() if kind is type(made)), type(made).__name__), made
 
@@ -519,7 +533,7 @@ def _sentences(trial: Trial) -> list[str]:
     its sinks taken away.
     """
     facts = trial.record.get("arms", {})
-    said = []
+    lines = []
 
     def place(arm: str) -> tuple[bool, float]:
         compared = bool(trial.controls(arm)) and not facts.get(arm, {}).get("without_sinks_of")
@@ -530,28 +544,28 @@ def _sentences(trial: Trial) -> list[str]:
             loss = trial.difference(arm, whole)
             what = f"'{whole}' with its sinks taken away and random tokens kept in their place"
             if loss.low > 0:
-                said.append(f"{what} costs {_nats(loss)} nats more: it needs them.")
+                lines.append(f"{what} costs {_nats(loss)} nats more: it needs them.")
             else:
-                said.append(f"{what} does not cost more beyond chance (difference {_nats(loss)} nats).")
+                lines.append(f"{what} does not cost more beyond chance (difference {_nats(loss)} nats).")
         elif not trial.controls(arm) or trial.word(arm) == "breaks":
-            said.append(trial.sentence(arm))
+            lines.append(trial.sentence(arm))
         else:
             gain = _negated(trial.difference(arm))
             if gain.low > 0:
-                told = f"'{arm}' beats random at the same bytes by {_nats(gain)} nats"
+                text = f"'{arm}' beats random at the same bytes by {_nats(gain)} nats"
             elif gain.high < 0:
-                told = f"'{arm}' is worse than random at the same bytes, by {_nats(_negated(gain))} nats"
+                text = f"'{arm}' is worse than random at the same bytes, by {_nats(_negated(gain))} nats"
             else:
-                told = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
-            said.append(f"{told}; {trial.cost_in_words(arm)}.")
-    said += _unequal(trial, facts)
+                text = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
+            lines.append(f"{text}; {trial.cost_in_words(arm)}.")
+    lines += _unequal(trial, facts)
     if "recall" in trial.data:
         full = trial.mean(trial.arms[0], "recall").value
         rates = [f"{arm} {100 * trial.mean(arm, 'recall').value:.0f} %" for arm in trial.named("arm")]
-        said.append(f"Recall: full {100 * full:.0f} %, {', '.join(rates)}.")
+        lines.append(f"Recall: full {100 * full:.0f} %, {', '.join(rates)}.")
         if full < SMALLEST_RECALL:
-            said.append("The model answers few questions with the full cache, so recall says little about caches.")
-    return said
+            lines.append("The model answers few questions with the full cache, so recall says little about caches.")
+    return lines
 
 
 def _keys(facts: Mapping[str, Any], arm: str, name: str = "keys") -> int | None:

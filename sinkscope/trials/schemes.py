@@ -18,7 +18,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError
 from sinkscope.hooks import device_of, evaluating, part, unwrapped
 from sinkscope.interventions import All, Intervention
@@ -28,7 +28,8 @@ from sinkscope.model.columns import columns_of
 from sinkscope.quantization import Prefix, QuantizationScheme, full_layers, own_tokens, scheme_named
 from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
 from sinkscope.quantization.memory import columns_kept, weight_bytes
-from sinkscope.quantization.protected import Protect, among, described, reads_spared
+from sinkscope.quantization.protected import Protect, among, described
+from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Sum, Tokens, parse
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, ThroughCache
 from sinkscope.trials.run import Progress, run
@@ -43,7 +44,7 @@ Find = Callable[[Mapping[str, Any]], Prefix]
 Known = (Choice, Tokens, Prefix)
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def scheme_trial(
     model: nn.Module,
     inputs: Any,

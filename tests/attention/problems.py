@@ -17,6 +17,8 @@ MASKS: dict[str, zoo.Mask] = {
     "document": zoo.Causal() & zoo.Document(),
     "prefix": zoo.Causal() | zoo.Prefix(3),
 }
+MASKS_AND_HEADS = tuple(zip(MASKS, (4, 2, 2, 4), strict=True))
+"""Each mask, with grouped key-value heads under half of them: no mask knows of heads."""
 BORDERS = [(2, 5, 40, 170), (1, 6, 64, 65)]  # where documents begin, row by row
 
 

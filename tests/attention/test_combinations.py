@@ -59,7 +59,7 @@ def assert_works(spec: zoo.AttentionSpec) -> None:
     assert zoo.AttentionSpec.from_dict(spec.to_dict()) == spec
 
 
-@pytest.mark.slow_except("softmax-none-plain", "clipped-none-temperature", "elu-closed-gates", "sticks-none-decay")
+@pytest.mark.slow
 @pytest.mark.parametrize(("normalizer", "slots", "further"), CROSSED)
 def test_pieces_cross(normalizer, slots, further):
     if (spec := crossed(normalizer, slots, further)) is not None:

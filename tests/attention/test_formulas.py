@@ -53,12 +53,7 @@ def row_of(case: Problem, variant: Variant, mask: str, batch: int, head: int, pl
     )
 
 
-@pytest.mark.slow_except(
-    "softmax-causal-2",
-    "kernel_mlp_normalized-causal-2",
-    "clipped_softmax-gamma=-0.1-zeta=1.1-window-4",
-    "qk_norm-norm=layernorm-window-4",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "mask", "kv_heads"), list(product(VARIANTS, MASKS, [2, 4])), ids=str)
 def test_reference_is_the_formula(variant, mask, kv_heads):
     case = problem(variant.spec, tokens=TOKENS, kv_heads=kv_heads, dtype=torch.float64)

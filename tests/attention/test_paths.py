@@ -14,14 +14,10 @@ from sinkscope.attention.paths import chunked, sdpa
 from sinkscope.attention.paths.choice import Path, chosen
 from sinkscope.errors import InputError
 
-from .problems import MASKS, assert_close, assert_paths_agree, bound, problem
+from .problems import MASKS, MASKS_AND_HEADS, assert_close, assert_paths_agree, bound, problem
 from .variants import KINDS, VARIANTS
 
 SEVERAL_CHUNKS = 300
-kinds = pytest.mark.parametrize(
-    "spec",
-    [pytest.param(zoo.CATALOG[name], marks=() if name in KINDS else pytest.mark.slow, id=name) for name in zoo.CATALOG],
-)
 
 
 def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
@@ -34,37 +30,26 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
     return [path for path in offered if path not in ("auto", "reference", "fused")]
 
 
-@pytest.mark.slow_except(
-    "softmax-4-causal", "kernel_elu_normalized-2-window", "scalable_softmax-4-document", "relu-normalized=True-2-prefix"
-)
-@pytest.mark.parametrize(("variant", "kv_heads", "mask"), list(product(VARIANTS, [4, 2], MASKS)), ids=str)
-def test_paths_agree(variant, kv_heads, mask):
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "heads_and_mask"), list(product(VARIANTS, MASKS_AND_HEADS)), ids=str)
+def test_paths_agree(variant, heads_and_mask):
+    mask, kv_heads = heads_and_mask
     for length in (1, 7, 130):  # one token; one block; more than one where gradients are written out
         case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
         assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
 
 
-@pytest.mark.slow_except("softmax", "stick_breaking")
-@kinds
-def test_several_chunks_agree(spec):
-    """300 tokens are more than one chunk, with a border inside a chunk, under a written mask and under none."""
-    assert chunked.rows_of(SEVERAL_CHUNKS, SEVERAL_CHUNKS) < SEVERAL_CHUNKS
-    case = problem(spec, tokens=SEVERAL_CHUNKS, batch=2)
-    assert_paths_agree(case, ["fast", "chunked"], mask=bound("causal", SEVERAL_CHUNKS))
-    assert_paths_agree(case, ["fast"], mask=bound("document", SEVERAL_CHUNKS))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "mask"), list(product(VARIANTS, MASKS)), ids=str)
 def test_paths_agree_over_several_chunks(variant, mask):
+    """300 tokens are more than one chunk, with a border of documents inside a chunk."""
+    assert chunked.rows_of(SEVERAL_CHUNKS, SEVERAL_CHUNKS) < SEVERAL_CHUNKS
     case = problem(variant.spec, tokens=SEVERAL_CHUNKS, kv_heads=2)
     tolerance = 5e-5  # longer sums, and denominators nearer to zero
     assert_paths_agree(case, paths(variant.spec), tolerance, mask=bound(mask, SEVERAL_CHUNKS))
 
 
-@pytest.mark.slow_except(
-    "softmax-causal", "kernel_mlp-causal", "softmax_power-p=3.0-causal", "gated_value-per_head=True-causal"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "mask"), list(product(VARIANTS, ["causal", "window"])), ids=str)
 def test_fewer_queries_than_keys_are_the_last_ones(variant, mask):
     case = problem(variant.spec, tokens=9)
@@ -104,8 +89,7 @@ class Slope:
         return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
 
 
-@pytest.mark.slow_except("softmax", "kv_bias")
-@kinds
+@pytest.mark.parametrize("spec", [zoo.CATALOG[name] for name in KINDS], ids=KINDS)
 def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
     case = problem(spec, tokens=SEVERAL_CHUNKS)
     plain = case.attend(path="reference").output

@@ -73,12 +73,7 @@ CLAIMS: dict[str, Callable[[Sums], bool]] = {
 }
 
 
-@pytest.mark.slow_except(
-    "softmax-causal",
-    "kernel_mlp_normalized-window",
-    "clipped_softmax-gamma=-0.1-zeta=1.1-document",
-    "differential-lambda_init=0.4-document",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "mask"), list(product(VARIANTS, MASKS)), ids=str)
 def test_rows_sum_to_what_is_claimed(variant: Variant, mask: str):
     case = problem(variant.spec, tokens=24)

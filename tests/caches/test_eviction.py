@@ -33,7 +33,7 @@ def generated(model: PreTrainedModel, cache: DynamicCache, ids: Tensor = IDS, **
     return model.generate(ids, past_key_values=cache, **OPTIONS, **more)
 
 
-@pytest.mark.slow_except("streaming-prefill", "snapkv-always", "observed-prefill", "qhitter-prefill")
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["prefill", "always"])
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "fastgen"])  # which drops whatever the room
 def test_a_budget_for_everything_changes_nothing(model: PreTrainedModel, name: str, when: Any) -> None:
@@ -137,7 +137,7 @@ def test_sums_grow_by_steps_as_in_one_pass(model: PreTrainedModel) -> None:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.slow_except("1", "5")
+@pytest.mark.slow
 @pytest.mark.parametrize("length", range(1, 9))
 @torch.no_grad()
 def test_prompts_about_as_long_as_the_budget(model: PreTrainedModel, length: int) -> None:

@@ -24,7 +24,7 @@ NOTHING = {  # to evict from: windows or chunks alone, states alone, keys chosen
     *("mistral", "starcoder2", "cohere2", "olmo3", "llama4", "gemma3n", "inkling2", "hy_v4", "recurrent_gemma"),
     *("minimax", "deepseek_v4", "deepseek_v4_sliding", "afmoe"),
 }
-BY_KEYS = {"bloom", "codegen", "falcon", "gptj", "mpt", "xglm"}  # exact by keys alone (test_own.py)
+BY_KEYS = {"bloom", "codegen", "falcon", "gptj", "mpt", "xglm"}  # exact by keys alone (test_own_attention.py)
 TWICE = {"diffllama"}  # attends with its keys more than once
 BIASED = {"doge"}  # adds numbers to scores in its mask
 FAINT = {"zamba"}  # hardly reads its attention: in fp64 it shows
@@ -65,7 +65,7 @@ def cut_by_hand(model: PreTrainedModel, ids: Tensor, kept: dict[int, Tensor]) ->
     return torch.stack(logits, 1)
 
 
-@pytest.mark.slow_except("llama-eager", "gpt_oss-eager", "falcon_h1-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), marked)
 def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     family = FAMILIES[name]
@@ -84,7 +84,7 @@ def test_decoding_is_that_of_a_cache_cut_by_hand(name: str, host: Host) -> None:
     assert effect > (1e-6 if name in FAINT else 1e-4)  # so that eviction shows at all
 
 
-@pytest.mark.slow_except("llama-eager", "falcon_h1-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), marked)
 def test_a_padded_row_keeps_what_it_keeps_alone(name: str, host: Host) -> None:
     family = FAMILIES[name]

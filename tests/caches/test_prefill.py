@@ -42,7 +42,7 @@ def read(model: Any, tokens: Tensor, chunk: int, mask: Tensor | None = None, **o
     return torch.cat([output[0] for output in cache.read(model, tokens, chunk, mask)], 1)
 
 
-@pytest.mark.slow_except("2-2-6", "7-0-5", "9-3-1", "45-1-2")
+@pytest.mark.slow
 @pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (3, 1), (1, 2)])
 @pytest.mark.parametrize("chunk", [2, 7, 9, TOKENS])
 def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: int) -> None:
@@ -52,7 +52,7 @@ def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: 
     assert error(found, one_by_one[sinks, window]) <= TOLERANCE
 
 
-@pytest.mark.slow_except("7-cache", "7-original", "45-ceiling")
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
 @pytest.mark.parametrize("chunk", [7, TOKENS])
 def test_padded_rows_and_every_distance(llama: Any, distance: Any, chunk: int) -> None:
@@ -70,7 +70,7 @@ def check_strict(name: str, host: Any) -> None:
         assert error(read(model, tokens, chunk), wanted) <= TOLERANCE, (name, chunk)
 
 
-@pytest.mark.slow_except("deepseek_v3")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("deepseek_v3", "gemma3", "gpt_oss"), FEW))
 def test_families_are_read_in_pieces(name: str) -> None:
     host = STREAMS[name].hosts[-1]

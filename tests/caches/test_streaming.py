@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.caches import StreamingCache, positions, together
+from sinkscope.caches import StreamingCache, positions
+from sinkscope.caches import turning as together
 from sinkscope.errors import InputError
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids, looped
@@ -26,7 +27,7 @@ def llama() -> Any:
     return FAMILIES["llama"].build("sdpa")
 
 
-@pytest.mark.slow_except("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("llama", "cohere", "deepseek_v3", "mpt"), FEW))
 def test_it_agrees_with_the_oracle(name: str) -> None:
     row = contract.check(name, STREAMS[name].hosts[-1])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from sinkscope.calibration import Reweigh, kept, saving
 from sinkscope.cli import main
-from sinkscope.interventions import Intervention
+from sinkscope.interventions import Intervention, Reweigh, kept
+from sinkscope.interventions.reweigh import saving
 from sinkscope.model import load
 from sinkscope.trials import load as load_trial
 from tests.families.processors import images, saved_llava
@@ -72,7 +72,7 @@ def test_a_plan_takes_no_time_and_writes_nothing(capsys):
 
 @pytest.mark.slow
 def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
-    from sinkscope.calibration import choosing
+    from sinkscope.trials import choosing
 
     call = ["calibrate", "nano", "--method", "zero-tuning", "--values", "0.5,2", *FEW, "--out"]
     passes, means = [], choosing.means

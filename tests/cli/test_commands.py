@@ -80,6 +80,23 @@ def test_a_path_that_leads_nowhere_is_refused_before_torch_is_imported(arguments
     assert said in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("base: nano\nstepps: 3\n", "unknown recipe field 'stepps': did you mean 'steps'?"),
+        ("base: nano\noptimizer: {lrr: 1}\n", "unknown recipe field 'optimizer.lrr': did you mean 'optimizer.lr'?"),
+    ],
+)
+def test_a_wrong_field_of_a_recipe_is_refused_before_torch_is_imported(recipe: str, said: str, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(recipe)
+    arguments = ["train", str(tmp_path / "mine.yaml")]
+    code = f"import sys; from sinkscope.cli import main; main({arguments!r}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr
+
+
 def test_a_gguf_file_that_is_none_is_refused_before_torch_is_imported(sinkscope, tmp_path: Path):
     (tmp_path / "a.gguf").write_bytes(b"PK")
     assert "is no GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
@@ -105,7 +122,7 @@ READ_BY_EVERY_RUN = {
     *("overrides", "plan_only", "policy", "position", "protect", "quick", "recent", "results", "resume", "reuse"),
     *("rounds", "save", "scale", "scheme", "scored", "seeds", "spare", "stream", "style", "task", "temperature"),
     *("tolerance", "values", "what", "when", "windows", "without", "workers", "backend", "cache", "prompt", "device"),
-    *("compiled", "against", "count", "fail_on", "only", "skipped", "submit"),
+    *("compiled", "against", "count", "engine", "fail_on", "only", "skipped", "submit"),
     *("text", "dtype", "revision", "trust_remote_code", "device_map", "attn", "samples", "tokens"),
 }
 """Names of options that, in some command, every run reads. A new option is named here, or says when it is read."""

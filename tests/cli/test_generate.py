@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.cli.writing import tokens
 from sinkscope.cli.writing.tokens import Decoded
 from sinkscope.cli.writing.writer import Writer

@@ -17,6 +17,7 @@ from sinkscope.model import load
 from sinkscope.quantization import Prefix
 from sinkscope.trials import load as load_trial
 from tests.families.registry import FAMILIES
+from tests.registering import toy_installed
 
 Command = Callable[..., Any]
 TOKENS = 32  # so many that random tokens can be drawn which as many queries see
@@ -58,6 +59,19 @@ def test_a_trial_and_hazards_are_written_with_the_tokens_to_protect(
     assert masks["protected"].sum(1).tolist() == [2] * 4
     assert masks["protected"][:, :2].all()
     assert masks["input_ids"].shape == (4, TOKENS)
+
+
+def test_a_scheme_of_another_package_is_one_among_others(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path
+) -> None:
+    with toy_installed():
+        options = ("--scheme", "toy-five", "--protect", "first:1", "--out", "found")
+        answer = sinkscope("quantize", model, "--text", text, *FEW, "--controls", 1, *options)
+        assert answer.code == 0, answer.err
+        assert "toy-five" in sinkscope("quantize", "--help").out
+    found = load_trial(tmp_path / "found" / "trial.nc")
+    assert found.arms == ["full", "toy-five", "first:1", "random for first:1", "first 1"]
+    assert "toy-five" in (tmp_path / "found" / "figure.html").read_text()
 
 
 @pytest.mark.slow

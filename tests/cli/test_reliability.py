@@ -24,7 +24,7 @@ def victims() -> Iterator[Victims]:
     found.close()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a process with torch in it")
 def test_a_disk_that_fills_at_any_file_keeps_the_old_results(victims: Victims, model: Path, tmp_path: Path) -> None:
     """The limit lies below each of the files in turn: the netCDF file, tables, the page."""
@@ -40,7 +40,7 @@ def test_a_disk_that_fills_at_any_file_keeps_the_old_results(victims: Victims, m
     assert [path.name for path in tmp_path.iterdir()] == ["found"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_small_disk_that_is_full(model: Path, tmp_path: Path) -> None:
     """A disk of its own, where this machine lets us make one."""
     disk = tmp_path / "disk"

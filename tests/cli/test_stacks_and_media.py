@@ -199,12 +199,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         assert answer.code == 0 or answer.error, (what, answer.err)
 
 
-@pytest.mark.slow_except(
-    "arguments0-reads pixel_values, not tokens: sinkscope measure takes --images DIR",
-    "arguments3-reads no images: it reads input_ids",
-    "arguments9-position",
-    "arguments12-a prompt goes with models that read text",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

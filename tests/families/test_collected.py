@@ -27,7 +27,7 @@ def tiny(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     return COLLECTED[name].build(), COLLECTED[name].inputs()
 
 
-@pytest.mark.slow_except("bloom", "codegen", "deberta_v2", "layoutlmv3")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTED)
 def test_attention_received_is_that_of_the_returned_maps(name: str) -> None:
     tiny(name)
@@ -35,7 +35,7 @@ def test_attention_received_is_that_of_the_returned_maps(name: str) -> None:
     assert row.holds
 
 
-@pytest.mark.slow_except("bloom", "trocr", "ibert", "mvp")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTED)
 def test_the_returned_maps_are_softmaxes_that_the_model_computed(name: str) -> None:
     model, inputs = tiny(name)
@@ -45,7 +45,7 @@ def test_the_returned_maps_are_softmaxes_that_the_model_computed(name: str) -> N
     assert all(computed.visible(weights) is not None for weights in maps)
 
 
-@pytest.mark.slow_except("False-bloom", "False-ibert", "True-trocr", "True-nystromformer")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTED)
 @pytest.mark.parametrize("as_tuple", [False, True])
 def test_the_caller_gets_what_they_asked_for(name: str, as_tuple: bool) -> None:

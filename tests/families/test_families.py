@@ -24,7 +24,7 @@ def checked(name: str, host: str) -> Row:
     return contract.check(name, host)
 
 
-@pytest.mark.slow_except("llama-eager", "phimoe-eager", "roberta-sdpa", "clip_vision-sdpa")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "host"), CASES)
 def test_attention_received_agrees_with_eager_maps(name: str, host: str) -> None:
     row = checked(name, host)

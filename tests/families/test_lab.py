@@ -8,7 +8,7 @@ from sinkscope.attention import CATALOG
 from tests.families import lab
 
 
-@pytest.mark.slow_except("softmax", "sigmoid_bias", "k_bias", "forgetting_gate")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOG)
 def test_the_lab_model_keeps_the_contract_under_every_operation(name: str) -> None:
     assert lab.check(name).holds

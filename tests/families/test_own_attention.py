@@ -92,7 +92,7 @@ def test_projections_make_these_queries_keys_and_values(name: str) -> None:
     torch.testing.assert_close(wide, computed.key.norm(dim=-1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow_except("None-bloom", "None-luke", "left-falcon_alibi_of_all_heads", "right-roformer")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*OWN, *ENCODERS])
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_the_softmax_of_the_scores_is_the_map(name: str, side: str | None) -> None:

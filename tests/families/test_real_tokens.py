@@ -236,7 +236,7 @@ def naive(weights: Tensor, queries: tuple[int, int], keys: tuple[int, int], caus
 WARNED = pytest.mark.filterwarnings("ignore:a mask with padding was given, but .*:UserWarning")
 
 
-@pytest.mark.slow_except("wav2vec2-eager", "nllb_moe-eager")
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize(("name", "host"), BOTH)
 def test_each_stack_has_the_tokens_that_its_layers_attend_to(name: str, host: str) -> None:
@@ -248,7 +248,7 @@ def test_each_stack_has_the_tokens_that_its_layers_attend_to(name: str, host: st
         assert tuple(data["tokens"].values[:, layer].tolist()) == case.tokens[stack], stack
 
 
-@pytest.mark.slow_except("wav2vec2-eager", "bert_to_bert-sdpa")
+@pytest.mark.slow
 @WARNED
 @pytest.mark.parametrize(("name", "host"), [(name, host) for name, host in BOTH if CASES[name].maps])
 def test_attention_received_is_that_of_the_models_own_maps(name: str, host: str) -> None:

@@ -83,7 +83,7 @@ def scale_rows(one: Projection, path: str, model: nn.Module, factor: float) -> N
         module.bias.data[rows] *= factor
 
 
-@pytest.mark.slow_except("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_an_edit_of_the_output_is_an_edit_of_its_rows(name: str) -> None:
     model = build(name)

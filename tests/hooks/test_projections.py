@@ -95,7 +95,7 @@ def run(model: nn.Module, name: str) -> Seen:
     return seen
 
 
-@pytest.mark.slow_except("llama", "starcoder2", "recurrent_gemma", "dinov2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*(name for name in FAMILIES if name not in WITHOUT_OUTPUT), *OTHERS, "lab:softmax", "lab:sigmoid"]
 )

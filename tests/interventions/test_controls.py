@@ -83,10 +83,10 @@ def test_a_first_tokens_view_is_given_to_another_than_the_first(llama):
 
 
 def test_random_directions_take_the_place_of_bands(llama):
-    chosen = SuppressBands((3, 4), spared=(0, 2))
+    chosen = SuppressBands((3, 4), protect=(0, 2))
     bands = chosen._directions(llama)
     for control in controls_of(chosen, llama)[:3]:
-        assert (control.bands, control.spared, control.depths) == (chosen.bands, (0, 2), None)
+        assert (control.bands, control.protect, control.depths) == (chosen.bands, (0, 2), None)
         drawn = control._directions(llama)
         assert drawn.shape == bands.shape
         torch.testing.assert_close(drawn.mT @ drawn, torch.eye(drawn.shape[1]), rtol=0, atol=1e-5)
@@ -94,13 +94,20 @@ def test_random_directions_take_the_place_of_bands(llama):
         assert overlap < 0.6, "a random subspace, not the bands"
 
 
+def test_names_of_before_are_read() -> None:
+    with pytest.warns(DeprecationWarning, match="spared= is now protect="):
+        assert SuppressBands((3,), spared=(0, 2)) == SuppressBands((3,), protect=(0, 2))
+    with pytest.warns(DeprecationWarning, match="spare_sink= is now protect_sink="):
+        assert Subject(None, None, spare_sink=False).protect_sink is False
+
+
 def test_bands_are_suppressed_at_the_last_depth_too(llama):
     model, ids = llama, inputs_of("llama")
-    everywhere = SuppressBands((0, 1, 2), spared=())
+    everywhere = SuppressBands((0, 1, 2), protect=())
     last = len(model.model.layers)
     with everywhere.applied(model):
         all_depths = logits(model, **ids)
-    with SuppressBands((0, 1, 2), spared=(), depths=range(1, last)).applied(model):
+    with SuppressBands((0, 1, 2), protect=(), depths=range(1, last)).applied(model):
         without_last = logits(model, **ids)
     assert not torch.allclose(all_depths, without_last)
 
@@ -145,8 +152,8 @@ def test_names_stand_for_what_they_say():
     assert named("remove-onset", question).intervention == RemoveContribution(1, (0,))
     assert set(named("zero-sink-heads", question).intervention.heads) == set(F3.attending(4, 4))
     assert named("suppress-bands", question).intervention == SuppressBands((4,), (0,))
-    spared = Subject(model, ids, bands=(4,), spare_sink=False)
-    assert named("suppress-bands", spared).intervention == SuppressBands((4,), ())
+    everywhere = Subject(model, ids, bands=(4,), protect_sink=False)
+    assert named("suppress-bands", everywhere).intervention == SuppressBands((4,), ())
     learned = Subject(planted_gpt2(F3), ids, position=0, other=9)
     assert named("swap-position", learned).intervention == SwapPositions(0, 9)
     assert named("replace-position", learned).intervention == ReplacePosition(0, 9)

@@ -159,7 +159,7 @@ def test_exchanging_what_two_tokens_get_is_exchanging_rows_of_the_table(name):
         torch.testing.assert_close(found, model(**inputs)[0], rtol=0, atol=1e-6)
 
 
-def test_suppressed_bands_hold_no_energy_and_spared_tokens_keep_theirs():
+def test_suppressed_bands_hold_no_energy_and_protected_tokens_keep_theirs():
     model, inputs = a_model("gpt2"), inputs_of("gpt2")
     right = torch.linalg.svd(unembedding(model)).Vh  # rows, largest singular value first; bands of 1 or 2 directions
     before = stream(model, **inputs)[-1]
@@ -169,7 +169,7 @@ def test_suppressed_bands_hold_no_energy_and_spared_tokens_keep_theirs():
     assert torch.equal(after[:, 0], before[:, 0])
     assert (after[:, 1:] @ gone.mT).abs().max() < 1e-4
     torch.testing.assert_close(after[:, 1:], (before - before @ gone.mT @ gone)[:, 1:], rtol=1e-3, atol=1e-4)
-    with SuppressBands((0, 19), spared=(), positions=(0,), depths=(2,)).applied(model):
+    with SuppressBands((0, 19), protect=(), positions=(0,), depths=(2,)).applied(model):
         only_first = stream(model, **inputs)[-1]
     assert torch.equal(only_first[:, 1:], before[:, 1:])
     assert not torch.allclose(only_first[:, 0], before[:, 0])

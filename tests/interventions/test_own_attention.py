@@ -90,7 +90,7 @@ def test_a_first_tokens_view_is_itself(name: str) -> None:
     torch.testing.assert_close(found[0][:, :, 5:], plain[:, :, 5:])
 
 
-@pytest.mark.slow_except("bloom-ZeroHeads0", "falcon-ForbidSink", "xglm-ZeroHeads1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "intervention"), CASES, ids=title)
 def test_it_changes_the_model_is_measured_and_leaves_no_trace(name: str, intervention: Intervention) -> None:
     model, inputs = tiny(name)

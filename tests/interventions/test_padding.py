@@ -116,7 +116,7 @@ def on_either_side() -> list[Any]:
     ]
 
 
-@pytest.mark.slow_except("llama-zero-massive-left")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "what", "side"), on_either_side())
 def test_effects_on_a_padded_row_are_those_on_the_row_alone(name: str, what: str, side: str) -> None:
     model, given = a_model(name), padded(name, side)

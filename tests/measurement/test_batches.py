@@ -30,7 +30,7 @@ def real_part(ids: torch.Tensor, row: int, length: int, side: str) -> torch.Tens
     return ids[row : row + 1, -length:] if side == "left" else ids[row : row + 1, :length]
 
 
-@pytest.mark.slow_except("llama", "granite_swa", "lab:sigmoid_bias", "bert")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CAUSAL, "bert", "modernbert"])
 def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, lengths = build(name), [24, 19, 13]
@@ -47,7 +47,7 @@ def test_a_padded_row_equals_the_same_row_alone(name: str, ids: torch.Tensor, as
         assert bool(part.data["hidden_norm"][..., length:].isnull().all())
 
 
-@pytest.mark.slow_except("llama", "granite_swa", "lab:sigmoid_bias")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generate_equals_the_full_pass(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model = build(name)
@@ -72,7 +72,7 @@ def test_a_decoder_that_reads_an_encoder_generates_the_same_numbers(name: str, a
     assert_same(found, whole, 2e-4)
 
 
-@pytest.mark.slow_except("llama", "gemma3", "jamba", "lab:k_bias")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_chosen_positions_survive_the_window_that_drops_them(name: str, ids: torch.Tensor, assert_same: Same) -> None:
     model, observer = build(name), AttentionReceived([0, 3, 20])

@@ -51,7 +51,7 @@ def test_texts_are_measured_as_each_by_itself(nano: Any, tokenizer: Any) -> None
     assert m.record["token_text"]  # of the tokenizer that was found with the model
 
 
-@pytest.mark.slow_except("strings", "iterable")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["strings", "file", "jsonl", "rows", "iterable", "loader", "datasets"])
 def test_every_holder_of_texts_gives_the_same(kind: str, nano: Any, tokenizer: Any, tmp_path: Path) -> None:
     wanted = received(ss.measure(nano, texts=TEXTS, tokens=16, tokenizer=tokenizer))

@@ -242,7 +242,7 @@ def usual() -> xr.Dataset:
     return measure(lab_model("softmax"), FAMILIES["llama"].inputs()["input_ids"], "all").data
 
 
-@pytest.mark.slow_except("softmax_off_by_one", "gated_value")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", operations())
 def test_all_observers_have_something_to_say_or_a_reason(name: str, ids: Tensor, usual: xr.Dataset) -> None:
     measured, spec = measure(lab_model(name), ids, "all"), CATALOG[name]
@@ -255,7 +255,7 @@ def test_all_observers_have_something_to_say_or_a_reason(name: str, ids: Tensor,
         assert int(measured.data[variable].isnull().sum()) == int(usual[variable].isnull().sum()), variable
 
 
-@pytest.mark.slow_except("softmax_off_by_one", "gated_value")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", operations())
 def test_a_padded_row_is_the_row_alone(name: str, ids: Tensor) -> None:
     model, lengths = lab_model(name), [24, 13]
@@ -270,7 +270,7 @@ def test_a_padded_row_is_the_row_alone(name: str, ids: Tensor) -> None:
                 assert bool(found.isel(position=slice(length, None)).isnull().all())
 
 
-@pytest.mark.slow_except("softmax_off_by_one", "sigmoid_bias", "gated_value", "differential")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", operations())
 def test_cached_steps_are_one_pass(name: str, ids: Tensor) -> None:
     model = lab_model(name)

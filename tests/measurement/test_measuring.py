@@ -100,6 +100,10 @@ BAD = {
     "one row without a batch": (lambda ids: ids[0], r"\(samples, tokens\)"),
     "more tokens than positions": (lambda ids: ids.repeat(1, 3), "72 tokens, but the model has positions for 64"),
     "an empty dict": (lambda ids: {}, "empty"),
+    "a mask longer than the ids": (
+        lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 30)},
+        r"attention_mask \(3, 30\) does not fit input_ids \(3, 24\)",
+    ),
     "rows that do not fit": (
         lambda ids: {"input_ids": ids, "attention_mask": torch.ones(2, 24)},
         "'attention_mask' has 2 rows for 3 samples",

@@ -47,6 +47,15 @@ def test_everything_is_restored(llama: LlamaForCausalLM, ids: torch.Tensor) -> N
     assert state(llama) == before
 
 
+def test_observers_come_alone_or_as_a_list(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    with (
+        observe(llama, AttentionReceived(), HiddenNorms()) as alone,
+        observe(llama, [AttentionReceived(), HiddenNorms()]) as listed,
+    ):
+        llama(ids)
+    assert alone.measurement().data.identical(listed.measurement().data)
+
+
 def test_everything_is_restored_after_an_exception(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     before = state(llama)
     with pytest.raises(ZeroDivisionError), observe(llama, *EXPERTLESS):

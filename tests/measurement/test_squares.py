@@ -17,12 +17,7 @@ LENGTH, AHEAD = 131, 9
 PADS = {"none": (0,), "one row": (33,), "several rows": (0, 40), "rows that add up to a whole one": (65, 66)}
 
 
-@pytest.mark.slow_except(
-    "none-softmax-as one call",
-    "one row-sink_logit-as two calls",
-    "several rows-kv_bias-as one call",
-    "rows that add up to a whole one-sink_logit-as two calls",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("watched", ["as one call", "as two calls"])
 @pytest.mark.parametrize("name", ["softmax", "sink_logit", "kv_bias"])
 @pytest.mark.parametrize("pads", PADS)

@@ -97,12 +97,7 @@ def influence(model: LabForCausalLM) -> torch.Tensor:
     return (moved > 1e-6).T
 
 
-@pytest.mark.slow_except(
-    "{}-full",
-    "{}-(document & (window(6) | prefix(4)))",
-    "{'sink_tokens': 2, 'position': 'alibi'}-(causal & window(2))",
-    "{'kv_layers': [0, 0, 2]}-(window(3) | prefix(4))",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", TRAINED, ids=describe)
 @pytest.mark.parametrize("options", [{}, {"sink_tokens": 2, "position": "alibi"}, {"kv_layers": [0, 0, 2]}], ids=str)
 def test_no_logit_of_a_causal_model_depends_on_a_later_token(mask: zoo.Mask, options: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def ids() -> torch.Tensor:
     return torch.randint(1, 53, (2, 9))
 
 
-@pytest.mark.slow_except("sandwich", "linear")
+@pytest.mark.slow
 @torch.no_grad()
 def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(model, ids):
     full = model(ids).logits
@@ -106,7 +106,7 @@ def test_left_padding_in_chunks_equals_the_full_forward(model, ids):
     torch.testing.assert_close(found[1], full[1], **CLOSE)
 
 
-@pytest.mark.slow_except("sandwich-dynamic", "sigma-dynamic", "shared_above-dynamic", "hybrid-dynamic")
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_generate_equals_greedy_decoding_by_hand(model, ids, cache):
     expected = ids[:, :5]
@@ -120,7 +120,7 @@ def test_generate_equals_greedy_decoding_by_hand(model, ids, cache):
     assert torch.equal(found, expected)
 
 
-@pytest.mark.slow_except("sandwich", "sigma", "shared_above")
+@pytest.mark.slow
 def test_left_padded_generation_equals_the_row_alone(model, ids):
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids[:1, :5]], 1)
     real = (padded > 0).long()
@@ -129,7 +129,7 @@ def test_left_padded_generation_equals_the_row_alone(model, ids):
     assert torch.equal(found, model.generate(ids[:1, :5], attention_mask=real[:, 3:], **options))
 
 
-@pytest.mark.slow_except("sandwich", "linear")
+@pytest.mark.slow
 def test_saved_and_loaded(model, ids, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -149,7 +149,7 @@ def test_it_can_be_made_on_the_meta_device(model):
     assert shapes == {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.slow_except("sandwich", "sigma", "shared_above")
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_nothing(model, ids):
     model.train()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

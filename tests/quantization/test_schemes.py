@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.errors import InputError
+from sinkscope.interventions import Intervention
 from sinkscope.quantization import (
     GPTQ,
     SCHEMES,
@@ -22,6 +28,7 @@ from sinkscope.quantization import (
     Grid,
     OutlyingColumns,
     QuantizationScheme,
+    QuantizeLinear,
     RotateInputs,
     SliM,
     linear_maps,
@@ -30,6 +37,7 @@ from sinkscope.quantization.schemes import scheme_named
 from sinkscope.sinks import First, Measured, Outliers
 from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
+from tests.registering import forgetting
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -208,3 +216,116 @@ def nano_text() -> torch.Tensor:
         seed=0,
         text=text / "_parser.py",
     ).input_ids
+
+
+TWO_BITS = Grid(2, symmetric=True)
+
+
+@pytest.fixture
+def planted() -> Iterator[None]:
+    """Schemes of another package: a function, a class of interventions, and one that takes `skip`."""
+
+    def two_bits(model: nn.Module, calibration: Any, protect: Any) -> Intervention:
+        """Two bits everywhere. The rest of the docstring is not for the table."""
+        return QuantizeLinear(TWO_BITS, TWO_BITS, protect=protect)
+
+    def weights(model: nn.Module, calibration: Any, protect: Any, skip: tuple[str, ...] = ()) -> Intervention:
+        """Two bits in weights."""
+        return QuantizeLinear(Grid(2, symmetric=True), skip=("lm_head", *skip))
+
+    @dataclass(frozen=True)
+    class FirstBits(QuantizeLinear):
+        """Two bits everywhere, as a class."""
+
+        weights: Grid = TWO_BITS
+        activations: Grid | None = TWO_BITS
+
+    with forgetting():
+        ss.scheme(two_bits)
+        ss.scheme("two-weights", protects="nothing")(weights)
+        ss.scheme(FirstBits)
+        yield
+
+
+@pytest.mark.parametrize("name", ["two-bits", "first-bits"])
+def test_a_registered_scheme_is_one_among_others(planted: None, tiny_llama: LlamaForCausalLM, name: str) -> None:
+    ids = torch.randint(0, 101, (6, 40), generator=torch.Generator().manual_seed(0))
+    assert name in SCHEMES
+    assert {"two-bits", "two-weights", "first-bits"} <= {*SCHEMES}
+    mine = scheme_trial(tiny_llama, ids, name, First(1), controls=2)
+    theirs = scheme_trial(tiny_llama, ids, "w2a2-token", First(1), controls=2)
+    assert mine.record["scheme"] == name
+    assert mine.record["scheme_says"].startswith("Two bits everywhere")
+    for arm, other in ((name, "w2a2-token"), ("first:1", "first:1")):
+        np.testing.assert_array_equal(mine.values(arm), theirs.values(other))
+    assert name in str(mine.verdict)
+    assert name in json.dumps(mine.plot().to_dict(), default=str)
+
+
+def test_a_registered_scheme_takes_skip_where_its_function_does(planted: None, tiny_llama: LlamaForCausalLM) -> None:
+    made = scheme_named("two-weights", ("down_proj",)).make(tiny_llama, {}, None)
+    assert made == QuantizeLinear(Grid(2, symmetric=True), skip=("lm_head", "down_proj"))
+    with pytest.raises(InputError, match="two-bits does not take linear maps to skip"):
+        scheme_named("two-bits", ("down_proj",))
+    with pytest.raises(InputError, match="did you mean 'two-bits'"):
+        scheme_named("two-bit")
+
+
+def test_a_scheme_is_imported_from_a_module_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_llama: LlamaForCausalLM
+) -> None:
+    (tmp_path / "toy_of_mine.py").write_text(
+        "from sinkscope.quantization import Grid, QuantizeLinear\n"
+        "def three(model, calibration, protect):\n"
+        '    """Three bits."""\n'
+        "    return QuantizeLinear(Grid(3), Grid(3), protect=protect)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    try:
+        found = scheme_named("toy_of_mine:three")
+    finally:
+        sys.modules.pop("toy_of_mine", None)
+    assert (found.name, found.says) == ("three", "Three bits")
+    assert found.make(tiny_llama, {}, First(1)) == QuantizeLinear(Grid(3), Grid(3), protect=First(1))
+
+
+def test_what_is_no_scheme_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Bare(Intervention):
+        def attach(self, model: nn.Module, stack: ExitStack) -> None:
+            pass
+
+        def control(self, generator: torch.Generator, model: nn.Module, inputs: Any) -> Intervention:
+            return self
+
+    def make(model: nn.Module, calibration: Any, protect: Any) -> Intervention:
+        return QuantizeLinear(Grid(2))
+
+    with forgetting():
+        for thing, says in ((3, "decorates a function"), (Bare, "with a field 'protect'"), (nn.Linear, "a subclass")):
+            with pytest.raises(InputError, match=says):
+                ss.scheme(thing)
+        for name, says in (("w8a8-token", "own grammar"), ("kv5-token", "own grammar"), ("", "needs a name")):
+            with pytest.raises(InputError, match=says):
+                ss.scheme(name)(make)
+        with pytest.raises(InputError, match="unexpected keyword argument 'fit'"):
+            ss.scheme("mine", fit=True)(make)
+        ss.scheme("mine")(make)
+        with pytest.raises(InputError, match="is registered already"):
+            ss.scheme("mine")(lambda model, calibration, protect: QuantizeLinear(Grid(3)))
+        assert ss.scheme(make) is make  # as an entry point names it again
+        assert "make" not in SCHEMES
+
+
+def test_groups_and_asymmetric_ranges_have_names(tiny_llama: LlamaForCausalLM) -> None:
+    ids = torch.randint(0, 101, (3, 24))
+    assert made(tiny_llama, "w4-g8-asym", ids).weights == Grid(4, group=8)
+    assert made(tiny_llama, "w4-g8", ids).weights == Grid(4, group=8, symmetric=True)
+    grouped = made(tiny_llama, "w3-gptq-g8", ids)
+    assert isinstance(grouped.rounding, GPTQ)
+    assert grouped.weights == Grid(3, group=8, symmetric=True)
+    assert "8 inputs of an output, asymmetric" in scheme_named("w4-g8-asym").says
+    with pytest.raises(InputError, match="groups are asymmetric and its own"):
+        scheme_named("w3-slim-g8")
+    with pytest.raises(InputError, match="groups of 7 do not divide"):
+        scheme_trial(tiny_llama, ids, "w4-g7", {})

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sinkscope.files import write_text
-from sinkscope.report.changes_page import changes_page
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
 from sinkscope.report.experiments import experiment_page
@@ -130,12 +129,12 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
 
 def intervention(given: Callable[[str], Any]) -> Page:
     ids = torch.arange(240).view(12, 20) % 101
-    return changes_page(matters(given("tiny_llama"), ids, ["hide-sink"], on="first:1", controls=2))
+    return trial_page(matters(given("tiny_llama"), ids, ["hide-sink"], on="first:1", controls=2))
 
 
 def caches(given: Callable[[str], Any]) -> Page:
     arms = [keeping(1, 3), keeping(1, 6)]
-    return trial_page(run(llama(), texts(4, 14), arms, reading=ThroughCache(10), rounds=1), title="Caches of a model")
+    return trial_page(run(llama(), texts(4, 14), arms, reading=ThroughCache(10), rounds=1))
 
 
 def quantization(given: Callable[[str], Any]) -> Page:

@@ -7,7 +7,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import findings
 from sinkscope.report.compose import compose, results_page
 from sinkscope.report.page import render
-from sinkscope.report.stored import Stored, read
+from sinkscope.report.stored import Stored, read_results
 from tests.report.experiments.conftest import EVIL, found, question, run
 
 
@@ -36,7 +36,7 @@ def test_runs_and_measurements_become_one_page(tmp_path, runs, measurement):
 
 
 def test_a_single_run_folder(tmp_path, runs):
-    stored = read([store_run(tmp_path / "run", runs[0].rows)])
+    stored = read_results([store_run(tmp_path / "run", runs[0].rows)])
     assert [run.label for run in stored.runs] == ["run"]
     assert stored.measurements == {}
 
@@ -45,7 +45,7 @@ def test_equal_names_are_numbered(tmp_path, measurement):
     for folder in ("a", "b", "c"):
         measurement.save(tmp_path / folder / "measurement.nc")
     paths = [tmp_path / folder / "measurement.nc" for folder in ("a", "b", "c")]
-    assert list(read(paths).measurements) == ["measurement", "measurement (2)", "measurement (3)"]
+    assert list(read_results(paths).measurements) == ["measurement", "measurement (2)", "measurement (3)"]
 
 
 def test_many_measurements_are_drawn_four_by_four(measurement):
@@ -79,7 +79,7 @@ def test_many_runs_are_grouped(tmp_path, runs):
     page = compose([tmp_path / "runs"])
     assert [section.title for section in page.sections] == ["Training runs"]
     assert page.headlines == []
-    assert "13 runs" in page.sections[0].widget.markup
+    assert "13 runs" in page.sections[0].widget.values["experiments"][0]["asks"]
     assert "experiments.js" in page.scripts
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.report.page import FIGURES, Headline, Page, Section, Widget, html_table, json_text, render, write_page
+from sinkscope.report.page import Headline, Page, Section, Widget, json_text, render, write_page
 from sinkscope.theme import figure
 
 EVIL = "<script>alert('x')</script>"
@@ -93,7 +93,7 @@ def test_plotly_is_packed_into_the_page_once():
 
 def test_long_data_are_packed_and_come_out_as_they_were():
     numbers = list(range(40_000))
-    section = Section("s", "s", widget=Widget("<div></div>", {"many": numbers, "few": [1]}))
+    section = Section("s", "s", widget=Widget("strip.html", {"many": numbers, "few": [1]}))
     found = {values.get("id"): text for values, text in Elements(render(Page("t", "l", sections=[section]))).scripts}
     assert json.loads(gzip.decompress(base64.b64decode(found["many"]))) == numbers
     assert json.loads(found["few"]) == [1]
@@ -134,7 +134,8 @@ def test_a_failed_write_keeps_the_old_page(tmp_path, monkeypatch):
 
 
 def test_tables_align_numbers_and_show_missing_ones():
-    html = html_table(pd.DataFrame({"input": ["natural"], "rate": [11.6111], "gap": [float("nan")]}))
+    frame = pd.DataFrame({"input": ["natural"], "rate": [11.6111], "gap": [float("nan")]})
+    html = render(Page("t", "l", sections=[Section("s", "s", table=frame)]))
     assert '<th scope="col">input</th><th scope="col" class="number">rate</th>' in html
     assert '<th scope="row">natural</th><td data-name="rate" class="number">11.61</td>' in html
     assert '<td data-name="gap" class="number">–</td>' in html
@@ -164,11 +165,12 @@ def test_json_holds_nothing_that_html_reads():
 
 
 def test_a_widget_takes_in_its_figures_and_its_scripts_may_run():
-    widget = Widget(f'<div id="here">{FIGURES}</div>', {"some-data": [EVIL]})
+    widget = Widget("heads.html", {"some-data": [EVIL]})
     section = Section("Widget", "A sentence.", {"the figure": figure(300)}, widget=widget)
     html = render(Page("t", "l", sections=[section], scripts=["selection.js"], styles=["observatory.css"]))
     found = Elements(html)
-    assert re.search(r'<div id="here"><div class="figures"><figure><figcaption>the figure', html)
+    [heads] = re.findall(r'<div class="head-side".*?</section>', html, re.DOTALL)
+    assert '<div class="figures"><figure><figcaption>the figure</figcaption>' in heads
     assert json.loads({values.get("id"): text for values, text in found.scripts}["some-data"]) == [EVIL]
     assert found.policy.count("sha256-") == 4  # the library, what unpacks it, the page's and the widget's
     assert ".observatory" in html

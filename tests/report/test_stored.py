@@ -10,7 +10,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
 from sinkscope.measurement import Survey, SurveyRow
-from sinkscope.report.stored import read, records_in
+from sinkscope.report.stored import read_results, records_in
 from sinkscope.statistics.claims import Claim, EachWithin, Evidence
 from tests.report.experiments.conftest import found, run
 
@@ -32,22 +32,22 @@ def records(tmp_path):
 
 def test_a_folder_of_records_has_what_was_run(records):
     for folder in (records, records / "nano"):
-        (entry,) = read([folder]).entries
+        (entry,) = read_results([folder]).entries
         assert (entry.name, entry.scale, len(entry.runs)) == ("normalisation", "nano", 2)
     assert records_in(records) == [records / "nano" / "normalisation.json"]
 
 
 def test_one_record_is_that_experiment(records):
-    (entry,) = read([records / "nano" / "normalisation.json"]).entries
+    (entry,) = read_results([records / "nano" / "normalisation.json"]).entries
     assert (entry.name, entry.scale, len(entry.runs)) == ("normalisation", "nano", 2)
 
 
 def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
     record = findings.Findings("mine", "nano", 1, {"a": {0: run("a", 0, 5.0)}})
     path = findings.write(records, record)
-    assert read([path]).entries[0].claims == ()
+    assert read_results([path]).entries[0].claims == ()
     (tmp_path / "mine.py").write_text(OWN)
-    (entry,) = read([tmp_path / "mine.py", path]).entries
+    (entry,) = read_results([tmp_path / "mine.py", path]).entries
     assert entry.claims[0].verdict.value == 5.0
 
 
@@ -56,10 +56,10 @@ def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(OWN.replace("(claim,), ", f"(claim,), records=Path({str(rows)!r}), "))
     asked = find(str(tmp_path / "mine.py"))
     write_rows(rows, {(keys(asked, "nano")["a"], 0): run("a", 0, 5.0), ("other", 0): run("b", 0, 1.0)})
-    (entry,) = read([tmp_path / "mine.py", rows]).entries
+    (entry,) = read_results([tmp_path / "mine.py", rows]).entries
     assert entry.claims[0].verdict.value == 5.0
     with pytest.raises(InputError, match="no question that is installed reads these rows"):
-        read([rows])
+        read_results([rows])
 
 
 def test_a_survey_and_the_verdicts_of_theory(tmp_path):
@@ -67,7 +67,7 @@ def test_a_survey_and_the_verdicts_of_theory(tmp_path):
     write_json(tmp_path / "survey" / "survey.json", Survey((row,), tmp_path, 0.3).to_json())
     verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([Evidence("here", 0.0)])
     write_json(tmp_path / "theory" / "verdicts.json", [verdict.to_dict()])
-    stored = read([tmp_path / "survey", tmp_path / "theory", tmp_path / "theory" / "verdicts.json"])
+    stored = read_results([tmp_path / "survey", tmp_path / "theory", tmp_path / "theory" / "verdicts.json"])
     assert stored.surveys["survey"].rows == (row,)
     assert [list(verdicts) for verdicts in stored.claims.values()] == [[verdict], [verdict]]
     assert list(stored.claims) == ["theory", "theory (2)"]
@@ -92,7 +92,7 @@ def test_what_is_damaged_or_something_else_is_named(tmp_path, name, content):
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
     with pytest.raises(InputError, match=path.stem) as raised:
-        read([path])
+        read_results([path])
     assert "\n" not in str(raised.value)
 
 
@@ -102,10 +102,10 @@ def test_what_is_damaged_in_a_folder_is_named(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     path.write_text("{")
     with pytest.raises(InputError, match=path.name):
-        read([tmp_path])
+        read_results([tmp_path])
 
 
 def test_json_of_other_numbers_is_no_record(tmp_path):
     (tmp_path / "list.json").write_text(json.dumps({"runs": {"a": {"x": {}}}}))
     with pytest.raises(InputError, match=r"list\.json: this is no record of an experiment"):
-        read([tmp_path / "list.json"])
+        read_results([tmp_path / "list.json"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from sinkscope.report.page import html_table
-from sinkscope.report.table import CHARACTER, PADDING, WIDTHS, cell, fitting, style
+from sinkscope.report.page import Page, Section, render
+from sinkscope.report.table import CHARACTER, LONG, PADDING, WIDTHS, Cell, fitting
 
 
 def test_a_table_asks_for_the_least_width_that_holds_its_words() -> None:
@@ -26,12 +26,12 @@ def test_numbers_are_not_broken_and_sentences_are() -> None:
 @pytest.mark.parametrize("columns", [1, 4, 9, 30])
 def test_every_width_has_its_style_and_every_cell_its_name(columns: int) -> None:
     frame = pd.DataFrame([[1.5] * columns], columns=[f"column <{index}>" for index in range(columns)])
-    html = html_table(frame)
-    kind = html.partition('class="')[2].partition('"')[0]
-    assert f".{kind} td {{ display: flex" in style()
+    html = render(Page("t", "l", sections=[Section("s", "s", table=frame)]))
+    width = html.partition('<table class="')[2].partition('"')[0]
+    assert f".{width} td {{ display: flex" in html
     assert html.count('data-name="column &lt;') == columns - 1
 
 
-def test_a_cell_is_escaped_and_long_texts_stand_below_their_name() -> None:
-    assert cell("<b>x</b>", "x", 'na"me', False) == '<td data-name="na&quot;me"><b>x</b></td>'
-    assert 'class="number long"' in cell("1", "1" * 50, "n", True)
+def test_long_texts_stand_below_their_name() -> None:
+    assert Cell("x" * LONG).classes == ""
+    assert Cell("x" * LONG, number=True, note="more").classes == "number long"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
-import sinkscope
 from tools.site.text import escaped, restructured
 
 
@@ -57,18 +53,3 @@ def test_lists_and_formulas_stand_apart() -> None:
 
 def test_a_line_that_hangs_below_a_term_goes_on_in_its_paragraph() -> None:
     assert restructured(["`a`: one", "    and on", "then"]) == ["``a``: one", "and on", "then"]
-
-
-@pytest.mark.release
-def test_no_docstring_of_the_package_is_bad_markup() -> None:
-    core = pytest.importorskip("docutils.core", reason="docutils is not installed (extra `docs`)")
-    settings = {"report_level": 2, "halt_level": 2, "file_insertion_enabled": False, "_disable_config": True}
-    nodes = (ast.FunctionDef, ast.ClassDef, ast.Module)
-    found = 0
-    for path in sorted(Path(sinkscope.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            note = ast.get_docstring(node) if isinstance(node, nodes) else None
-            if note:
-                core.publish_doctree("\n".join(restructured(note.splitlines())), settings_overrides=settings)
-                found += 1
-    assert found > 1000

@@ -83,7 +83,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.slow_except("softmax-fp32", "softmax_off_by_one-bf16", "sigmoid-fp32", "kernel_elu-bf16")
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_what_a_forward_saves_is_within_the_stated_factor(operation: str, precision: str) -> None:

@@ -68,7 +68,7 @@ def test_the_model_and_its_tokenizer(undisturbed: Run) -> None:
     assert provenance["hash"] == undisturbed.record["hash"]
 
 
-@pytest.mark.slow_except("changes0")
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [(), ("micro_batch=2",), ("optimizer.clip=null", "schedule.kind=cosine")])
 def test_the_weights_are_those_of_a_plain_loop(changes: tuple[str, ...], tiny: Make, runs: Path) -> None:
     recipe = tiny(*changes)

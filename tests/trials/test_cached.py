@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.report.pages_again import page_of
+from sinkscope.report.stored import page_of
 from sinkscope.trials import Asked, Needles, Texts, ThroughCache, Trial, Written, load, run, stream_nll, unchanged
 from tests.trials.caches import Lookup, keeping, llama, texts, twin
 

@@ -13,13 +13,13 @@ import xarray as xr
 from torch import Tensor, nn
 
 from sinkscope import calibration
-from sinkscope.calibration import InRows, Option, Reweigh, Temperature, scores, stored
-from sinkscope.calibration.scoring import shared_tokens
 from sinkscope.cli import main
+from sinkscope.interventions import InRows, Reweigh, Temperature
 from sinkscope.netcdf import write_netcdf
-from sinkscope.report.calibrated import heads_sections
-from sinkscope.trials import Trial, calibration_of, calibration_trial, load
+from sinkscope.report.trial_page import heads_sections
+from sinkscope.trials import Option, Trial, calibration_of, calibration_trial, load, stored_choice, text_scores
 from sinkscope.trials import calibration as room
+from sinkscope.trials.predictions import shared_tokens
 from tests.families.registry import FAMILIES
 
 FACTORS = [Option(f"x{factor}", lambda heads, factor=factor: Reweigh(factor, (1,), heads)) for factor in (0.5, 2.0)]
@@ -31,7 +31,7 @@ def model_and_texts(rows: int = 13) -> tuple[nn.Module, Tensor]:
 
 
 def nats(model: nn.Module, ids: Tensor, change: Any) -> np.ndarray:
-    return scores(model, ids, change).loss
+    return text_scores(model, ids, change).loss
 
 
 def trial_of(**options: Any) -> Trial:
@@ -42,7 +42,7 @@ def trial_of(**options: Any) -> Trial:
 def test_what_is_chosen_on_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = model_and_texts()
     seen: dict[str, Tensor] = {}
-    search, run = room.search, room.run
+    search, run = room.choose_heads, room.run
 
     def searched(model: nn.Module, inputs: Any, *rest: Any, **options: Any) -> Any:
         seen["chosen on"] = inputs["input_ids"]
@@ -52,7 +52,7 @@ def test_what_is_chosen_on_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> Non
         seen["scored"] = texts.ids
         return run(model, texts, *rest, **options)
 
-    monkeypatch.setattr(room, "search", searched)
+    monkeypatch.setattr(room, "choose_heads", searched)
     monkeypatch.setattr(room, "run", ran)
     for choose_on, first in ((5, 5), (None, 6)):
         trial = calibration_trial(model, ids, FACTORS, choose_on=choose_on, controls=1)
@@ -188,11 +188,10 @@ def test_a_stored_trial_has_its_heads_and_its_calibration(tmp_path: Path) -> Non
     assert main(["report", str(tmp_path / "trial.nc"), "--out", str(tmp_path / "page.html")]) == 0
 
 
-def test_the_old_names_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match="calibration_trial"):
-        assert calibration.choose is calibration_trial
-    with pytest.warns(DeprecationWarning, match="StoredChoice"):
-        assert calibration.Choice is calibration.StoredChoice
+@pytest.mark.parametrize("name", calibration.MOVED)
+def test_old_names_are_read_and_name_their_new_home(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"sinkscope.calibration.{name} is sinkscope.{calibration.MOVED[name]}"):
+        assert callable(getattr(calibration, name)) or name == "METHODS"
 
 
 def test_choices_of_before_are_read(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_choices_of_before_are_read(tmp_path: Path) -> None:
     record["about"] = {"model": "m", "method": "zero-tuning", "input": "texts"}
     path = tmp_path / "choice.nc"
     write_netcdf(data.assign_attrs(choice=json.dumps(record)), path)
-    choice, about = stored(path)
+    choice, about = stored_choice(path)
     assert about["model"] == "m"
     assert (choice.heads, choice.gains) == (((0, 1),), {"gamma=2": {(0, 1): 0.1}})
     assert choice.intervention == Reweigh(2.0, (0,), ((0, 1),))

@@ -264,3 +264,22 @@ def test_the_verdict_begins_with_what_beats_random_most() -> None:
     ends = {arm: trial.difference(arm).high for arm in trial.named("arm")}
     said = [part.split("'")[1] for part in trial.verdict.split(". ") if "at the same bytes" in part]
     assert said == sorted(ends, key=lambda arm: ends[arm])
+
+
+def test_caches_as_engines_run_them_are_arms() -> None:
+    """Streams hold the budget's bytes and keep what is protected; caches that only round have one arm."""
+    names = ["llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "vllm-fp8"]
+    model, ids = llama(head_dim=64), texts(3, CONTEXT + 8)
+    trial = eviction_trial(model, ids, names, [20, 30], context=CONTEXT, protect=First(3), recent=4)
+    arms = trial.named("arm")
+    assert sorted(arms) == sorted(
+        [*(f"{name}@{keys}" for name in names[:3] for keys in (20, 30)), "llama.cpp-q8_0", "vllm-fp8"]
+    )
+    facts = trial.record["arms"]
+    assert [facts[f"{name}@20"]["policy"]["keep"] for name in names[:3]] == [3, 4, 4]
+    held = trial.data["bytes"].to_series()
+    for name in names[:3]:
+        assert held[f"{name}@20"] <= 1.02 * held[f"random for {name}@20"]
+    assert held["vllm-fp8"] < held["llama.cpp-q8_0"] < 0.4 * held["full"]
+    assert trial.cost("vllm-fp8").value > trial.cost("llama.cpp-q8_0").value > 0
+    assert not trial.controls("vllm-fp8")

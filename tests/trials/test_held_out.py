@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sinkscope.calibration import METHODS
 from sinkscope.quantization import Prefix, find_prefix
 from sinkscope.sinks import First, Measured, Outliers
-from sinkscope.trials import Trial, calibration_trial, eviction_trial, matters, scheme_trial
+from sinkscope.trials import CALIBRATIONS, Trial, calibration_trial, eviction_trial, matters, scheme_trial
 from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
 
@@ -40,7 +39,7 @@ def late_sink() -> tuple[nn.Module, Tensor]:
 
 
 def calibrated(method: str, model: nn.Module, ids: Tensor) -> Trial:
-    options = METHODS[method].options(METHODS[method].defaults, 0)
+    options = CALIBRATIONS[method].options(CALIBRATIONS[method].defaults, 0)
     return calibration_trial(model, ids, options, choose_on=HALF, controls=1, batch_size=BATCH)
 
 
@@ -53,7 +52,7 @@ SCHEMES: dict[str, Case] = {
 }
 CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], Case]] = {
     **{name: (llama, case) for name, case in SCHEMES.items()},
-    **{name: (llama, partial(calibrated, name)) for name, method in METHODS.items() if method.of_images is None},
+    **{name: (llama, partial(calibrated, name)) for name, method in CALIBRATIONS.items() if method.of_images is None},
     **{
         what: (llama, partial(matters, what=(what,), on=(0,), after=4, controls=1, batch_size=BATCH))
         for what in ("mean-sink", "fold-sink", "swap-sink")
@@ -93,7 +92,7 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
     return {arm: trial.values(arm, "kl")[:PROBES] for arm in trial.arms}
 
 
-@pytest.mark.slow_except("w8a8-static", "a prefix that is found")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
     build, case = CASES[name]
@@ -120,7 +119,7 @@ def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
     assert trial.record["calibrated_on"]["texts"] == trial.texts == HALF
 
 
-@pytest.mark.slow_except("w8a8-static")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
     """Else the test above would see nothing."""

@@ -32,8 +32,9 @@ def operation(
     return Variation(label or name, {"attention": {"name": name, **options} if options else name}, published, seeds)
 
 
-SOFTMAX = {"sink_0": 18.18, "loss": 3.73}
-K_BIAS, KV_BIAS = {"slot": 73.34, "sink_0": 0.0, "loss": 3.72}, {"slot": 72.76, "sink_0": 0.04, "loss": 3.72}
+SOFTMAX: dict[str, Any] = {"sink_0": 18.18, "loss": 3.73}
+K_BIAS: dict[str, Any] = {"slot": 73.34, "sink_0": 0.0, "loss": 3.72}
+KV_BIAS: dict[str, Any] = {"slot": 72.76, "sink_0": 0.04, "loss": 3.72}
 
 sink_token = Question(
     name="sink-token",

@@ -34,7 +34,7 @@ def in_two(ids: Tensor, first: int = 12) -> dict[str, Tensor]:
     return {"input_ids": ids, "document_ids": (torch.arange(ids.shape[1]) >= first).long().expand(ids.shape)}
 
 
-@pytest.mark.slow_except("fields0")
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"position": "learned", "restart_positions": True}, {"sink_tokens": 1}])
 def test_an_earlier_document_changes_nothing_of_a_later_one(fields: dict) -> None:
     model, ids = lab(attention=APART, **fields), drawn()

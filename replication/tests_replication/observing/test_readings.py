@@ -174,7 +174,7 @@ def test_positions_that_few_queries_see_are_not_the_strongest():
     assert (found["strongest"], found["strongest_position"]) == (0.0, 0.0)
 
 
-@pytest.mark.slow_except("sigmoid", "softpick", "gated_head")
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sigmoid", "kernel_identity", "softpick", "k_bias", "gated_head", "stable_mask"])
 def test_every_kind_of_operation_is_read(attention):
     found = dict(readings(lab(attention=attention), planted_ids(tokens=40)))

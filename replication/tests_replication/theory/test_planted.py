@@ -107,7 +107,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.slow_except("ALiBi 0", "rotary: the bound 13", "rows of the p-normalizer 26")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "evidence"), PLANTED, ids=[f"{name} {i}" for i, (name, _) in enumerate(PLANTED)])
 def test_a_planted_error_is_refuted(name, evidence):
     verdict = replace(BY_NAME[name], evidence=evidence).run()

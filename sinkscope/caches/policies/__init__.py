@@ -12,6 +12,7 @@ from sinkscope.caches.policies.keys import KeyDiff, KeyNorm, LagKV
 from sinkscope.caches.policies.last_queries import TOVA, FastV, Scissorhands, SnapKV
 from sinkscope.caches.policies.places import RandomKeys, RandomLike, Streaming
 from sinkscope.caches.policies.policy import Policy
+from sinkscope.caches.policies.q_hitter import QHitter
 from sinkscope.caches.policies.received import H2O, VATP, ObservedAttention
 from sinkscope.caches.policies.spread import AdaKV, PyramidKV
 from sinkscope.errors import InputError, unknown
@@ -34,6 +35,7 @@ __all__ = [
     "ObservedAttention",
     "Policy",
     "PyramidKV",
+    "QHitter",
     "RandomKeys",
     "RandomLike",
     "Scissorhands",
@@ -60,6 +62,7 @@ OWN: dict[str, type[Policy]] = {
     "look-m": LookM,
     "ada-kv": AdaKV,
     "pyramidkv": PyramidKV,
+    "qhitter": QHitter,
 }
 POLICIES: Registry[type[Policy]] = Registry("policy", OWN)
 

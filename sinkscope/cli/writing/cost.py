@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 
 
 @dataclass

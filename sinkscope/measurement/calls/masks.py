@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from sinkscope.attention import Visibility
 
@@ -246,15 +247,24 @@ class WrittenMasks:
     """The last written masks of a pass: layers share them, and what they say is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int], tuple[Tensor, Written]] = {}
+        self._known: dict[tuple[int, int, int], tuple[Tensor | BlockMask, Written]] = {}
 
-    def of(self, mask: Tensor, queries: int, keys: int) -> Written:
-        """The mask as its layer uses it: rows for each query, columns for `keys`."""
+    def of(self, mask: Tensor | BlockMask, queries: int, keys: int) -> Written:
+        """The mask as its layer uses it: rows for each query, columns for `keys`.
+
+        A `BlockMask` of flex attention is a function of indices. It is written out as booleans, as SDPA's mask of the
+        same model would be, once for all layers that share it.
+        """
         place = id(mask), queries, keys
         if place not in self._known:
             while len(self._known) >= KINDS:
                 self._known.pop(next(iter(self._known)))
-            self._known[place] = mask, Written(mask[..., :keys].expand(-1, -1, queries, -1))
+            if isinstance(mask, Tensor):
+                written = mask[..., :keys].expand(-1, -1, queries, -1)
+            else:
+                batch, heads, device = mask.shape[0], mask.shape[1], mask.kv_num_blocks.device
+                written = create_mask(mask.mask_mod, batch, heads, queries, keys, device)
+            self._known[place] = mask, Written(written)
         return self._known[place][1]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from sinkscope.attention import Context, Operation, Visibility, adds_slots, operation_of
 from sinkscope.errors import UnsupportedModelError
@@ -190,6 +191,8 @@ def _mask(
     if "paged" in name:
         raise refuse("paged attention keeps its keys elsewhere; use generate instead of continuous batching")
     if isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-1] >= keys:
+        return written.of(mask, queries, keys)
+    if isinstance(mask, BlockMask):
         return written.of(mask, queries, keys)
     if "flash" in name and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         padding = None if mask is None else mask[:, :keys].bool()

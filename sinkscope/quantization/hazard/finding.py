@@ -19,11 +19,12 @@ from sinkscope.quantization.hazard.advice import advice_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers, bits_lost
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
-from sinkscope.quantization.protected import Protect, among, reads_spared
+from sinkscope.quantization.protected import Protect, among
+from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Measured, NothingChosenError, Outliers, Sum, Tokens
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, batch_size: int = BATCH) -> Hazards:
     """Where a range would be set by a few tokens or channels, and what would be lost in 8-bit attention weights.
 

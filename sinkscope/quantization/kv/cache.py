@@ -12,13 +12,14 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 
 from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Grid
 from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.columns import every_column, own_columns
-from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.scheme import Scheme
-from sinkscope.quantization.protected import Protect, among, in_a_pass, reads_spared, resolved
+from sinkscope.quantization.protected import Protect, among, in_a_pass, resolved
+from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Measured, Sum, Tokens
 
 READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
@@ -111,7 +112,7 @@ class SinkQuantizedCache(FollowingCache):
         return among(protect, own_columns(every, forward))
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def quantized_cache(
     model: nn.Module,
     keys: Grid,

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from sinkscope.caches import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Codebooks, Grid
 from sinkscope.hooks import Editor, OpenStream, family, parameters
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer
-from sinkscope.quantization.kv.codebooks import Codebooks
 from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import Scheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
@@ -27,11 +26,11 @@ from sinkscope.quantization.protected import (
     ProtectedInPass,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeCache(Intervention):
     """Every query meets the keys and values that a quantized cache would hold when its token comes.

@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from sinkscope.quantization.grid import Grid, Steps, encode
-from sinkscope.quantization.kv.packing import pack, unpack
-from sinkscope.quantization.kv.scheme import stored_steps
+from sinkscope.grids import Grid, Steps, encode, pack, stored_steps, unpack
 
 ROOM = 32  # where blocks are added, there is room for one more in so many
 

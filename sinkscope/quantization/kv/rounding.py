@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
-from sinkscope.quantization.kv.scheme import halved, stored_steps
+from sinkscope.grids import Grid, Steps, decode, encode, steps_of, stored_steps, to_fp16
 
 
 def rounded(
@@ -30,7 +29,7 @@ def rounded(
         steps = stored_steps(wide, grid, protected)
     else:
         whole = x.shape[2]
-        steps = halved(_so_far(wide, grid, protected), grid)
+        steps = to_fp16(_so_far(wide, grid, protected), grid)
     found = decode(encode(wide, steps, grid), steps, grid).to(x.dtype)
     found = torch.where(protected, x[:, :, :whole].detach(), found)
     found = torch.cat([found, x[:, :, whole:].detach()], 2)

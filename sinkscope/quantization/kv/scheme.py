@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.grid import Grid, Steps, steps_of
+from sinkscope.grids import Grid
 
 PACKED = 8  # bits of a code at most, where codes are stored
-LARGEST = torch.finfo(torch.float16).max
 Count = TypeVar("Count", int, Tensor)
 
 
@@ -86,35 +83,3 @@ class Scheme:
         return tuple(  # type: ignore[return-value]
             grid.group or 1 if grid.over == "channel" and not grid.exact else 1 for grid in (self.keys, self.values)
         )
-
-
-def stored_steps(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."] | None = None) -> Steps:
-    """The ranges of x as 16-bit numbers, which hold all of it: lower ends rounded down, steps rounded up.
-
-    So a number moves by half of a stored step at most. Raises `InputError` as `steps_of`, and for ends beyond 65,504,
-    the largest number of 16 bits.
-    """
-    return halved(steps_of(x, grid, protected), grid)
-
-
-def halved(steps: Steps, grid: Grid) -> Steps:
-    """Ranges as 16-bit numbers that hold what these do."""
-    if steps.low is None:
-        return Steps(_up(steps.step))
-    low = _down(steps.low)
-    return replace(steps, step=_up((steps.low - low + steps.step * grid.top) / grid.top), low=low)
-
-
-def _up(x: Tensor) -> Tensor:
-    return _checked(torch.where(x > 0, x * (1 + 2**-10) + 2**-25, 0.0))
-
-
-def _down(x: Tensor) -> Tensor:
-    return _checked(x - x.abs() * 2**-10 - 2**-25)
-
-
-def _checked(x: Tensor) -> Tensor:
-    """Rounded to 16 bits, as fp32."""
-    if bool((x.abs() > LARGEST).any()):
-        raise InputError(f"keys or values up to {float(x.abs().max()):.3g}: scales of 16 bits end at {LARGEST:,.0f}")
-    return x.to(torch.float16).float()

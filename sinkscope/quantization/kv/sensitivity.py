@@ -12,28 +12,20 @@ from torch import Tensor, nn
 
 from sinkscope.caches import Rotation
 from sinkscope.errors import InputError
+from sinkscope.grids import SHARE, Codebooks, LayerCodes, check_codebooks, levels_of, outlying, token_range
 from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
 from sinkscope.quantization.kv.cached import full_modules, rotations_of
-from sinkscope.quantization.kv.codebooks import (
-    SHARE,
-    Codebooks,
-    LayerCodes,
-    check,
-    levels_of,
-    outlying,
-    token_range,
-)
 from sinkscope.quantization.kv.rounding import Front
 from sinkscope.quantization.protected import (
     Protect,
     ProtectedInPass,
     in_a_pass,
-    reads_spared,
     resolved,
 )
+from sinkscope.registry import renamed_argument
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def find_codebooks(
     model: nn.Module,
     inputs: Any,
@@ -48,7 +40,7 @@ def find_codebooks(
     Raises `InputError` for bits outside 1 … 8, shares that are none, and texts of one token; `UnsupportedModelError`
     as `QuantizeCache`. Source: Hooper et al. 2024 (KVQuant), whose 1 % of outliers is the default.
     """
-    check(bits, outliers)
+    check_codebooks(bits, outliers)
     model = unwrapped(model)
     given, samples = checked_inputs(model, inputs, batch_size)
     if protect is not None and not in_a_pass(protect):

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Grid, fake_quantize
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid, fake_quantize
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
@@ -22,13 +22,13 @@ from sinkscope.quantization.protected import (
     Protect,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 INT8 = Grid(8, "token", symmetric=True)
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class OutlyingColumns(Intervention):
     """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Grid
 from sinkscope.hooks import unwrapped
-from sinkscope.quantization.grid import Grid
 from sinkscope.quantization.linear.maps import HEAD, linear_maps
 
 INT8 = Grid(8, "token", symmetric=True)

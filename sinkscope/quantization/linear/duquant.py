@@ -12,17 +12,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Blocks, Order, random_orthogonal
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
 from sinkscope.quantization.linear.norms import sources
-from sinkscope.quantization.linear.rotation import RotateInputs, random_orthogonal
+from sinkscope.quantization.linear.rotation import RotateInputs
 from sinkscope.quantization.linear.smoothing import SmoothQuant
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
-from sinkscope.quantization.linear.transform import Blocks, Change, InputTransform, Order
+from sinkscope.quantization.linear.transform import Change, InputTransform
 from sinkscope.quantization.protected import (
     Protect,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 BLOCK, STEPS, ROWS = 128, 256, 2048
 
@@ -49,7 +50,7 @@ class DuQuant(InputTransform):
     alpha: float | None = 0.5
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

@@ -11,15 +11,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.grids import Grid, Steps, decode, encode, steps_of
 from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform
 from sinkscope.quantization.protected import (
     Protect,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 BLOCK = 128  # inputs whose errors reach those behind them in one product
 DAMP = 0.01
@@ -45,7 +45,7 @@ class GPTQ(Rounding):
     transform: Transform | None = None
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Grid, Steps, fake_quantize, steps_of, straight_through
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.grid import Grid, Steps, fake_quantize, steps_of, straight_through
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
@@ -23,8 +23,8 @@ from sinkscope.quantization.protected import (
     Protect,
     described,
     random_tokens,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 
 class Rounding(ABC):
@@ -70,7 +70,7 @@ class Static:
         return {"grid": asdict(self.grid), "protect": self.protect, "steps": steps}
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeLinear(Intervention):
     """y = Q_w(W) Q_a(x) + b in every linear map of the blocks: simulated quantization.
@@ -193,7 +193,7 @@ def row_by_row(
     return found
 
 
-@reads_spared
+@renamed_argument("spared", "protect")
 def calibrated(
     model: nn.Module,
     inputs: Any,

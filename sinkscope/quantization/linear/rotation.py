@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Blocks, RotationKind, rotation
 from sinkscope.hooks import OpenStream, Stream, family, unwrapped, width_of
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
 from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, put, sources
 from sinkscope.quantization.linear.transform import (
-    Blocks,
     Change,
     InputTransform,
     Transform,
@@ -24,8 +23,6 @@ from sinkscope.quantization.linear.transform import (
     check_unrounded,
 )
 
-Kind = Literal["hadamard", "orthogonal"]
-SMALLEST = 8  # Hadamard blocks below this spread an outlier over too few others: a random orthogonal matrix instead
 LAST = ("output", "down", "experts")  # kinds of maps that may write into the residual stream
 
 
@@ -43,7 +40,7 @@ class RotateInputs(InputTransform):
     """
 
     kinds: Sequence[str] | None = None
-    kind: Kind = "hadamard"
+    kind: RotationKind = "hadamard"
     seed: int = 0
     skip: Sequence[str] = (HEAD,)
 
@@ -74,13 +71,13 @@ class RotateResidual(Transform):
     Control: another rotation. Source: Ashkboos et al. 2024 (QuaRot), who take Q into the embeddings and the head too.
     """
 
-    kind: Kind
+    kind: RotationKind
     seed: int
     readers: tuple[Source, ...]
     writers: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: nn.Module, inputs: Any, kind: Kind = "hadamard", seed: int = 0) -> RotateResidual:
+    def of(cls, model: nn.Module, inputs: Any, kind: RotationKind = "hadamard", seed: int = 0) -> RotateResidual:
         """Found in a pass over the first sample of `inputs`.
 
         Raises `UnsupportedModelError` for a model whose function a rotation would change.
@@ -144,32 +141,6 @@ class RotateResidual(Transform):
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
 
 
-def rotation(width: int, kind: Kind, seed: int) -> tuple[Blocks, ...]:
-    """An orthogonal matrix of a width: random signs and Hadamard blocks, or a random one (`RotateInputs`)."""
-    block = width & -width  # the largest power of two that divides it
-    generator = torch.Generator().manual_seed(seed)
-    if kind == "orthogonal" or block < SMALLEST:
-        return (Blocks(random_orthogonal(width, generator)),)
-    signs = torch.randint(2, (block,), generator=generator).double() * 2 - 1
-    return (Blocks(signs[:, None] * hadamard(block)),)
-
-
-def hadamard(size: int) -> Float[Tensor, "size size"]:
-    """H / sqrt(size) of Sylvester's construction, orthogonal and symmetric. Raises `InputError` for no power of two."""
-    if size < 1 or size & (size - 1):
-        raise InputError(f"no Hadamard matrix of {size} is made here: a power of two is")
-    found = torch.ones(1, 1, dtype=torch.float64)
-    while len(found) < size:
-        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-    return found / size**0.5
-
-
-def random_orthogonal(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:
-    """A matrix drawn uniformly from the orthogonal group: Q of a Gaussian matrix, columns signed as R's diagonal."""
-    q, r = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
-    return q * r.diagonal().sign()
-
-
 def _last(one: LinearMap) -> bool:
     if one.stacked:
         return one.parameter == "down_proj"
@@ -177,8 +148,8 @@ def _last(one: LinearMap) -> bool:
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in get_args(Kind):
-        raise InputError(f"a rotation of kind '{kind}': expected one of {', '.join(get_args(Kind))}")
+    if kind not in get_args(RotationKind):
+        raise InputError(f"a rotation of kind '{kind}': expected one of {', '.join(get_args(RotationKind))}")
 
 
 def _undo(module: nn.Module, back: Change, gain: Tensor, stack: ExitStack) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.quantization.grid import Grid, Steps, decode, encode, steps_of
+from sinkscope.grids import Grid, Steps, decode, encode, steps_of
 from sinkscope.quantization.linear.gptq import DAMP, GPTQ, by_expert, compensated, inverse_factor
 from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
@@ -19,8 +19,8 @@ from sinkscope.quantization.linear.tokens import read_inputs
 from sinkscope.quantization.linear.transform import Transform
 from sinkscope.quantization.protected import (
     Protect,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 ROWS = 256  # of calibration tokens that bits are chosen on
 SALIENT = 2.0  # standard deviations above the mean of a group's salience
@@ -51,7 +51,7 @@ class SliM(Rounding):
     transform: Transform | None = None
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

@@ -20,8 +20,8 @@ from sinkscope.quantization.linear.uses import Uses
 from sinkscope.quantization.protected import (
     Protect,
     described,
-    reads_spared,
 )
+from sinkscope.registry import renamed_argument
 
 SMALLEST = 1e-5
 
@@ -49,7 +49,7 @@ class SmoothQuant(Transform):
     protect: Mapping[str, Any] | None = None
 
     @classmethod
-    @reads_spared
+    @renamed_argument("spared", "protect")
     def of(
         cls,
         model: nn.Module,

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Blocks, Order
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import LinearMap
@@ -94,26 +95,6 @@ class Change:
         for turn in self.turns:
             rows = turn(rows)
         return rows
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """Every block of as many entries as `matrix` has rows, times that orthogonal matrix."""
-
-    matrix: Float[Tensor, "block block"]
-
-    def __call__(self, rows: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
-        return (rows.unflatten(-1, (-1, len(self.matrix))) @ self.matrix.to(rows)).flatten(-2)
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """Entries in another order: the i-th becomes what the `order[i]`-th was."""
-
-    order: Int[Tensor, "in"]
-
-    def __call__(self, rows: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
-        return rows[..., self.order.to(rows.device)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from html import escape
 from typing import Any
 
 from sinkscope.report.experiments import figures, tables
@@ -70,7 +69,7 @@ def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
     absent = [each for each in entries if each.findings is None]
-    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget(_verdicts(entries, places), {}))]
+    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget("verdicts.html", {}, _verdicts(entries, places)))]
     for heading, about, group in (
         ("Experiments", ABOUT_EXPERIMENTS, ran),
         ("Not run at this scale", ABOUT_ABSENT, absent),
@@ -113,101 +112,79 @@ def made_by(entries: Iterable[Entry]) -> dict[str, str]:
 
 
 def _section(heading: str, about: str, entries: dict[str, Entry]) -> Section:
-    markup = "\n".join(_experiment(each, place) for place, each in entries.items())
     data = {f"{place}-data": _data(each) for place, each in entries.items()}
-    return Section(heading, about, widget=Widget(f'<div class="experiments">{markup}</div>', data))
+    values = {"experiments": [_experiment(each, place) for place, each in entries.items()]}
+    return Section(heading, about, widget=Widget("experiments.html", data, values))
 
 
-def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> str:
+def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> dict[str, Any]:
+    """What the table over all claims shows, those that were not run last."""
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
-    claims.sort(key=lambda claim: claim[2].verdict.value is None)  # stable: these come last
+    claims.sort(key=lambda claim: claim[2].verdict.value is None)  # a stable sort
     rows = [tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several) for each, index, judged in claims]
     counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
-    choices = [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in GRADES if counts[each])]
-    radios = "".join(
-        f'<label><input type="radio" name="grade" value="{value}"{"" if value else " checked"}> {wording}</label>'
-        for value, wording in choices
-    )
-    head = "".join(
-        f'<th scope="col"{" class=number" if column in ("models", "cost") else ""}>{column}</th>'
-        for column in tables.VERDICT_COLUMNS
-    )
-    return f"""<div class="filters" hidden><fieldset><legend>Show</legend>{radios}</fieldset>
-<label>Words <input type="search" id="claim-words" placeholder="sigmoid, decay, Table 4"></label>
-<output id="claim-count" aria-live="polite"></output></div>
-<div class="scroll verdicts" tabindex="0" role="region" aria-label="Verdicts">
-<table id="claims" class="{tables.VERDICTS_FIT}"><thead><tr>{head}</tr></thead>
-<tbody>{"".join(rows)}</tbody></table></div>"""
+    return {
+        "choices": [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in GRADES if counts[each])],
+        "columns": tables.VERDICT_COLUMNS,
+        "numbers": [column in ("models", "cost") for column in tables.VERDICT_COLUMNS],
+        "width": tables.VERDICTS_WIDTH,
+        "rows": rows,
+    }
 
 
-def _experiment(entry: Entry, place: str) -> str:
-    wording = tally(judged.verdict for judged in entry.claims) if entry.claims and entry.findings else entry.reason
+def _experiment(entry: Entry, place: str) -> dict[str, Any]:
+    """What the template shows of an experiment; parts that it does not have are empty."""
+    names = figures.shown_curves(entry)
+    has_values = bool(entry.runs) or any(variation.published for variation in entry.variations)
+    links = {(label, run.seed): f"{place}-r{index}" for index, (label, run) in enumerate(entry.runs)}
+    return {
+        "place": place,
+        "name": entry.name,
+        "asks": entry.asks,
+        "tally": tally(judged.verdict for judged in entry.claims) if entry.claims and entry.findings else entry.reason,
+        "facts": " · ".join(filter(None, _facts(entry))),
+        "sentences": list(filter(None, _sentences(entry))),
+        "configurations": tables.configurations(entry),
+        "doses": [entry.title(metric) for metric in _shown(entry)] if has_values else [],
+        "training": " and ".join(map(entry.title, names)),
+        "equal_loss": ABOUT_LOSS if figures.compares_losses(names) else "",
+        "claims": [_claim(entry, judged, f"{place}-c{index}", links) for index, judged in enumerate(entry.claims)],
+        "runs": tables.runs_table(entry, place) if entry.runs else None,
+    }
+
+
+def _facts(entry: Entry) -> list[str]:
     facts = [entry.source, f"scale {entry.scale}" if entry.scale else ""]
     if entry.findings is not None:
-        odd = Counter(run.status for _, run in entry.runs if run.status != "finished")
+        unfinished = Counter(run.status for _, run in entry.runs if run.status != "finished")
         facts += [counted(entry.findings.seeds, "seed"), counted(len(entry.runs), "run"), cost(entry.seconds)]
-        facts += [f"{many} {status}" for status, many in odd.items()]
-    parts = [
-        f'<details class="experiment" id="{place}"><summary><b>{escape(entry.name)}</b> {escape(entry.asks)}',
-        f'<span class="tally">{escape(wording)}</span></summary>',
-        f'<p class="note">{escape(" · ".join(filter(None, facts)))}</p>',
-    ]
-    if entry.note:
-        parts.append(f'<p class="sentence">{escape(entry.note)}</p>')
+        facts += [f"{many} {status}" for status, many in unfinished.items()]
+    return facts
+
+
+def _sentences(entry: Entry) -> list[str]:
     hidden = len(entry.variations) - len(figures.drawn(entry))
-    if hidden > 0:
-        parts.append(f'<p class="sentence">The figures leave out the last {hidden} variations; the tables do not.</p>')
-    if entry.reason:
-        parts.append(f'<p class="sentence">{escape(entry.reason[:1].upper() + entry.reason[1:])}.</p>')
-    parts += [f"<h3>Configurations side by side</h3>{tables.configurations(entry)}", *_plots(entry, place)]
-    parts += _claims(entry, place)
-    if entry.runs:
-        parts.append(f"<h3>Runs</h3>{tables.runs_table(entry, place)}")
-    return "\n".join([*parts, "</details>"])
+    return [
+        entry.note,
+        f"The figures leave out the last {hidden} variations; the tables do not." if hidden > 0 else "",
+        f"{entry.reason[:1].upper()}{entry.reason[1:]}." if entry.reason else "",
+    ]
 
 
-def _plots(entry: Entry, place: str) -> list[str]:
-    parts = []
-    if entry.runs or any(variation.published for variation in entry.variations):
-        titles = map(entry.title, _shown(entry))
-        drawn = "".join(_plot(place, f"dose{index}", wording, 340) for index, wording in enumerate(titles))
-        parts.append(f'<h3>Ours and the published values</h3><div class="figures">{drawn}</div>')
-    names = figures.shown_curves(entry)
-    if names:
-        about = " and ".join(map(entry.title, names))
-        shown = (
-            '<p class="selected" hidden><span></span> <button type="button" data-run="">show no single run</button></p>'
-        )
-        parts.append(f"<h3>Over training</h3>{shown}{_plot(place, 'training', about, 480)}")
-    if figures.compares_losses(names):
-        parts.append(f'<h3>At equal loss</h3><p class="sentence">{escape(ABOUT_LOSS)}</p>')
-        parts.append(_plot(place, "loss", "Sink rate against validation loss", 380))
-    return parts
-
-
-def _plot(place: str, name: str, label: str, height: int) -> str:
-    return f"""<figure><figcaption>{escape(label)}</figcaption><div class="plot" data-experiment="{place}"
- data-plot="{name}" role="img" aria-label="{escape(label)}" style="min-height:{height}px"></div></figure>"""
-
-
-def _claims(entry: Entry, place: str) -> list[str]:
-    links = {(label, run.seed): f"{place}-r{index}" for index, (label, run) in enumerate(entry.runs)}
-    parts = ["<h3>Claims</h3>"] if entry.claims else []
-    for index, judged in enumerate(entry.claims):
-        parts.append(_claim(entry, judged, f"{place}-c{index}", links))
-    return parts
-
-
-def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> str:
+def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
     verdict, claim = judged.verdict, judged.verdict.claim
     reason = verdict.graded.removeprefix(verdict.grade)
-    numbers = tables.claim_numbers(entry, judged, links) if verdict.evidence else ""
     found = f"found {effect(verdict)}, {sizes(verdict)} models" if verdict.value is not None else "no numbers"
-    facts = f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}"
-    return f"""<details class="claim" id="{place}"><summary>{tables.pill(verdict.grade)}
-<b>{escape(claim.name)}</b>: {escape(claim.statement)}</summary>
-<p class="note">{escape(facts)}</p>{numbers}</details>"""
+    return {
+        "place": place,
+        "grade": verdict.grade,
+        "look": tables.look_of(verdict.grade),
+        "name": claim.name,
+        "statement": claim.statement,
+        "facts": f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}",
+        "numbers": tables.claim_numbers(entry, judged, links) if verdict.evidence else None,
+    }
 
 
 def _data(entry: Entry) -> dict[str, Any]:

@@ -14,12 +14,10 @@ from sinkscope.measurement import HEAD_METRICS, HeadMetric, applicable, head_tab
 from sinkscope.report.observatory import heads
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.numbers import short
-from sinkscope.report.page import FIGURES, Section, Widget
+from sinkscope.report.page import Section, Widget
 from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
-FIRST_MAP = '<div class="first-map" id="first-map"></div>'
-"""Where the map that answers the page's question goes, above the section of the others."""
 CHIEF = ("alpha", "sink", "slot", "value_ratio", "key_ratio", "cos_sink", "sink_output_norm")
 """Metrics whose maps answer where a sink is and by which mechanism; the others are in a menu."""
 CHOICES = 8
@@ -27,24 +25,6 @@ ROWS = 40  # heads in the table, those in which the position receives most
 KINDS = "A head is " + next(metric.about for metric in HEAD_METRICS if metric.name == "kind")
 NEGLIGIBLE = 1e-6
 """What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
-
-MARKUP = f"""<div class="observatory" id="heads">
-<div class="maps-side">
-<p class="control" id="head-position"><label>Maps marked ◆ show position <input type="range" min="0" step="1">
-<output></output></label></p>
-<div class="maps" id="head-maps"></div>
-<p class="control" id="head-others"><label>Another metric <select id="head-metric"></select></label></p>
-<div class="maps" id="head-other"></div>
-</div>
-<div class="head-side" role="region" aria-label="The selected head">
-<p class="control"><label>Layer <select id="head-layer"></select></label>
-<label>Head <select id="head-head"></select></label></p>
-<h3 id="head-name" aria-live="polite"></h3>
-<dl class="numbers" id="head-numbers"></dl>
-<p class="note" id="head-note" hidden></p>
-{FIGURES}
-</div>
-</div>"""
 
 
 def head_section(
@@ -104,7 +84,7 @@ def head_section(
         _strongest(
             data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
         ),
-        widget=Widget(MARKUP, {DATA: payload}),
+        widget=Widget("heads.html", {DATA: payload}),
     )
 
 

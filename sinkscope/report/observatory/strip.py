@@ -23,18 +23,6 @@ VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥"})
 DRAWN = VISIBLE | str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "⏎", "ĉ": "⇥"})
 GOES_ON = "◂"  # the token holds nothing but further bytes of the character before
 
-MARKUP = """<div class="reading" id="strip">
-<p class="control"><label>Sample <select id="strip-sample"></select></label>
-<label>Mean over the heads of <select id="strip-layer"></select></label>
-<label>Mark a sink in <select id="strip-share">
-<option value="0">any head</option><option value="5">over 5 % of heads</option>
-<option value="10">over 10 % of heads</option><option value="25">over 25 % of heads</option>
-<option value="50">over half of the heads</option></select></label></p>
-<p class="scale" id="strip-scale"></p>
-<div class="tokens" id="strip-tokens" role="listbox" tabindex="0" aria-label="Tokens of the sample"></div>
-<div class="readout" id="strip-readout" aria-live="polite"></div>
-</div>"""
-
 
 def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> Section:
     """Needs `attention_received` and the coordinate `token_id`; texts are taken from the record where it has them."""
@@ -46,7 +34,7 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
         "letters: in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the "
         f"arrow keys, for the numbers; the layer can follow the head selected above.{_parts(payload)}{_cut(payload)}",
         table=token_table(payload),
-        widget=Widget(MARKUP, {DATA: payload}),
+        widget=Widget("strip.html", {DATA: payload}),
     )
 
 

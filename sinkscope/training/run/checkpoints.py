@@ -1,7 +1,7 @@
-"""Checkpoints that can be trusted: a manifest of hashes, written last, says that a folder is whole.
+"""Checkpoints that can be trusted: a manifest of hashes, written last, proves that a folder is whole.
 
 `transformers.Trainer` writes a checkpoint file by file into its final place, so a killed process leaves a folder that
-looks like one. Only a folder whose manifest agrees with every file in it is resumed from.
+looks like a checkpoint. A run resumes only from a folder whose manifest agrees with every file in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sinkscope.files import sha256, write_json
 from sinkscope.model.checkpoints import list_checkpoints
 
 MANIFEST = "manifest.json"
+SHARDED_OPTIMIZER = "optimizer.bin"  # accelerate's name; Trainer's own is optimizer.pt
 
 Announce = Callable[[str], None]
 
@@ -31,16 +32,16 @@ def problem(checkpoint: Path) -> str | None:
         return "is incomplete (the process ended while writing it)"
     try:
         expected = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        found = _hashes(checkpoint)
-        names = {**expected, **found}
+        actual = _hashes(checkpoint)
+        names = {**expected, **actual}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"is damaged (its {MANIFEST} cannot be read: {error})"
-    differing = [name for name in names if expected.get(name) != found.get(name)]
+    differing = [name for name in names if expected.get(name) != actual.get(name)]
     return f"is damaged ({', '.join(sorted(differing))} not as its manifest says)" if differing else None
 
 
 def newest_whole(folder: Path, announce: Announce) -> Path | None:
-    """The newest checkpoint that can be trusted. Newer ones that cannot be are set aside, each with an announcement."""
+    """The newest checkpoint that can be trusted. Newer ones are set aside, each with an announcement."""
     for checkpoint in reversed(list_checkpoints(folder)):
         fault = problem(checkpoint)
         if fault is None:
@@ -49,14 +50,24 @@ def newest_whole(folder: Path, announce: Announce) -> Path | None:
     return None
 
 
-def require(checkpoint: Path) -> None:
-    """Raise `InputError` in a process that does not see the checkpoint which the main one found."""
+def require(checkpoint: Path, *, sharded: bool) -> None:
+    """Raises `InputError` in a process that does not see the checkpoint of the main one, or cannot load it.
+
+    A sharded run names its optimizer's state by parameters, an unsharded one numbers it.
+    """
     if not (checkpoint / MANIFEST).is_file():
         raise InputError(f"cannot see {checkpoint}: all machines of a training need to share its folder")
+    was_sharded = (checkpoint / SHARDED_OPTIMIZER).exists()
+    if was_sharded != sharded:
+        before, now = ("fsdp", "ddp") if was_sharded else ("ddp", "fsdp")
+        raise InputError(
+            f"{checkpoint} was written with parallel='{before}' and cannot be continued with '{now}': continue with "
+            f"'{before}', on any number of processes"
+        )
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints; a manifest goes first, so that a half-removed one counts as incomplete."""
+    """Remove all but the newest checkpoints, manifests first, so that a half-removed one counts as incomplete."""
     for checkpoint in list_checkpoints(folder)[:-keep]:
         (checkpoint / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(checkpoint)

@@ -40,7 +40,7 @@ class Zero:
         return torch.zeros(1, 1, rows.stop - rows.start, 300)
 
 
-@pytest.mark.slow_except("softmax-8-False", "sigmoid_bias-8-False", "k_bias_shared-300-True", "differential-300-True")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tokens", "biased"), list(product(zoo.CATALOG, [8, 300], [False, True])), ids=str)
 def test_explain_names_the_path_that_runs(name, tokens, biased, ran):
     spec, bias = zoo.CATALOG[name], Zero() if biased else None

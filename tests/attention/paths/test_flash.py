@@ -18,9 +18,7 @@ SPECS = {
 }
 
 
-@pytest.mark.slow_except(
-    "4-mask0-sink logit", "4-mask0-key, value and logit", "2-mask1-stable mask", "2-mask1-two slots"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("mask", [zoo.Causal(), zoo.Full()])
 @pytest.mark.parametrize("kv_heads", [4, 2])

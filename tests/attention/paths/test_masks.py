@@ -73,7 +73,7 @@ def both_ways(name: str, visibility: zoo.Visibility, kv_heads: int, path: str) -
     return [output, *torch.autograd.grad(output, [*given, *operation.parameters()], torch.randn_like(output))]
 
 
-CASES = list(product(SPECS, MASKS, PADDING, (4, 2), (KEYS, 41, 5)))
+CASES = list(product(SPECS, MASKS, PADDING, ((4, KEYS), (2, 41), (2, 5))))
 
 
 @pytest.fixture
@@ -84,15 +84,11 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(chunked, "SMALL", 32)
 
 
-@pytest.mark.slow_except(
-    "softmax-causal-none-4-77",
-    "sink_logit-documents without order-none-4-77",
-    "softmax_off_by_one-window to both sides-left-4-41",
-    "differential-without-left-4-41",
-)
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("name", "mask", "padding", "kv_heads", "queries"), CASES, ids=str)
-def test_blocks_equal_the_reference(name, mask, padding, kv_heads, queries):
+@pytest.mark.parametrize(("name", "mask", "padding", "heads_and_queries"), CASES, ids=str)
+def test_blocks_equal_the_reference(name, mask, padding, heads_and_queries):
+    kv_heads, queries = heads_and_queries
     visibility = bound(mask, padding, queries)
     found, expected = (both_ways(name, visibility, kv_heads, path) for path in ("sdpa", "reference"))
     for one, other in zip(found, expected, strict=True):
@@ -165,7 +161,7 @@ def largest(run: Callable[[], Tensor]) -> int:
     return mode.elements
 
 
-@pytest.mark.slow_except("softmax-mask0-True", "softmax-mask2-True", "kv_bias-mask4-True", "differential-mask6-True")
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def both(spec: zoo.AttentionSpec, visibility: zoo.Visibility | None, tokens: int
         yield [output, *torch.autograd.grad(output, [*inputs, *operation.parameters()], upstream)]
 
 
-@pytest.mark.slow_except("4-causal", "4-padding", "2-full", "2-documents")
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_equals_the_reference_over_several_blocks(mask, kv_heads, monkeypatch):

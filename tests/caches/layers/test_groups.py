@@ -47,7 +47,7 @@ def run(model: LlamaForCausalLM, policy: Policy, pads: int, host: str) -> tuple[
     return torch.stack(logits, 1), cache, grouped
 
 
-@pytest.mark.slow_except("policy0-0-eager", "policy1-7-sdpa", "policy2-0-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["eager", "sdpa"])
 @pytest.mark.parametrize("pads", [0, 7])
 @pytest.mark.parametrize("policy", [Streaming(2), H2O(0.25), SnapKV(4)])

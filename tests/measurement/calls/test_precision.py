@@ -14,7 +14,7 @@ from tests.families.registry import FAMILIES
 from tests.measurement.conftest import lab_model
 
 
-@pytest.mark.slow_except("dtype0-llama", "dtype0-gemma2", "dtype1-gpt_oss", "dtype1-t5")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gpt_oss", "gemma2", "deepseek_v3", "bert", "t5"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_agrees_with_an_fp32_softmax(

@@ -145,7 +145,7 @@ def test_an_epsilon_that_is_none_is_refused() -> None:
         sweep(np.zeros((1, 1, 1, 1)), ())
 
 
-@pytest.mark.slow_except("llama-1", "gemma2-1", "deepseek_v3-1", "t5-8")
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4, 8])
 @pytest.mark.parametrize("name", HUB)
 def test_mass_is_the_mean_weight_on_the_first_columns(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

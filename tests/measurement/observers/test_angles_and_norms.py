@@ -21,7 +21,7 @@ def collected(name: str, host: str, monkeypatch: pytest.MonkeyPatch, *observers:
     return measurement.data, calls
 
 
-@pytest.mark.slow_except("llama-sdpa", "mistral-sdpa")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "host"), [("llama", "sdpa"), ("llama", "eager"), ("mistral", "sdpa"), ("bert", "sdpa")]
 )

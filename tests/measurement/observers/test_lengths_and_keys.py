@@ -22,7 +22,7 @@ CAUSAL = [name for name in ALL if name not in ("bert", "t5")]
 NAME = "attention_received_by_length"
 
 
-@pytest.mark.slow_except("llama-0", "gemma2-5", "deepseek_v3-0", "lab:kv_bias-5")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "position"), list(product(CAUSAL, (0, 5))))
 def test_each_length_is_a_text_of_that_length(name: str, position: int, ids: torch.Tensor) -> None:
     model = build(name)

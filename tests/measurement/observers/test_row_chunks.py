@@ -16,7 +16,7 @@ from tests.measurement.conftest import ADDITIVE, build
 FAMILIES = ["llama", "mistral", "gemma2", "gpt_oss", "bert", "lab:sigmoid", "lab:sink_logit", "lab:differential"]
 
 
-@pytest.mark.slow_except("llama-1", "bert-5")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rows"), list(product(FAMILIES, (1, 5, 7))))
 def test_chunks_of_rows_add_up(
     name: str, rows: int, ids: torch.Tensor, assert_same: Callable[..., None], monkeypatch: pytest.MonkeyPatch

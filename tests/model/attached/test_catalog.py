@@ -48,7 +48,7 @@ def ids(samples: int = 2) -> Tensor:
     return torch.randint(1, 61, (samples, TOKENS), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.slow_except("softmax", "elu", "k_bias_shared")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_the_lab(name: str) -> None:
     lab, llama = pair(name)
@@ -56,7 +56,7 @@ def test_logits_are_those_of_the_lab(name: str) -> None:
         torch.testing.assert_close(llama(ids()).logits, lab(ids()).logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow_except("softmax", "elu", "k_bias_shared", "gated_elementwise")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cache_changes_nothing(name: str) -> None:
     """Token by token, and in chunks, and for rows of unequal length: the full forward."""
@@ -73,7 +73,7 @@ def test_the_cache_changes_nothing(name: str) -> None:
         torch.testing.assert_close(padded, llama(tokens[1:, 5:]).logits, atol=5e-5, rtol=1e-5)
 
 
-@pytest.mark.slow_except("softmax", "elu", "k_bias_shared", "scalable_softmax")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_the_operation(name: str) -> None:
     _, llama = pair(name)

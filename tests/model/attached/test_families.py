@@ -16,7 +16,7 @@ def test_every_supported_family_is_tested() -> None:
     assert set(HOSTS) == set(FAMILIES)
 
 
-@pytest.mark.slow_except("llama", "mixtral", "gpt2", "bert")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_softmax_attached_is_the_host(name: str) -> None:
     """Against the family's own eager attention: windows of Mistral and Gemma, softcap, grouped heads, no causality."""

@@ -34,7 +34,7 @@ def left_padded(name: str) -> tuple[Tensor, Tensor]:
     return prompt, mask
 
 
-@pytest.mark.slow_except("llama-dynamic", "qwen3_moe-dynamic", "opt-dynamic")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "implementation"),
     [(name, "dynamic") for name in DECODERS]

@@ -25,7 +25,7 @@ def per_layer(name: str, model: torch.nn.Module) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.slow_except("llama", "olmo2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_only_the_chosen_layer_is_changed(name: str) -> None:
     """In layer 1 alone: the output of layer 0 is the plain model's, that of layer 1 is of the operation everywhere."""

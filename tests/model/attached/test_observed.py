@@ -52,7 +52,7 @@ SPECS = ["softmax", "softmax_off_by_one", "kv_bias", "sigmoid", "gated_head", "s
 DECODERS = ["llama", "mistral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "mixtral", "olmo2"]
 
 
-@pytest.mark.slow_except("llama-softmax", "gemma2-gated_head", "phi3-softmax_off_by_one", "olmo2-sigmoid")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "spec"), list(product(DECODERS, SPECS)))
 def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str) -> None:
     if (name, spec) == ("gpt_oss", "sigmoid"):
@@ -67,7 +67,7 @@ def test_what_is_measured_are_the_weights_of_the_operation(name: str, spec: str)
         torch.testing.assert_close(ours, received(weights, True, window_of(model, index)), atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow_except("llama", "mixtral", "gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_observation_changes_no_bit(name: str) -> None:
     model, given = attached(name, AttentionSpec(slots=(LogitSlot(),), output=(HeadGate(),))), inputs(name)

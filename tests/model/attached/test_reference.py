@@ -149,7 +149,7 @@ def padded(name: str) -> dict[str, Tensor]:
     return {**given, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
 
 
-@pytest.mark.slow_except("llama-softmax_off_by_one", "gemma2-softmax_off_by_one", "phi3-softmax_off_by_one")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "operation"), list(product(HOSTS, FORMULAS)))
 def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> None:
     if (name, operation) == ("gpt_oss", "sigmoid"):
@@ -160,7 +160,7 @@ def test_values_and_gradients_follow_the_formula(name: str, operation: str) -> N
     compare(model, reference(name, model, FORMULAS[operation]), inputs(name))
 
 
-@pytest.mark.slow_except("llama", "mixtral", "gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in HOSTS if name != "vit"])
 def test_under_padding(name: str) -> None:
     model = wide(host(name))

@@ -80,7 +80,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow_except("llama", "mixtral", "gpt2")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_every_family_comes_back_equal(name: str, tmp_path: Path) -> None:
     model, given = host(name), inputs(name)
@@ -205,7 +205,7 @@ def test_a_folder_of_before_still_loads(folder: Path, version: int) -> None:
     assert torch.equal(output(ss.load(folder), given), output(model, given))
 
 
-@pytest.mark.slow_except("llama", "gpt_oss", "vit")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tmp_path: Path) -> None:
     """Which passes the folder's by. Off-by-one has no parameters that would be missed."""
@@ -221,7 +221,7 @@ def test_no_host_loads_the_weights_with_a_configuration_of_its_own(name: str, tm
     plain.load_state_dict(model.state_dict())
 
 
-@pytest.mark.slow_except("dtype0-llama", "dtype0-gpt2", "dtype1-olmo2", "dtype1-bert")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_host_that_ignores_sizes_says_nothing_but_nan(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_what_can_start_equal() -> None:
     assert {name for name in NAMES if changes(unchanged(CATALOG[name])) == ()} == STARTS_EQUAL
 
 
-@pytest.mark.slow_except("softmax", "elu", "k_bias_shared", "scalable_softmax")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_is_changed_exactly_where_a_piece_is_named(name: str) -> None:
     model = host("llama")
@@ -57,7 +57,7 @@ def test_the_model_is_changed_exactly_where_a_piece_is_named(name: str) -> None:
     assert (difference < (0.05 if name in closed else 1e-5)) == (attached.changes == ()), difference
 
 
-@pytest.mark.slow_except("softmax", "elu", "k_bias_shared", "gated_elementwise")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_said_of_the_start_is_what_is_measured(name: str) -> None:
     """Against the two outputs compared here, in float64."""

@@ -42,7 +42,7 @@ def ids() -> torch.Tensor:
     return torch.randint(1, 53, (2, 13))
 
 
-@pytest.mark.slow_except("none-softmax", "relative_t5-sigmoid", "rotary, half-softmax", "alibi-softmax")
+@pytest.mark.slow
 @torch.no_grad()
 def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(scheme, attention, ids):
     model = build(attention=attention, **scheme)
@@ -51,7 +51,7 @@ def test_cached_decoding_and_chunked_prefill_equal_the_full_forward(scheme, atte
         assert_close(in_chunks(model, ids, cuts), full, **CLOSE)
 
 
-@pytest.mark.slow_except("softmax", "sigmoid_bias", "k_bias", "forgetting_gate")
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("attention", zoo.CATALOG)
 def test_every_operation_takes_biases_and_sink_tokens(attention, ids):
@@ -74,7 +74,7 @@ def test_padded_rows_equal_the_rows_alone(scheme, side, ids):
     assert_close(logits[1], model(ids[1:]).logits[0], **CLOSE)
 
 
-@pytest.mark.slow_except("dynamic-none", "dynamic-relative_t5", "dynamic-rotary, half")
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", some(0), indirect=True)
 @pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_generate_equals_greedy_decoding_by_hand(scheme, cache, ids):
@@ -154,7 +154,7 @@ def test_every_scheme_but_none_tells_places_apart(scheme):
     assert same == (scheme["position"] == "none")
 
 
-@pytest.mark.slow_except("relative_t5-softmax", "relative_paper-softmax", "alibi-sigmoid", "alibi-softmax_off_by_one")
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "sigmoid", "softmax_off_by_one", "k_bias"])
 @pytest.mark.parametrize("position", ["relative_t5", "relative_paper", "alibi"])
 def test_query_chunks_equal_the_reference_in_values_and_gradients(attention, position):
@@ -170,7 +170,7 @@ def test_query_chunks_equal_the_reference_in_values_and_gradients(attention, pos
         assert_close(one, other)
 
 
-@pytest.mark.slow_except("none-sigmoid", "relative_t5-k_bias", "rotary, half-sigmoid", "alibi-sigmoid")
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sigmoid", "k_bias"])
 def test_measured_attention_is_that_of_the_maps(scheme, attention, ids):
     model = build(attention=attention, **scheme)

@@ -11,11 +11,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import stored_steps
 from sinkscope.hooks import Invocation, attention_layers, key_projection, watching
 from sinkscope.interventions import All
 from sinkscope.quantization import Grid, QuantizeCache, fake_quantize, quantized_cache
 from sinkscope.quantization.kv.rounding import rounded
-from sinkscope.quantization.kv.scheme import stored_steps
 from sinkscope.sinks import First, Measured, Positions, Tokens
 from sinkscope.trials.changes import changed
 from tests.caches.families import slow_but
@@ -38,7 +38,7 @@ def simulated(model: Any, ids: Tensor, how: QuantizeCache, mask: Tensor | None =
         return model(ids, **given).logits
 
 
-@pytest.mark.slow_except("kivi-sdpa", "token-eager")
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["kivi", "token"])
 def test_it_is_the_real_cache_read_a_token_at_a_time(name: str, host: Any) -> None:
@@ -118,7 +118,7 @@ def test_ranges_that_grow_are_those_of_the_text_so_far() -> None:
                     assert torch.equal(found[row, :, t : t + 1], wanted)
 
 
-def test_sixteen_bits_and_everything_spared_change_nothing(model: PreTrainedModel) -> None:
+def test_sixteen_bits_and_everything_protected_change_nothing(model: PreTrainedModel) -> None:
     with torch.no_grad():
         plain = model(IDS).logits
     assert torch.equal(simulated(model, IDS, QuantizeCache(Grid(16), Grid(16))), plain)

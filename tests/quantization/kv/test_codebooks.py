@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Codebooks, LayerCodes, levels_of, on_levels, outlying
 from sinkscope.hooks import attention_layers
 from sinkscope.quantization import Grid, QuantizeCache, find_codebooks, quantized_cache
-from sinkscope.quantization.kv.codebooks import Codebooks, LayerCodes, levels_of, on_levels, outlying
 from sinkscope.sinks import First
 from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
@@ -162,7 +162,7 @@ def test_what_has_no_meaning_is_refused(model: PreTrainedModel) -> None:
         find_codebooks(model, IDS, 2, outliers=0.5)
     with pytest.raises(InputError, match="codebooks have grids of their own"):
         QuantizeCache(Grid(2), Grid(2), codebooks=made)
-    with pytest.raises(InputError, match="no levels were found for layer"):
+    with pytest.raises(InputError, match="no levels for layer"):
         made.rounded_keys(3, random(1, 2, 4, 8), torch.zeros(1, 4, dtype=torch.bool))
     with pytest.raises(InputError, match="before_rotation=True"):
         quantized_cache(model, Grid(2), Grid(2), before_rotation=True)

@@ -58,7 +58,7 @@ GRIDS = {
 }
 
 
-@pytest.mark.slow_except("0-kivi", "0-keys alone", "5-halves", "5-values alone")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("window", [0, 5])
 def test_a_layer_is_the_naive_one(name: str, window: int) -> None:

@@ -112,7 +112,7 @@ def test_what_is_refused() -> None:
         OutlyingColumns().control(torch.Generator(), model, {})
 
 
-def test_what_spared_tokens_reach_keeps_no_column_for_others() -> None:
+def test_what_protected_tokens_reach_keeps_no_column_for_others() -> None:
     model, path, first = a_model("llama"), "model.layers.0.mlp.down_proj", First(1)
     x = numbers(2, 4, model.get_submodule(path).in_features).clamp(-2, 2)
     x[:, 0] *= 100

@@ -242,7 +242,7 @@ REFUSED |= {"zamba", "recurrent_gemma", "longt5"}  # matrices that are no linear
 REFUSED |= {"jamba", "zamba2"}  # maps that are not called
 
 
-@pytest.mark.slow_except("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )

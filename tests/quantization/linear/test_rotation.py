@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import hadamard, random_orthogonal, rotation
 from sinkscope.hooks.stream import read_stream
 from sinkscope.interventions import All
 from sinkscope.quantization import (
@@ -19,7 +20,6 @@ from sinkscope.quantization import (
     Transforms,
     linear_maps,
 )
-from sinkscope.quantization.linear.rotation import hadamard, random_orthogonal, rotation
 from tests.families.registry import FAMILIES
 from tests.quantization.linear.conftest import a_model, distance, hooks, inputs_of, logits, parameters
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.grids import Steps, decode, encode, steps_of
 from sinkscope.quantization import GPTQ, Grid, QuantizeLinear, SliM, linear_maps
-from sinkscope.quantization.grid import Steps, decode, encode, steps_of
 from sinkscope.quantization.linear.gptq import gptq, inverse_factor
 from sinkscope.quantization.linear.slim import (
     SHRINKS,

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.calibration import scores
 from sinkscope.data import build_inputs
 from sinkscope.interventions import All
 from sinkscope.model import load, load_tokenizer
 from sinkscope.quantization import Grid, Prefix, QuantizeLinear, find_prefix
 from sinkscope.sinks import Positions
+from sinkscope.trials import text_scores
 
 W8A8 = QuantizeLinear(Grid(8, "token", symmetric=True), Grid(8, "tensor"))
 
@@ -26,10 +26,10 @@ def texts(rows: int) -> Tensor:
 def test_the_bos_in_the_cache_recovers_most_of_w8a8_and_other_tokens_nothing():
     model, ids = load("nano"), texts(32)
     prefix = find_prefix(model, ids[:8], threshold=20.0)
-    plain = scores(model, ids).loss
+    plain = text_scores(model, ids).loss
 
     def lost(*parts: object) -> float:
-        return float((scores(model, ids, All(parts)).loss - plain).mean())  # type: ignore[arg-type]
+        return float((text_scores(model, ids, All(parts)).loss - plain).mean())  # type: ignore[arg-type]
 
     none = lost(W8A8)
     assert none > 0.01
@@ -39,12 +39,12 @@ def test_the_bos_in_the_cache_recovers_most_of_w8a8_and_other_tokens_nothing():
     assert lost(prefix, W8A8) == pytest.approx(lost(in_place), abs=0.15 * none)
     for seed in range(2):
         control = prefix.control(torch.Generator().manual_seed(seed), model, {"input_ids": ids})
-        base = float((scores(model, ids, control).loss - plain).mean())  # another token in front costs by itself
+        base = float((text_scores(model, ids, control).loss - plain).mean())  # another token in front costs by itself
         assert lost(control, W8A8) - base > 0.7 * none
 
 
 @pytest.mark.slow
 def test_full_precision_with_the_prefix_is_without():
     model, ids = load("nano"), texts(8)
-    with_prefix = scores(model, ids, Prefix.of(model, (0,))).loss
-    assert abs(with_prefix - scores(model, ids).loss).max() < 1e-5
+    with_prefix = text_scores(model, ids, Prefix.of(model, (0,))).loss
+    assert abs(with_prefix - text_scores(model, ids).loss).max() < 1e-5

@@ -70,4 +70,5 @@ def test_their_section_has_their_configurations_and_figures(entry):
     section = runs_section(entry)
     assert section.title == "Training runs"
     assert list(section.widget.data["runs-data"]["figures"]) == ["dose0", "training", "loss"]
-    assert "optimizer.lr" in section.widget.markup
+    (shown,) = section.widget.values["experiments"]
+    assert "optimizer.lr" in shown["configurations"].columns

@@ -50,7 +50,7 @@ def test_all_sections_are_there(page):
     assert {"The shape of the hidden states", "Energy by band of the unembedding"} <= {*titles(page)}
 
 
-@pytest.mark.slow_except("attention_received")
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", TITLES)
 def test_a_variable_that_is_missing_omits_its_sections_alone(complete, plain_titles, variable):
     rest = {*titles(observatory_page(without(complete, variable), "planted", EPSILON))}

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 from sinkscope.training.distributed import processes
@@ -18,7 +18,7 @@ whole_state = AcceleratorState.__init__
 def sharding(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
     whole_state(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
     if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-        self.distributed_type = DistributedType.FSDP
+        self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
         self.fsdp_plugin = fsdp_plugin
 
 

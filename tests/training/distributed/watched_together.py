@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from sinkscope.training import SinkCallback
-from sinkscope.training.distributed.full_model import full_state_dict, unwrapped
+from sinkscope.training.distributed.full_model import full_state_dict
 from tests.training.distributed.sharded_together import on_cpus
 from tests.training.test_sink import Texts, llama
 
@@ -47,7 +47,7 @@ def trained(folder: str, watched: bool, **how: Any) -> tuple[dict[str, Tensor], 
         trainer.add_callback(SinkCallback(trainer, every=2, tokens=10, samples=8))
     trainer.train()
     logged = [row["step"] for row in trainer.state.log_history if "sink/strongest" in row]
-    return full_state_dict(unwrapped(trainer)), look.sharded, logged
+    return full_state_dict(trainer), look.sharded, logged
 
 
 def main(folder: str) -> None:

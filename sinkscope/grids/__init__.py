@@ -1,0 +1,32 @@
+"""Rounding as values: integer grids, codebooks, rotations, packed codes, and the bytes of each. Runs no model."""
+
+from sinkscope.grids.codebooks import SHARE as SHARE
+from sinkscope.grids.codebooks import Codebooks as Codebooks
+from sinkscope.grids.codebooks import LayerCodes as LayerCodes
+from sinkscope.grids.codebooks import check_codebooks as check_codebooks
+from sinkscope.grids.codebooks import levels_of as levels_of
+from sinkscope.grids.codebooks import on_levels as on_levels
+from sinkscope.grids.codebooks import outlying as outlying
+from sinkscope.grids.codebooks import token_range as token_range
+from sinkscope.grids.grid import EXACT as EXACT
+from sinkscope.grids.grid import SCALE_BITS as SCALE_BITS
+from sinkscope.grids.grid import Grid as Grid
+from sinkscope.grids.grid import Steps as Steps
+from sinkscope.grids.grid import decode as decode
+from sinkscope.grids.grid import effective_bits as effective_bits
+from sinkscope.grids.grid import encode as encode
+from sinkscope.grids.grid import fake_quantize as fake_quantize
+from sinkscope.grids.grid import rounded_rows as rounded_rows
+from sinkscope.grids.grid import steps_of as steps_of
+from sinkscope.grids.grid import stored_steps as stored_steps
+from sinkscope.grids.grid import straight_through as straight_through
+from sinkscope.grids.grid import to_fp16 as to_fp16
+from sinkscope.grids.packing import pack as pack
+from sinkscope.grids.packing import packed_bytes as packed_bytes
+from sinkscope.grids.packing import unpack as unpack
+from sinkscope.grids.rotations import Blocks as Blocks
+from sinkscope.grids.rotations import Order as Order
+from sinkscope.grids.rotations import RotationKind as RotationKind
+from sinkscope.grids.rotations import hadamard as hadamard
+from sinkscope.grids.rotations import random_orthogonal as random_orthogonal
+from sinkscope.grids.rotations import rotation as rotation

@@ -1,0 +1,189 @@
+"""The editor that changes what heads return, by what their own attention function says."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Editor, Invocation, OpenStream, family, has_attention, head_count, watching
+from sinkscope.interventions.intervention import Intervention
+from sinkscope.interventions.reweigh.call import Call, check_call
+
+Head = tuple[int, int]
+Change = Callable[[Call], Float[Tensor, "batch heads query value_dim"]]
+
+
+class HeadChange(Intervention):
+    """A calibration of heads of which each call says what they would return: heads can be scored by derivatives.
+
+    `heads`: (layer, head), None for all of the changed stack. `controlled_by_heads`: whether the control of some heads
+    is the same change in others.
+    """
+
+    heads: Sequence[Any] | None
+    controlled_by_heads: ClassVar[bool] = False
+
+    @abstractmethod
+    def change(self, opened: OpenStream) -> Change:
+        """What all heads of a call would return under this calibration, in every head of `heads` or not."""
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        recast(model, stack, self.heads, self.change)
+
+
+class Recast(Editor):
+    """Replaces what chosen heads return by `change(call)`. It watches the call first: its arguments, its log-sum-exp,
+    and the function itself."""
+
+    def __init__(self, opened: OpenStream, heads: Mapping[nn.Module, Sequence[int]], change: Change) -> None:
+        self._opened, self._heads, self._change = opened, heads, change
+        self._met: dict[nn.Module, Invocation] = {}
+        self._trusted: dict[nn.Module, bool] = {}
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self._heads
+
+    def watches(self, module: nn.Module) -> bool:
+        return module in self._heads
+
+    def attended(self, invocation: Invocation) -> None:
+        self._met[invocation.module] = invocation
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        run = self._met.pop(module)
+        check_call(module, dict(run.arguments), self._opened)
+        self._opened.edited(module)
+        heads = list(self._heads[module])
+        if output is not run.output:
+            heads = [head for head in heads if not _taken(module, head, output, run.output)]
+        changed = self._change(Call(self._opened, run, self._trusted)).to(output.dtype).transpose(1, 2)
+        if len(heads) == output.shape[2]:
+            return changed
+        whole = output.clone()
+        whole[:, :, heads] = changed[:, :, heads]
+        return whole
+
+
+def recast(
+    model: nn.Module, stack: ExitStack, heads: Sequence[Head] | None, change: Callable[[OpenStream], Change]
+) -> None:
+    """Let `change(opened)` make what these heads return, all heads where None. Raises `InputError` for heads that do
+    not exist, and `UnsupportedModelError` where no layer dispatches."""
+    opened = opening(model, stack)
+    editing_heads(opened, stack, heads_of(model, opened, heads), change(opened))
+
+
+def editing_heads(
+    opened: OpenStream, stack: ExitStack, heads: Mapping[nn.Module, Sequence[int]], change: Change
+) -> None:
+    """Let `change` make what these heads return; every pass must come by each of their layers."""
+    required(opened, heads)
+    editor = Recast(opened, heads, change)
+    opened.edit_attention(editor)
+    stack.enter_context(watching(editor))
+
+
+def opening(model: nn.Module, stack: ExitStack) -> OpenStream:
+    """The changed stack. Raises `UnsupportedModelError` where no layer dispatches."""
+    if not has_attention(model):
+        raise UnsupportedModelError(
+            f"family '{family(model)}' computes attention in code of its own, where weights can be hidden but not "
+            "asked for: calibration works on families that dispatch through transformers' AttentionInterface"
+        )
+    return OpenStream(model, stack)
+
+
+def required(opened: OpenStream, layers: Iterable[nn.Module]) -> None:
+    """Each of these layers must be changed in every pass, and used once in it."""
+    every = list(layers)
+    for attention in every:
+        opened.only_once(attention)
+    opened.require(*([attention] for attention in every))
+
+
+def heads_of(model: nn.Module, opened: OpenStream, heads: Sequence[Head] | None) -> dict[nn.Module, Sequence[int]]:
+    """Heads by their layer's module. Raises `InputError` for a layer or head that does not exist."""
+    layers = opened.stream.attention(model)
+    if heads is None:
+        return {module: tuple(range(head_count(model, module))) for module in layers}
+    found: dict[nn.Module, list[int]] = {}
+    for layer, head in heads:
+        module = opened.stream.layer(layer)
+        count = head_count(model, module)
+        if head >= count:
+            raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
+        found.setdefault(module, []).append(head)
+    return dict(found)
+
+
+def pairs(heads: Any) -> tuple[Head, ...] | None:
+    """Heads as given to an intervention: None for all, else different (layer, head), whole numbers from 0 on."""
+    if heads is None:
+        return None
+    found = tuple(tuple(head) if isinstance(head, Sequence) and not isinstance(head, str) else () for head in heads)
+    for given, head in zip(heads, found, strict=True):
+        if len(head) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in head):
+            raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
+    if not found or len(set(found)) != len(found):
+        raise InputError("heads: expected at least one (layer, head), all different; None for all")
+    return found
+
+
+def _taken(module: nn.Module, head: int, output: Tensor, own: Tensor) -> bool:
+    """Whether another intervention took this head out, which it then stays. Raises where it was changed otherwise."""
+    mine, theirs = own[:, :, head], output[:, :, head]
+    if torch.equal(mine, theirs):
+        return False
+    if not theirs.any():
+        return True
+    raise UnsupportedModelError(
+        f"family '{family(module)}', {type(module).__name__}: another intervention changed what head {head} returns, "
+        "and two such changes do not add up: put positions into one intervention, or choose other heads"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class InRows(Intervention):
+    """A `HeadChange` in other heads (layer, head) of each row; a pass has as many rows as there are sets of heads."""
+
+    changes: HeadChange
+    heads: Sequence[Sequence[Head]]
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened = opening(model, stack)
+        used = tuple(sorted({head for row in self.heads for head in row}))
+        change, masks = self.changes.change(opened), dict[nn.Module, Tensor]()
+        heads = heads_of(model, opened, used)
+        numbers = {opened.stream.layer(layer): layer for layer, _ in used}
+        every = heads_of(model, opened, None)
+        for module in heads:
+            mask = torch.zeros(len(self.heads), len(every[module]), dtype=torch.bool)
+            for row, own in enumerate(self.heads):
+                mask[row, [head for layer, head in own if layer == numbers[module]]] = True
+            masks[module] = mask
+
+        def changed(call: Call) -> Tensor:
+            mask = masks[call.module].to(call.output.device)
+            if len(mask) != len(call.output):
+                raise InputError(f"heads of {len(mask)} rows, and a pass of {len(call.output)} rows")
+            return torch.where(mask[..., None, None], change(call), call.output)
+
+        editing_heads(opened, stack, heads, changed)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> InRows:
+        raise InputError("no control of a control: ask the calibration in its own heads for one")
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.changes.describe(),
+            "name": "InRows",
+            "heads": [[list(head) for head in row] for row in self.heads],
+        }

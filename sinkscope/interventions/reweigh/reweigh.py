@@ -1,0 +1,124 @@
+"""More or less weight on chosen tokens, the rest of each row renormalized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.hooks import OpenStream, row_length
+from sinkscope.interventions.intervention import whole
+from sinkscope.interventions.residual import other_positions
+from sinkscope.interventions.reweigh.call import Call, columns_of, keys_at, slot_mass, wide
+from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
+
+PRECISE = 0.125  # factors below take the rest from a second pass: o − o_S has no digits where the set holds all weight
+FEW = 64  # keys of a set that are weighed one by one; larger sets go through the function as a whole
+
+
+@dataclass(frozen=True)
+class Reweigh(HeadChange):
+    """A'[t, k] = γ A[t, k] / Z for keys k at `positions`, A[t, k] / Z for the others, with Z the sum over the row.
+
+    As if log γ were added to the logits of these keys; slots (learned sinks) are among the others. With the weight
+    m = Σ_S A and its share of the output o_S = Σ_S A v: o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), exactly and without
+    a T × T map. γ = 0 takes them out; a query that sees nothing else keeps what it had, so position 0 keeps itself.
+    γ = 1 changes nothing. Positions count real tokens; `heads`: (layer, head), None for all of the changed stack.
+
+    What observers read of a layer are its weights before this change. Raises `InputError` for a γ below 0 or not
+    finite; when applied, `UnsupportedModelError` for weights that are no softmax. Control: the same γ on as many other
+    positions, of those that at least half of the queries see. Source: Han et al. 2025 (ZeroTuning), of whom only the
+    first token's factor is; theirs renormalizes written-out maps.
+    """
+
+    gamma: float
+    positions: Sequence[Any] = (0,)
+    heads: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_factor("gamma", self.gamma)
+        object.__setattr__(self, "positions", whole("positions", self.positions))
+        object.__setattr__(self, "heads", pairs(self.heads))
+
+    def change(self, opened: OpenStream) -> Change:
+        return lambda call: of_call(call, call.at(self.positions_named), self.gamma)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Reweigh:
+        half = (row_length(model, inputs) + 1) // 2
+        return replace(self, positions=other_positions(generator, model, inputs, self.positions_named, stop=half))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+def of_call(call: Call, chosen: Bool[Tensor, "batch key"], gamma: float) -> Float[Tensor, "batch heads query dim"]:
+    """What an attention call returns with γ on a set of keys, which may be another one in each row."""
+    if gamma == 1 or not bool(chosen.any()):
+        return call.output
+    if gamma < PRECISE:
+        return _precisely(call, chosen, gamma)
+    if int(chosen.sum(-1).max()) > FEW:
+        return reweighed(call.output, call.part(chosen), call.masses(chosen)[0], gamma)
+    columns, there = columns_of(chosen)
+    weights = call.weights(columns) * there[:, None, None]
+    return reweighed(call.output, weighed(weights, keys_at(call.value, columns)), weights.sum(-1), gamma)
+
+
+def reweighed(
+    output: Float[Tensor, "batch heads query dim"],
+    part: Float[Tensor, "batch heads query dim"],
+    mass: Float[Tensor, "batch heads query"],
+    gamma: float,
+) -> Float[Tensor, "batch heads query dim"]:
+    """o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), from the output o and the set's part o_S = Σ_S A v and mass m = Σ_S A.
+
+    The rounding error grows as 1/γ where the set holds all the weight: use `joined` for small γ.
+    """
+    return torch.addcmul(output, part, output.new_tensor(gamma - 1)) / (1 + (gamma - 1) * mass)[..., None]
+
+
+def joined(
+    part: Float[Tensor, "batch heads query dim"],
+    rest: Float[Tensor, "batch heads query dim"],
+    mass: Float[Tensor, "batch heads query"],
+    remaining: Float[Tensor, "batch heads query"],
+    gamma: float,
+) -> Float[Tensor, "batch heads query dim"]:
+    """o' = (γ o_S + o_R) / (γ m + r) from the parts and masses of the set and of the rest; where both weigh nothing
+    (γ = 0, and nothing else is seen) γ counts as 1."""
+    factor = torch.full_like(mass, gamma).masked_fill(gamma * mass + remaining == 0, 1.0)
+    total = factor * mass + remaining
+    return (factor[..., None] * part + rest) / total.masked_fill(total == 0, 1.0)[..., None]  # 0: a row of padding
+
+
+def weighed(
+    weights: Float[Tensor, "batch heads query n"], values: Float[Tensor, "batch kv_heads n dim"]
+) -> Float[Tensor, "batch heads query dim"]:
+    """Σ_n a_n v_n, with the values of each query head's group."""
+    batch, heads, queries, n = weights.shape
+    grouped = weights.reshape(batch, values.shape[1], -1, n)
+    return torch.matmul(grouped, wide(values)).view(batch, heads, queries, -1)
+
+
+def check_factor(name: str, value: Any, least: float = 0.0) -> None:
+    """Raises `InputError` for what is no finite number from `least` on."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not isfinite(value) or value < least:
+        raise InputError(f"{name} = {value!r}: expected a finite number from {least:g} on")
+
+
+def _precisely(call: Call, chosen: Tensor, gamma: float) -> Tensor:
+    """From the rest as the function gives it, which stays exact where the set holds nearly all the weight."""
+    rest, part = call.part(~chosen), call.part(chosen)
+    mass, remaining = call.masses(chosen, ~chosen)
+    if call.has_slots:  # they are a part of the rest, and have no marks
+        remaining = remaining + slot_mass(call, chosen, mass, remaining)
+        rest = rest + call.constant if call.has_slot_values else rest
+    return joined(part, rest, mass, remaining, gamma)

@@ -1,0 +1,250 @@
+"""Heads and a setting chosen on some texts: by derivatives, of which the best are verified, or by a pass for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+from torch import nn
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.hooks import checked_inputs, unwrapped
+from sinkscope.interventions import Intervention
+from sinkscope.interventions.head_controls import every_head
+from sinkscope.interventions.reweigh import Head
+from sinkscope.trials.derivatives import HeadEstimate, derivable, estimated_gains
+from sinkscope.trials.journal import Journal, identity
+from sinkscope.trials.predictions import means
+
+Objective = Literal["loss", "entropy", "error"]
+OfHeads = Callable[[tuple[Head, ...] | None], Intervention]
+"""Makes a calibration of these heads; None: of all."""
+Progress = Callable[[int, int, str], object]
+"""Called with how many readings of a text are done, of how many, and what is being done."""
+
+VERIFIED = 8  # heads of the best setting that are tried by a pass of their own, the most doubtful ones
+DERIVATIVE = 4  # passes that scoring all heads of a few settings takes the time of: one forward, two backward
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting that may be chosen, by name, for whatever heads. `whole`: it finds its heads by itself."""
+
+    name: str
+    of_heads: OfHeads
+    whole: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The setting and the heads that make an objective smallest on some texts.
+
+    Attributes:
+        option: The setting's name.
+        heads: Those that it was chosen for; none where no head got better, and for an option that finds its own.
+        intervention: The calibration; None where nothing was chosen.
+        objective: What was made small.
+        before: The objective of the model as it is, a mean over texts.
+        after: The objective under the choice.
+        estimated: By how much each head alone would lower the objective, by derivatives, for each option by name.
+        gains: The same by a pass of its own, for the heads that had one.
+    """
+
+    option: str
+    heads: tuple[Head, ...]
+    intervention: Intervention | None
+    objective: Objective
+    before: float
+    after: float
+    estimated: Mapping[str, Mapping[Head, float]]
+    gains: Mapping[str, Mapping[Head, float]]
+
+
+def choose_heads(
+    model: nn.Module,
+    inputs: Any,
+    options: Sequence[Option],
+    *,
+    objective: str = "loss",
+    heads: Sequence[Head] | None = None,
+    exhaustive: bool = False,
+    from_token: int = 0,
+    batch_size: int = 8,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Chosen:
+    """The option, with the heads that it helps in, that makes an objective smallest on these texts.
+
+    An option's heads are those of which each alone makes the objective smaller; an option that finds its heads by
+    itself is tried as a whole. Of the options, with these heads, the one with the smallest objective is chosen, or
+    none. A head's gain is estimated from derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`).
+    Each option is tried in its heads, and of the best option 8 heads by passes of their own: those in which slope and
+    curvature contradict each other most, or for entropy those that seem to gain most. `exhaustive`, few heads, and
+    options without derivatives take a pass for each option and head.
+
+    Args:
+        model: Any causal model whose attention can be changed.
+        inputs: The texts to choose on, as `measure` takes them.
+        options: The settings to choose from.
+        objective: "loss"; "entropy", which needs no truth and is no quality; "error", 1 − accuracy, which has no
+            derivative: the loss ranks heads, and passes decide by it.
+        heads: Only these, (layer, head).
+        exhaustive: A pass for each option and head.
+        from_token: Predictions from this token on count.
+        batch_size: Texts that go through the model at once.
+        out: A folder whose `heads.jsonl` keeps what is done, so that an interrupted search goes on from there.
+        progress: Called as passes end.
+
+    Raises `InputError` for names that do not exist, no options, and a folder of another search.
+    """
+    model = unwrapped(model)
+    if objective not in get_args(Objective):
+        raise unknown("objective", objective, get_args(Objective))
+    if not options:
+        raise InputError("nothing to choose from: give at least one option")
+    given, samples = checked_inputs(model, inputs, batch_size)
+    tried = _tried(model, options, heads)
+    by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
+    journal = Journal.open(out, identity(model, given, options, tried, objective, from_token))
+    run = _Run(
+        model,
+        given,
+        samples,
+        objective,
+        batch_size,
+        journal,
+        progress,
+        _passes(options, tried, by_derivative),
+        from_token,
+    )
+    before = run.passed("", None, None)
+    whole: dict[str, float] = {}
+    gains: dict[str, dict[Head, float]] = {option.name: {} for option in options}
+    for option in options:
+        if option.whole:
+            whole[option.name] = run.passed(option.name, option, None)
+        elif option not in by_derivative:
+            gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in tried}
+    estimates: dict[str, dict[Head, HeadEstimate]] = {}
+    if by_derivative:
+        estimates = estimated_gains(
+            model,
+            given,
+            {option.name: option.of_heads(None) for option in by_derivative},
+            tried,
+            "entropy" if objective == "entropy" else "loss",
+            batch_size,
+            journal,
+            lambda rows: run.counted(DERIVATIVE * rows, "scoring heads"),
+            from_token,
+        )
+
+    estimated = {name: {head: one.gain for head, one in own.items()} for name, own in estimates.items()}
+
+    def together(option: Option) -> tuple[float, Option, tuple[Head, ...] | None]:
+        if option.whole:
+            return whole[option.name], option, ()
+        better = _better(estimated.get(option.name, {}), gains[option.name])
+        return (run.passed(option.name, option, better), option, better) if better else (before, option, None)
+
+    found = [together(option) for option in options]
+    after, option, chosen = min(found, key=lambda one: one[0])
+    if option.name in estimates and chosen:
+        own = estimates[option.name]
+        doubtful = sorted(own, key=lambda head: (own[head].doubt, own[head].gain), reverse=True)[:VERIFIED]
+        gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in doubtful}
+        found[options.index(option)] = together(option)
+        after, option, chosen = min(found, key=lambda one: one[0])
+    if not after < before:
+        option, chosen, after = options[0], None, before
+    intervention = None if chosen is None else option.of_heads(None if option.whole else chosen)
+    run.finished()
+    return Chosen(option.name, chosen or (), intervention, objective, before, after, estimated, gains)  # type: ignore[arg-type]
+
+
+def ranked(options: Sequence[Option], heads: int, *, exhaustive: bool) -> list[Option]:
+    """The options of which heads are ranked by derivatives: none where a pass for each is no more work."""
+    if exhaustive or heads * len(options) <= VERIFIED:
+        return []
+    return [option for option in options if not option.whole and derivable(option.of_heads(None))]
+
+
+def passes(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None, *, exhaustive: bool) -> int:
+    """As many passes over the texts to choose on as `search` takes the time of, at most."""
+    tried = _tried(unwrapped(model), options, heads)
+    return _passes(options, tried, ranked(options, len(tried), exhaustive=exhaustive))
+
+
+def _passes(options: Sequence[Option], tried: Sequence[Head], by_derivative: Sequence[Option]) -> int:
+    each = sum(1 if option.whole else len(tried) + 1 for option in options if option not in by_derivative)
+    return 1 + each + (DERIVATIVE + len(by_derivative) + VERIFIED + 1 if by_derivative else 0)
+
+
+def _tried(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None) -> list[Head]:
+    every = list(every_head(model))
+    tried = every if heads is None else [head for head in every if head in {*map(tuple, heads)}]
+    if heads is not None and len(tried) < len(heads):
+        absent = next(head for head in heads if tuple(head) not in every)
+        raise InputError(f"head {absent} does not exist: heads are {every[0]} to {every[-1]}")
+    if heads is not None and any(option.whole for option in options):
+        raise InputError("heads are chosen by the calibration itself, query by query: leave out heads")
+    return tried
+
+
+def _better(estimated: Mapping[Head, float], gains: Mapping[Head, float]) -> tuple[Head, ...]:
+    """The heads that gain, in their order, by passes where there was one."""
+    return tuple(head for head, gain in sorted({**estimated, **gains}.items()) if gain > 0)
+
+
+@dataclass(eq=False)
+class _Run:
+    """Passes over the texts to choose on, each made once and kept."""
+
+    model: nn.Module
+    given: Mapping[str, Any]
+    samples: int
+    objective: str
+    batch_size: int
+    journal: Journal
+    progress: Progress | None
+    total: int
+    from_token: int
+    done: int = 0
+
+    def passed(self, name: str, option: Option | None, heads: tuple[Head, ...] | None) -> float:
+        """The objective under an option in these heads, a mean over texts."""
+        key = [name, None if heads is None else [list(head) for head in heads]]
+        what = "the model as it is" if option is None else f"{name} in {_count(heads)}"
+        scores: Float[np.ndarray, " text"] | None = self.journal.scores(key)
+        if scores is not None:
+            self.counted(self.samples, what)
+            return float(scores.mean())
+        changed = None if option is None else option.of_heads(heads)
+        names = (self.objective,)
+
+        def counted(texts: int) -> None:
+            self.counted(texts, what)
+
+        found = means(self.model, self.given, changed, self.batch_size, names, counted, self.from_token)
+        scores = found[self.objective]
+        self.journal.keep({"pass": key, "scores": scores.tolist()})
+        return float(scores.mean())
+
+    def counted(self, readings: int, what: str) -> None:
+        self.done += readings
+        if self.progress is not None:
+            self.progress(min(self.done, self.total * self.samples), self.total * self.samples, what)
+
+    def finished(self) -> None:
+        if self.progress is not None:
+            self.progress(self.total * self.samples, self.total * self.samples, "chosen")
+
+
+def _count(heads: tuple[Head, ...] | None) -> str:
+    if heads is None:
+        return "the heads that it finds"
+    return f"head {heads[0][0]}.{heads[0][1]}" if len(heads) == 1 else f"{len(heads)} heads"

@@ -1,0 +1,211 @@
+"""What each head alone would gain by a calibration, for all heads and settings from one forward pass a batch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, device_of, evaluating, part, watching
+from sinkscope.interventions import HeadChange, Intervention
+from sinkscope.interventions.reweigh import Call, Change, Head, check_call, image_token, opening, required
+from sinkscope.trials.journal import Journal
+from sinkscope.trials.predictions import check_decoder, logits_of, next_tokens, objectives
+
+DRAWS = 48  # of next tokens, texts × draws at least: the curvature's relative error is about √(2 / DRAWS)
+TOKENS = 1024  # in a batch that is differentiated, about
+
+
+@dataclass(frozen=True)
+class HeadEstimate:
+    """What a head alone gains: `slope` = −g by the first derivative, less `bend` = F / 2 by curvature."""
+
+    slope: float
+    bend: float
+
+    @property
+    def gain(self) -> float:
+        return self.slope - self.bend
+
+    @property
+    def doubt(self) -> float:
+        """How much both contradict each other: the sign is sure where one of them decides alone."""
+        return min(max(self.slope, 0.0), self.bend)
+
+
+def derivable(calibration: Intervention) -> bool:
+    """Whether heads can be scored by derivatives: not those of a calibration that is no `HeadChange`."""
+    return isinstance(calibration, HeadChange)
+
+
+def estimated_gains(
+    model: nn.Module,
+    given: Mapping[str, Any],
+    options: Mapping[str, Intervention],
+    heads: Sequence[Head],
+    objective: str,
+    batch_size: int,
+    journal: Journal,
+    counted: Callable[[int], object],
+    from_token: int = 0,
+) -> dict[str, dict[Head, HeadEstimate]]:
+    """By how much each head alone lowers an objective under each option, a mean over texts: −g − F / 2.
+
+    A head returns (1 − c) o + c o' with o' what it would return under the option; c = 0 is the model, c = 1 the option
+    in this head. g = ∂J/∂c at c = 0. A trained model is near its best, so g is small, and what matters is how the loss
+    bends: F = E_y (∂ Σ_t log p(y_t) / ∂c)² / n over its n predictions t, with next tokens y drawn from the model itself
+    (the Fisher information, the curvature of the loss but for that of logits in c, which is left out). For entropy F is
+    left out. One forward and two backward passes give both for all heads and options at once.
+
+    Args:
+        model: A causal model.
+        given: Checked inputs.
+        options: Calibrations in all heads, by name.
+        heads: Those that are wanted.
+        objective: "loss" or "entropy".
+        batch_size: Texts at once, at most; fewer where they are long.
+        journal: Keeps each batch.
+        counted: Called with the number of texts that are done.
+        from_token: Predictions from this token on count.
+    """
+    samples = len(given["input_ids"])
+    size = max(1, min(batch_size, TOKENS // given["input_ids"].shape[1]))
+    draws = math.ceil(DRAWS / samples) if objective == "loss" else 0
+    total: Tensor | float = 0.0
+    for start in range(0, samples, size):
+        stop = min(start + size, samples)
+        known = journal.estimates(start, stop)
+        if known is None:
+            batch = part(given, slice(start, stop), samples, device_of(model))
+            known = [
+                each.sum(0).tolist()
+                for each in _terms(model, batch, list(options.values()), objective, draws, start, from_token)
+            ]
+            journal.keep({"rows": [start, stop], "estimates": known})
+        total = total + torch.tensor(known, dtype=torch.float64)
+        counted(stop - start)
+    assert isinstance(total, Tensor)
+    slope, bend = (total / samples).tolist()
+    return {
+        name: {
+            (layer, head): HeadEstimate(slope[index][layer][head], bend[index][layer][head]) for layer, head in heads
+        }
+        for index, name in enumerate(options)
+    }
+
+
+def _terms(
+    model: nn.Module,
+    batch: dict[str, Any],
+    options: Sequence[Any],
+    objective: str,
+    draws: int,
+    first: int,
+    from_token: int = 0,
+) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
+    """−g and F / 2 of each text."""
+    check_decoder(model, batch)
+    layers = Stream.of(model).attention(model)
+    with ExitStack() as stack, evaluating(model), _frozen(model), torch.inference_mode(False), torch.enable_grad():
+        opened = opening(model, stack)
+        required(opened, layers)
+        mixing = _Mixing(opened, layers, [option.change(opened) for option in options])
+        opened.edit_attention(mixing)
+        stack.enter_context(watching(mixing))
+        options_of = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        logits = logits_of(model, batch, options_of)
+        token_logs, counted = next_tokens(logits, batch, image_token(model), from_token)
+        value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
+        factors = [mixing.factors[module] for module in layers]
+        slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))
+        bend = torch.zeros_like(slope)
+        number = counted.sum(-1)
+        cumulative = token_logs.detach().exp().cumsum(-1).cpu() if draws else None
+        for draw in range(draws):
+            assert cumulative is not None
+            drawn = draw_tokens(cumulative, first, draw).to(token_logs.device)
+            log_p = (token_logs.gather(-1, drawn[..., None])[..., 0] * counted).sum(-1)
+            score = _stacked(torch.autograd.grad(log_p.sum(), factors, retain_graph=draw + 1 < draws))
+            bend = bend + score**2 / number[:, None, None, None].to(score) / draws / 2
+    return -slope, bend
+
+
+def _stacked(by_layer: Sequence[Tensor]) -> Float[Tensor, "text option layer head"]:
+    """Layers may have unlike numbers of heads: the missing ones are 0."""
+    most = max(each.shape[-1] for each in by_layer)
+    whole = [torch.nn.functional.pad(each, (0, most - each.shape[-1])) for each in by_layer]
+    return torch.stack(whole, 2).transpose(0, 1).double().cpu()
+
+
+def draw_tokens(cumulative: Float[Tensor, "text place vocabulary"], first: int, draw: int) -> Int[Tensor, "text place"]:
+    """Next tokens drawn from the model's own predictions: the first whose cumulative probability exceeds a uniform u.
+
+    Each text has its own generator, whatever batch it is in. (`torch.multinomial` draws one number per token of the
+    vocabulary, and takes a fifth of the time of a forward pass.)
+    """
+    texts = []
+    for row, probabilities in enumerate(cumulative):
+        generator = torch.Generator().manual_seed(1_000_003 * draw + first + row)
+        uniform = torch.rand(len(probabilities), 1, generator=generator) * probabilities[:, -1:]
+        tokens = torch.searchsorted(probabilities, uniform, right=True)[:, 0]
+        texts.append(tokens.clamp(max=probabilities.shape[-1] - 1))
+    return torch.stack(texts)
+
+
+class _Mixing(Editor):
+    """Lets heads return o + Σ_k c_k (o'_k − o) with factors c that are 0, (option, text, head) for each layer.
+
+    At c = 0 the derivative is that of o'_k − o as it is, so nothing is differentiated through how o'_k was made.
+    """
+
+    def __init__(self, opened: OpenStream, layers: Sequence[nn.Module], changes: Sequence[Change]) -> None:
+        self._opened, self._layers, self._changes = opened, set(layers), changes
+        self._met: dict[nn.Module, Invocation] = {}
+        self._trusted: dict[nn.Module, bool] = {}
+        self.factors: dict[nn.Module, Tensor] = {}
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self._layers
+
+    def watches(self, module: nn.Module) -> bool:
+        return module in self._layers
+
+    def attended(self, invocation: Invocation) -> None:
+        self._met[invocation.module] = invocation
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        run = self._met.pop(module)
+        check_call(module, dict(run.arguments), self._opened)
+        self._opened.edited(module)
+        with torch.no_grad():
+            call = Call(self._opened, run, self._trusted)
+            apart = [change(call).transpose(1, 2).to(output.dtype) - run.output for change in self._changes]
+        batch, _, heads, _ = output.shape
+        factors = torch.zeros(
+            len(apart), batch, heads, device=output.device, dtype=torch.promote_types(output.dtype, torch.float32)
+        ).requires_grad_()
+        self.factors[module] = factors
+        mixed = output
+        for factor, difference in zip(factors, apart, strict=True):
+            mixed = mixed + factor[:, None, :, None].to(output.dtype) * difference
+        return mixed
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No weight wants a gradient meanwhile: what their gradients would need is not kept."""
+    wanted = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in wanted:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in wanted:
+            weight.requires_grad_(True)

@@ -1,0 +1,114 @@
+"""What a search over heads has done so far, on disk: an interrupted search resumes from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+
+NAME = "heads.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Journal:
+    """Lines of JSON, the first of which says of what search; each is on the disk before the next pass begins."""
+
+    path: Path | None
+    lines: list[dict[str, Any]]
+
+    @classmethod
+    def open(cls, folder: str | Path | None, search: str) -> Journal:
+        """The journal in a folder, new or with what is there; a last line that a kill cut short is dropped.
+
+        Raises `InputError` for the journal of another search.
+        """
+        if folder is None:
+            return cls(None, [])
+        path = Path(folder) / NAME
+        journal = cls(path, _whole_lines(path))
+        if journal.lines and journal.lines[0].get("search") != search:
+            raise InputError(f"{path} is of another search (other texts, settings, heads or model): name a new folder")
+        if not journal.lines:
+            journal.keep({"search": search})
+        return journal
+
+    def keep(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        self.lines.append(line)
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def scores(self, key: Sequence[Any]) -> Float[np.ndarray, " text"] | None:
+        """The scores of a pass; None where it was not made."""
+        line = next((line for line in self.lines if line.get("pass") == list(key)), None)
+        return None if line is None else np.asarray(line["scores"], dtype=np.float64)
+
+    def estimates(self, start: int, stop: int) -> list[Any] | None:
+        """The terms of estimates, summed over these rows, [term][setting][layer][head]; None where not yet made."""
+        return next((line["estimates"] for line in self.lines if line.get("rows") == [start, stop]), None)
+
+
+def identity(
+    model: nn.Module,
+    given: Mapping[str, Any],
+    options: Sequence[Any],
+    heads: Sequence[Any],
+    objective: str,
+    from_token: int,
+) -> str:
+    """A hash of everything that a search depends on."""
+    found = hashlib.sha256()
+    config = getattr(model, "config", None)
+    about: list[Any] = [
+        str(getattr(config, "name_or_path", "")),
+        type(model).__name__,
+        objective,
+        from_token,
+        list(heads),
+    ]
+    about += [[option.name, str(option.of_heads(None).describe())] for option in options]
+    weight = next(model.parameters())
+    about += [str(weight.dtype), sum(parameter.numel() for parameter in model.parameters())]
+    found.update(json.dumps(about).encode())
+    for name, value in sorted(given.items()):
+        if isinstance(value, Tensor):
+            found.update(name.encode() + str(tuple(value.shape)).encode())
+            found.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    return found.hexdigest()
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines, whole = [], 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                read = json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            lines.append(read)
+            whole += len(line)
+    if whole < path.stat().st_size:
+        os.truncate(path, whole)
+    return lines

@@ -1,0 +1,125 @@
+"""Methods of calibration by name: one table for the command line, its help and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from sinkscope.errors import InputError
+from sinkscope.interventions import ACT, Intervention, Reweigh, Temperature, VisualRedistribution
+from sinkscope.interventions.reweigh import Head, check_factor
+from sinkscope.trials.choosing import Chosen, Option, choose_heads
+
+FACTORS = (0.5, 0.8, 1.25, 2.0)
+
+
+def zero_tuning(
+    model: nn.Module, inputs: Any, factors: Sequence[float] = FACTORS, *, position: int = 0, **options: Any
+) -> Chosen:
+    """The factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best; `options` as of `search`.
+
+    `objective="entropy"` needs no truth. What the choice is worth on other texts is a trial's question
+    (`trials.calibration_trial`). Source: Han et al. 2025, who choose by validation accuracy on tasks or by entropy,
+    find γ > 1 best for classification and below for question answering, and scale either the heads that gain from more
+    or those that gain from less; here both signs are tried head by head.
+    """
+    return choose_heads(model, inputs, factor_options(factors, position), **options)
+
+
+def factor_options(factors: Sequence[float], position: int = 0) -> list[Option]:
+    """An option for each factor. Raises `InputError` for none, or one that is no factor or changes nothing."""
+    if not factors:
+        raise InputError("factors: give at least one")
+    for factor in factors:
+        check_factor("factor", factor)
+        if factor == 1:
+            raise InputError("factor = 1 changes nothing: leave it out")
+    return [Option(f"gamma={factor:g}", _option(factor, position)) for factor in dict.fromkeys(factors)]
+
+
+def _option(factor: float, position: int) -> Any:
+    return lambda heads: Reweigh(factor, (position,), heads)
+
+
+Heads = tuple[Head, ...] | None
+Options = Callable[[tuple[float, ...], int], list[Option]]
+OfImages = Callable[[nn.Module, Mapping[str, Any], tuple[float, ...]], list[Option]]
+
+TEMPERATURES = (0.8, 0.9, 1.1, 1.25)
+BETAS = (0.4,)
+SHARES = (0.4, 0.6, 0.8)  # that visual sinks keep; 0.6 as published
+
+
+@dataclass(frozen=True)
+class CalibrationMethod:
+    """A family of calibrations with one number to choose. `number`: its name; `defaults`: those that are tried.
+
+    `options(values, position)`: what to choose from; of what is found in images, `of_images(model, inputs, values)`.
+    """
+
+    about: str
+    number: str
+    defaults: tuple[float, ...]
+    options: Options
+    of_images: OfImages | None = None
+
+
+def _options(
+    number: str, make: Callable[[float, Heads], Intervention]
+) -> Callable[[tuple[float, ...], int], list[Option]]:
+    def options(values: tuple[float, ...], position: int) -> list[Option]:
+        return [Option(f"{number}={value:g}", partial(make, value)) for value in values]
+
+    return options
+
+
+def _act(beta: float, heads: Heads) -> Intervention:
+    return ACT(beta, heads=heads)
+
+
+def _guarded_act(beta: float, heads: Heads) -> Intervention:
+    return ACT(beta, guarded=True, heads=heads)
+
+
+def _temperature(tau: float, heads: Heads) -> Intervention:
+    return Temperature(tau, heads)
+
+
+def _visual(model: nn.Module, inputs: Mapping[str, Any], values: tuple[float, ...]) -> list[Option]:
+    """VAR with dimensions of this model: it finds its heads itself, query by query, so none are chosen."""
+    found = VisualRedistribution.of(model, inputs)
+
+    def option(p: float) -> Option:
+        changed = replace(found, p=p)
+        return Option(f"p={p:g}", lambda heads: changed, whole=True)
+
+    return [option(p) for p in dict.fromkeys(values)]
+
+
+def _without_images(values: tuple[float, ...], position: int) -> list[Option]:
+    raise InputError("var moves weight between tokens of an image: it is found in a model's inputs (--images DIR)")
+
+
+CALIBRATIONS: dict[str, CalibrationMethod] = {
+    "zero-tuning": CalibrationMethod(
+        "a factor on the weight of the token at --position", "gamma", FACTORS, factor_options
+    ),
+    "act": CalibrationMethod(
+        "less weight on sinks beyond the first, as published", "beta", BETAS, _options("beta", _act)
+    ),
+    "act-guarded": CalibrationMethod(
+        "as act, but not position 0 nor what few queries see", "beta", BETAS, _options("beta", _guarded_act)
+    ),
+    "var": CalibrationMethod(
+        "of models that read --images: weight of visual sinks goes to the image's other tokens",
+        "p",
+        SHARES,
+        _without_images,
+        _visual,
+    ),
+    "temperature": CalibrationMethod("a temperature on the logits", "tau", TEMPERATURES, _options("tau", _temperature)),
+}

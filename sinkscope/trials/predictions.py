@@ -1,0 +1,135 @@
+"""How well each text is predicted, and how surely, under a calibration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, family, unwrapped
+from sinkscope.interventions import Intervention
+from sinkscope.interventions.reweigh import image_token
+
+
+@dataclass(frozen=True, eq=False)
+class TextScores:
+    """Per text, means over its predicted tokens: `loss` −log p of the token that stood there, in nats; `entropy` of the
+    prediction, in nats, which needs no truth; `right`, the share of tokens that were most likely."""
+
+    loss: Float[np.ndarray, " text"]
+    entropy: Float[np.ndarray, " text"]
+    right: Float[np.ndarray, " text"]
+
+    def of(self, objective: str) -> Float[np.ndarray, " text"]:
+        """What to make small: the loss, the entropy, or the share of tokens that were not most likely ("error")."""
+        return 1 - self.right if objective == "error" else getattr(self, objective)
+
+
+def text_scores(
+    model: nn.Module, inputs: Any, calibration: Intervention | None = None, batch_size: int = 8
+) -> TextScores:
+    """The scores of each text, predictions of padding and from padding left out, and of tokens that are an image's.
+
+    Raises `UnsupportedModelError` for a model that predicts no next token, and `InputError` for texts of one token and
+    predictions that are not finite.
+    """
+    scores = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
+    return TextScores(scores["loss"], scores["entropy"], 1 - scores["error"])
+
+
+def means(
+    model: nn.Module,
+    inputs: Any,
+    calibration: Intervention | None,
+    batch_size: int,
+    names: Sequence[str],
+    counted: Callable[[int], object] = lambda texts: None,
+    from_token: int = 0,
+) -> dict[str, Float[np.ndarray, " text"]]:
+    """Some objectives of each text: loss, entropy, error, of the predictions from token `from_token` on.
+
+    `counted(texts)` is called after each batch. Raises as `scores` does.
+    """
+    model = unwrapped(model)
+    inputs_by_name, samples = checked_inputs(model, inputs, batch_size)
+    check_decoder(model, inputs_by_name)
+    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    parts: list[dict[str, Tensor]] = []
+    image = image_token(model)
+    changed = nullcontext() if calibration is None else calibration.applied(model)
+    with evaluating(model), torch.no_grad(), changed:
+        for batch in batches(model, inputs_by_name, samples, batch_size):
+            logs, places = next_tokens(logits_of(model, batch, options), batch, image, from_token)
+            parts.append(objectives(logs, batch["input_ids"], places, names))
+            counted(len(logs))
+    scores = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
+    for values in scores.values():
+        if not np.isfinite(values).all():
+            raise InputError(f"the predictions of text {int(np.argmin(np.isfinite(values)))} are NaN or infinite")
+    return scores
+
+
+def check_decoder(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raises `UnsupportedModelError` for a model that predicts no next token of ids."""
+    if Stream.of(model).stack != "decoder" or not isinstance(inputs.get("input_ids"), Tensor):
+        raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
+
+
+def logits_of(model: nn.Module, batch: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
+    """The logits after each token of a batch. Raises `UnsupportedModelError` where there are none."""
+    logits = getattr(model(**batch, **options), "logits", None)
+    if not isinstance(logits, Tensor) or logits.shape[:2] != batch["input_ids"].shape:
+        raise UnsupportedModelError(f"family '{family(model)}': it gives no logits for each of its tokens")
+    return logits
+
+
+def next_tokens(
+    logits: Tensor, batch: Mapping[str, Any], image: int | None, from_token: int = 0
+) -> tuple[Float[Tensor, "text place vocabulary"], Bool[Tensor, "text place"]]:
+    """log p of the next token at each place, and which places count. Raises `InputError` for texts of one token."""
+    ids, mask = batch["input_ids"], batch.get("attention_mask")
+    counted = torch.ones_like(ids[:, 1:], dtype=torch.bool)
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        counted = (mask[:, 1:] & mask[:, :-1]).bool()
+    counted = counted if image is None else counted & (ids[:, 1:] != image)
+    counted[:, :from_token] = False
+    if not bool(counted.any(-1).all()):
+        raise InputError("texts of one token have no next token, so there is nothing to score: give at least two")
+    return logits[:, :-1].float().log_softmax(-1), counted
+
+
+def shared_tokens(inputs: Mapping[str, Any]) -> int:
+    """How many tokens all texts begin with: a BOS, a chat template; 0 where anything else than ids tells them apart.
+
+    Predicting them is no achievement, and one that every calibration could be chosen for.
+    """
+    ids = inputs.get("input_ids")
+    others = [name for name, value in inputs.items() if isinstance(value, Tensor) and name != "input_ids"]
+    padded = isinstance(mask := inputs.get("attention_mask"), Tensor) and not bool(mask.all())
+    if not isinstance(ids, Tensor) or len(ids) < 2 or padded or {*others} - {"attention_mask"}:
+        return 0
+    same = (ids == ids[0]).all(0)
+    return 0 if bool(same.all()) else int(same.int().cumprod(0).sum())
+
+
+def objectives(
+    logs: Float[Tensor, "text place vocabulary"],
+    ids: Int[Tensor, "text token"],
+    counted: Bool[Tensor, "text place"],
+    names: Sequence[str],
+) -> dict[str, Float[Tensor, " text"]]:
+    """Means over the places of each text that count."""
+    known: dict[str, Callable[[], Tensor]] = {
+        "loss": lambda: -logs.gather(-1, ids[:, 1:, None])[..., 0],
+        "entropy": lambda: -(logs.exp() * logs).nan_to_num(0.0).sum(-1),
+        "error": lambda: (logs.argmax(-1) != ids[:, 1:]).float(),
+    }
+    return {name: (known[name]() * counted).sum(-1) / counted.sum(-1) for name in names}
