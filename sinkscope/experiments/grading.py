@@ -29,7 +29,7 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
     effect that reads a run of no variation.
     """
     if findings is None:
-        reason = question.not_at.get(scale, "no runs")  # type: ignore[call-overload]
+        reason = question.not_at.get(scale, "no runs")
         return [assertion.claim.open(reason) for assertion in question.assertions]
     stands = standing_of(question, findings)
     return [_as_registered(_judged(question, assertion, findings), stands) for assertion in question.assertions]

@@ -296,7 +296,7 @@ class Question:
     variations: tuple[Variation, ...]
     assertions: tuple[Assertion, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
-    not_at: Mapping[Scale, str] = field(default_factory=dict)
+    not_at: Mapping[str, str] = field(default_factory=dict)
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
     note: str = ""

@@ -197,7 +197,7 @@ failing = Question(
     ),
 )
 
-SETTINGS = {
+SETTINGS: dict[str, tuple[dict[str, Any], float, float]] = {
     "lr / 4": ({"optimizer.lr": times(1 / 4)}, 0.36, 4.08),
     "lr x 2.5": ({"optimizer.lr": times(2.5)}, 0.81, 3.68),
     "decay 0": ({"optimizer.weight_decay": 0.0}, 0.64, 3.77),

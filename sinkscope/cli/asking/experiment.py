@@ -101,7 +101,7 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
         show(plain(f"\n{short}"))
     show(plain(f"\n{standing_of(question, found).words}"))
     if scale in question.not_at:
-        show(plain(f"not run at scale {scale}: {question.not_at[scale]}"))  # type: ignore[index]
+        show(plain(f"not run at scale {scale}: {question.not_at[scale]}"))
 
 
 @app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano")
