@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.abc import SourceLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from sinkscope.errors import InputError, unknown
@@ -87,11 +88,13 @@ def questions_in(path: Path) -> dict[str, Question]:
     """
     if not path.is_file():
         raise InputError(f"no file {path}")
-    registration, content = Registration.read(path)  # what is run is what is hashed, whoever edits it meanwhile
-    module = ModuleType(f"sinkscope_question_{path.stem}")
-    module.__file__ = str(path)
+    registration, content = Registration.read(path)
+    loader = _Bytes(path, content)
+    spec = spec_from_loader(f"sinkscope_question_{path.stem}", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
     try:
-        exec(compile(content, str(path), "exec"), vars(module))
+        loader.exec_module(module)
     except InputError:
         raise
     except Exception as error:
@@ -101,6 +104,19 @@ def questions_in(path: Path) -> dict[str, Question]:
         for value in vars(module).values()
         if isinstance(value, Question)
     }
+
+
+class _Bytes(SourceLoader):
+    """Loads a module from bytes that were read: what is run is what is hashed, whoever edits the file meanwhile."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self.path)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self.content
 
 
 def _hint(error: Exception) -> str:
