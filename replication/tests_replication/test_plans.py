@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.cli.live.planned import deciding
+from sinkscope.cli.experiment import undecidable
 from sinkscope_replication import order
 from sinkscope_replication.questions import QUESTIONS
 
 
 def test_most_claims_can_be_decided_by_their_seeds():
     """Those whose arms were fixed when their runs were there may not; they are named."""
-    undecidable = {name for name, question in QUESTIONS.items() if deciding(question)}
-    assert undecidable <= {"metric", "learning-rate", "fixed-token", "positions", "heads", "emergence", "streaming"}, (
-        undecidable
-    )
+    stuck = {name for name, question in QUESTIONS.items() if undecidable(question)}
+    assert stuck <= {"metric", "learning-rate", "fixed-token", "positions", "heads", "emergence", "streaming"}, stuck
 
 
 def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, capsys):
