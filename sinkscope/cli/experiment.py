@@ -212,7 +212,9 @@ def verdict_(
         findings, damaged = read_records(questions, scale, results)
     else:  # for one question that is named, damage is an error
         findings, damaged = {each.name: known(each, scale, results) for each in questions}, []
-    judged = [Judged(each, findings[each.name], verdicts(each, findings[each.name], scale)) for each in questions]
+    judged = [
+        JudgedQuestion(each, findings[each.name], verdicts(each, findings[each.name], scale)) for each in questions
+    ]
     if as_json:
         show_json(_verdicts_json(judged, scale))
     elif every:
@@ -224,7 +226,7 @@ def verdict_(
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedQuestion:
     """A question, its findings, and the verdicts on its claims."""
 
     question: Question
@@ -268,7 +270,7 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.2f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
-def show_verdicts(judged: Iterable[Judged]) -> None:
+def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
     """Print each question with the cost of its runs, one row per claim (the first is primary), and its registration."""
     from sinkscope.experiments import standing_of, without_sinks
     from sinkscope.statistics.claims import cells
@@ -292,7 +294,7 @@ def show_verdicts(judged: Iterable[Judged]) -> None:
             note(warning)
 
 
-def _show_every(judged: Sequence[Judged], full: bool) -> None:
+def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:
     """Print how many claims are decided; with `full` every claim that was run."""
     _show_totals(judged)
     if not full:
@@ -303,7 +305,7 @@ def _show_every(judged: Sequence[Judged], full: bool) -> None:
     show_verdicts(ran)
 
 
-def _show_totals(judged: Sequence[Judged]) -> None:
+def _show_totals(judged: Sequence[JudgedQuestion]) -> None:
     """Print how many claims have each grade, and what the runs cost."""
     from sinkscope.statistics.claims import tally
 
@@ -328,7 +330,7 @@ def _show_findings(question: Question, findings: Findings, record: Path, as_json
         ]
         show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1, keys=2))
         show(plain(""))
-        show_verdicts([Judged(question, findings, judged)])
+        show_verdicts([JudgedQuestion(question, findings, judged)])
         show(plain(f"\n{tally(judged)}"))
     for label, seeds in findings.failed.items():
         for seed, why in seeds.items():
@@ -366,7 +368,7 @@ def _question_json(question: Question, seeds: Mapping[str, list[int]]) -> dict[s
     }
 
 
-def _verdicts_json(judged: Sequence[Judged], scale: str) -> dict[str, Any]:
+def _verdicts_json(judged: Sequence[JudgedQuestion], scale: str) -> dict[str, Any]:
     from sinkscope.experiments import standing_of
 
     return {
@@ -382,7 +384,7 @@ def _verdicts_json(judged: Sequence[Judged], scale: str) -> dict[str, Any]:
     }
 
 
-def _total_cost(judged: Sequence[Judged]) -> dict[str, float]:
+def _total_cost(judged: Sequence[JudgedQuestion]) -> dict[str, float]:
     """How many runs all questions have together, and how long they took; a run that several read counts once."""
     runs = [run for each in judged if each.findings for seeds in each.findings.runs.values() for run in seeds.values()]
     seconds = {run.run: run.seconds for run in runs}
