@@ -133,7 +133,7 @@ def test_names_can_stand_in_a_command():
     assert [name for name in QUESTIONS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)] == []
 
 
-@pytest.mark.slow_except("metric", "window", "clipped", "prefix-longer")
+@pytest.mark.slow
 def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
     for scale in SCALES:
         if scale in question.not_at:
@@ -144,7 +144,7 @@ def test_recipes_are_valid_at_every_scale_at_which_it_can_be_asked(question):
         assert len({job.model_dump_json() for job in made.values()}) == len(question.variations)
 
 
-@pytest.mark.slow_except("metric", "window", "clipped", "prefix-longer")
+@pytest.mark.slow
 def test_jobs_that_are_made_together_are_those_that_are_made_one_by_one(question):
     """Not only equal: their names, with the hash of all that decides their numbers, and what a worker is sent."""
     for scale in SCALES:
