@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli import options
+from sinkscope.cli.showing import show_written
 from sinkscope.report.terminal import plain, show, show_json
 
 
@@ -22,7 +24,7 @@ def export(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("sinkscope-export"),
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the lines that an engine reads, each measured and with its source; or a model as a plain folder."""
     from sinkscope.checks import export as export_result
@@ -33,4 +35,4 @@ def export(
         return
     if engine is not None:
         show(plain(paths[0].read_text(encoding="utf-8").rstrip("\n")))
-    show(plain(f"written: {', '.join(map(str, paths))}"))
+    show_written(paths)

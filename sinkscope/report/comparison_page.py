@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sinkscope.measurement import Comparison, Comparisons
+from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.theme import template
 
@@ -67,4 +68,4 @@ def _fact(measurement: object) -> str:
     record = measurement.record  # type: ignore[attr-defined]
     description = record["input"].get("description", "")
     size = f"{record['samples']} samples, up to {record['tokens']} tokens"
-    return f"{record['model']}: {size}{f'; {description}' if description else ''}"
+    return f"{short(record['model'])}: {size}{f'; {description}' if description else ''}"

@@ -14,7 +14,6 @@ from sinkscope.experiments import (
     Observed,
     Question,
     Variation,
-    Withdrawn,
     verdicts,
 )
 from sinkscope.report.experiments import names
@@ -87,7 +86,6 @@ class ExperimentEntry:
         findings: None if there are none; `reason` is why.
         base: the fields of the recipe, or task, that is varied.
         shown: metrics of the question, if no others are published or read.
-        withdrawn: claims that were judged once.
         titles: the job's own names of metrics.
     """
 
@@ -103,13 +101,12 @@ class ExperimentEntry:
     reason: str = ""
     note: str = ""
     shown: tuple[str, ...] = ()
-    withdrawn: tuple[Withdrawn, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def was_run(self) -> bool:
-        """Whether a claim can be judged; a control that other questions share is not enough."""
-        return any(judged.verdict.outcome != "not run at this scale" for judged in self.claims)
+        """Whether a claim has numbers: a control that other questions share is not enough."""
+        return any(judged.verdict.value is not None for judged in self.claims)
 
     @property
     def task(self) -> str:
@@ -187,7 +184,6 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         _reason(question, findings, scale),
         question.note,
         question.shown,
-        question.withdrawn,
         titles,
     )
 
@@ -210,7 +206,7 @@ def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
     """The evidence for a claim, each case with its seed if it names one."""
     cases = []
     for part in judged.verdict.evidence:
-        seed = part.case.removeprefix("seed ")
+        seed = part.case.removeprefix("seed ").partition(" ")[0]
         cases.append((int(seed) if seed.isdigit() else None, part))
     return cases
 

@@ -168,11 +168,11 @@ def number(value: float | None) -> str:
 
 def effect(verdict: Verdict) -> str:
     """The effect of a claim with its interval, with a typographic minus sign."""
-    return "–" if verdict.residual is None or math.isnan(verdict.residual) else verdict.found.replace("-", "−")
+    return verdict.found.replace("-", "−")
 
 
 def sizes(verdict: Verdict) -> str:
-    """The number of seeds: "3", or "3 and 10" for arms with different seeds."""
+    """The number of models: "3", or "3 and 10" for two variations."""
     return " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
 
 
