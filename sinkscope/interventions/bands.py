@@ -39,16 +39,16 @@ class SuppressBands(Intervention):
 
     def __post_init__(self) -> None:
         for name in ("bands", "protect", "positions", "depths"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name, given) if name == "bands" or len(given) else ())
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, values) if name == "bands" or len(values) else ())
         if max(self.bands) >= self.count:
             raise InputError(f"band {max(self.bands)} does not exist: {self.count} bands are 0 to {self.count - 1}")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = OpenStream(model, stack)
         directions = self._directions(model)
-        every = range(1, opened.stream.depth + 1)
-        for depth in every if self.depths is None else self.depths:
+        all_depths = range(1, opened.stream.depth + 1)
+        for depth in all_depths if self.depths is None else self.depths:
             opened.edit(depth, self._filter(opened, directions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SuppressBands:

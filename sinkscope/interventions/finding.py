@@ -41,7 +41,7 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
     where nothing stands out earlier. Costs one pass and depth × T × width numbers. Source: Sun et al. 2024.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     totals: dict[int, Tensor] = {}
     rows: dict[int, Tensor] = {}
 
@@ -56,7 +56,7 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
         rows[depth] = rows.get(depth, 0) + counts
 
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     reached = int(rows[0].nonzero().max()) + 1  # columns behind hold padding alone, which would lower the medians
     magnitudes = torch.stack([(totals[depth] / rows[depth][:, None])[:reached] for depth in sorted(totals)])
@@ -65,13 +65,13 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
     largest = ratios.amax(0)
     onset = (ratios >= largest / 2).int().argmax(0)
     order = largest.flatten().topk(min(count, largest.numel())).indices
-    found = []
+    activations = []
     for index in order.tolist():
         position, dim = divmod(index, largest.shape[1])
         depth = int(onset[position, dim])
-        place = depth, position, dim
-        found.append(MassiveActivation(place, float(magnitudes[place]), float(ratios[place])))
-    return found
+        entry = depth, position, dim
+        activations.append(MassiveActivation(entry, float(magnitudes[entry]), float(ratios[entry])))
+    return activations
 
 
 def sink_heads(
@@ -92,15 +92,15 @@ def sink_heads(
     mean = np.nan_to_num(mean_or_nan, nan=-1.0)
     above = exceeds(mean, epsilon) == 1
     order = np.argsort(-mean, axis=None, kind="stable")
-    pairs = [tuple(int(part) for part in np.unravel_index(index, mean.shape)) for index in order]
-    found = tuple((layer, head) for layer, head in pairs if above[layer, head])
-    if not found:
+    pairs = [tuple(int(index) for index in np.unravel_index(index, mean.shape)) for index in order]
+    sinks = tuple((layer, head) for layer, head in pairs if above[layer, head])
+    if not sinks:
         layer, head = pairs[0]
         raise InputError(
             f"no head gives position {position} more than {epsilon:g} of its attention: the most is "
             f"{mean[layer, head]:.3f}, of layer {layer}, head {head}; lower epsilon"
         )
-    return found
+    return sinks
 
 
 def onset_depth(model: nn.Module, measured: Measurement, position: int = 0) -> int:

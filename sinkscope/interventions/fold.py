@@ -47,26 +47,26 @@ class Constants:
             if len(donors) not in (1, len(call.query)):
                 raise InputError(f"{len(donors)} donors for {len(call.query)} rows: one for each")
             chosen = [each[list(donors)] for each in of_layer]
-        place = rows.key.position.clamp(0, self.keys.shape[3] - 1)
+        position = rows.key.position.clamp(0, self.keys.shape[3] - 1)
         known = (rows.key.real & (rows.key.position < self.keys.shape[3]))[:, None, :, None]
-        found = []
-        for own, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
-            constant = constant.to(own.device)
-            batch = max(len(own), len(place))
-            index = place.expand(batch, -1)[:, None, :, None].expand(-1, own.shape[1], -1, own.shape[3])
-            found.append(torch.where(known, constant.expand(batch, -1, -1, -1).gather(2, index), own))
-        return found[0], found[1]
+        vectors = []
+        for measured, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
+            constant = constant.to(measured.device)
+            batch = max(len(measured), len(position))
+            index = position.expand(batch, -1)[:, None, :, None].expand(-1, measured.shape[1], -1, measured.shape[3])
+            vectors.append(torch.where(known, constant.expand(batch, -1, -1, -1).gather(2, index), measured))
+        return vectors[0], vectors[1]
 
     def logit(self, rows: Rows, targets: Targets) -> Float[Tensor, "_ heads 1 key"]:
         """The constant logit of each target key, 0 elsewhere."""
         starts, heads = targets.starts(rows.key), rows.call.heads
-        found = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
+        logits = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
         for first, table in self.logits.items():
-            here = table[rows.layer].to(found.device)
-            place = rows.key.position.clamp(0, here.shape[1] - 1)
-            values = here[:, place].transpose(0, 1)
-            found = torch.where((starts == first)[:, None, :], values, found)
-        return found[:, :, None, :]
+            here = table[rows.layer].to(logits.device)
+            position = rows.key.position.clamp(0, here.shape[1] - 1)
+            values = here[:, position].transpose(0, 1)
+            logits = torch.where((starts == first)[:, None, :], values, logits)
+        return logits[:, :, None, :]
 
     def check(self, targets: Targets) -> None:
         """Raises `InputError` for targets that these constants are not of."""
@@ -142,9 +142,9 @@ def constants(
     rows that are shorter, and as `measure` does.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     targets = Targets.of(on, after)
-    length = row_length(model, given)
+    length = row_length(model, checked)
     starts = sorted({first for _, first in targets.pairs()})
     wanted = min(max(starts), length) if positions is None else positions
     if not max(targets.positions) < wanted <= length:
@@ -166,9 +166,9 @@ def constants(
         for rows in call.row_parts():
             scores = call.scores(slice(0, len(call.query)), rows, slice(0, call.key.shape[2]))
             at = scores.gather(-1, column[:, None, None, :].expand(*scores.shape[:3], -1))
-            part = query.part(rows)
+            asking = query.part(rows)
             for first in starts:
-                asks = (part.position >= first) & part.real & (part.document == _first_document(key))
+                asks = (asking.position >= first) & asking.real & (asking.document == _first_document(key))
                 seen = asks[:, None, :, None] & (at > -torch.inf)
                 total, count = at.where(seen, 0.0).double().sum((0, 2)), seen.sum((0, 2))
                 before = sums[first].get(layer)
@@ -178,15 +178,15 @@ def constants(
         opened, chosen = opened_layers(model, None, stack)
         calls = Calls(model, opened, chosen)
         stack.enter_context(watching(Reading(calls, show)))
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
     logits = {
-        first: torch.stack([(found[n][0] / found[n][1]).float().cpu() for n in range(len(chosen))])
-        for first, found in sums.items()
-        if found
+        first: torch.stack([(means[n][0] / means[n][1]).float().cpu() for n in range(len(chosen))])
+        for first, means in sums.items()
+        if means
     }
-    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in given.values() if isinstance(v, Tensor)))
+    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in checked.values() if isinstance(v, Tensor)))
     return Constants(
         kv["keys"], kv["values"], logits or {first: torch.empty(0) for first in starts}, digest.hexdigest()[:12]
     )

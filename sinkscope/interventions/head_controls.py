@@ -38,11 +38,11 @@ class HeadControl(ABC):
     """A way to draw as many heads (layer, head) as were chosen among those that were not."""
 
     @abstractmethod
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
         """The heads that a control is drawn from."""
 
     @abstractmethod
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
         """One control. Raises `InputError` where too few heads remain."""
 
     @abstractmethod
@@ -54,11 +54,11 @@ class HeadControl(ABC):
 class AnyHeads(HeadControl):
     """As many heads of the model, at random among all others."""
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return tuple(head for head in every if head not in chosen)
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return tuple(head for head in heads if head not in chosen)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return draw(generator, self.remaining(chosen, every), len(chosen), "heads")
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return draw(generator, self.remaining(chosen, heads), len(chosen), "heads")
 
     def describe(self) -> str:
         return "as many other heads of any layer"
@@ -71,16 +71,16 @@ ANY_HEADS = AnyHeads()
 class SameLayer(HeadControl):
     """In each layer as many of its other heads as were chosen there: early layers matter more than late ones."""
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
         layers = {layer for layer, _ in chosen}
-        return tuple(head for head in every if head not in chosen and head[0] in layers)
+        return tuple(head for head in heads if head not in chosen and head[0] in layers)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        others, found = self.remaining(chosen, every), list[Head]()
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        others, sample = self.remaining(chosen, heads), list[Head]()
         for layer, count in sorted(Counter(layer for layer, _ in chosen).items()):
-            own = [head for head in others if head[0] == layer]
-            found += draw(generator, own, count, f"heads of layer {layer}")
-        return tuple(found)
+            layer_heads = [head for head in others if head[0] == layer]
+            sample += draw(generator, layer_heads, count, f"heads of layer {layer}")
+        return tuple(sample)
 
     def describe(self) -> str:
         return "as many other heads of the same layers"
@@ -103,17 +103,17 @@ class SameNorm(HeadControl):
         """Matched to what heads write on these inputs."""
         return cls(head_norms(model, inputs, batch_size))
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return ANY_HEADS.remaining(chosen, every)
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return ANY_HEADS.remaining(chosen, heads)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        left, found = list(self.remaining(chosen, every)), []
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        left, sample = list(self.remaining(chosen, heads)), []
         for index in torch.randperm(len(chosen), generator=generator).tolist():
             near = sorted(left, key=lambda head: self._apart(chosen[index], head))[:NEAREST]
             [picked] = draw(generator, near, 1, "heads")
             left.remove(picked)
-            found.append(picked)
-        return tuple(sorted(found))
+            sample.append(picked)
+        return tuple(sorted(sample))
 
     def describe(self) -> str:
         return "as many other heads, each of about the output norm of one of them"
@@ -142,7 +142,7 @@ def head_norms(model: nn.Module, inputs: Any, batch_size: int = 8) -> tuple[tupl
     `UnsupportedModelError` where a layer's output projection does not receive head after head.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     layers = Stream.of(model).attention(model)
     totals = [torch.zeros(head_count(model, module), dtype=torch.float64) for module in layers]
     tokens = [0] * len(layers)
@@ -156,23 +156,23 @@ def head_norms(model: nn.Module, inputs: Any, batch_size: int = 8) -> tuple[tupl
                     f"those of {heads} heads, so what a head writes is not known; choose another control"
                 )
 
-            def read(given: Tensor, index: int = index, output: Projection = output) -> None:
-                real = opened.at(None, given).expand(given.shape[:2])
-                totals[index] += _written(given[real], output.weight.detach(), len(totals[index]))
+            def read(checked: Tensor, index: int = index, output: Projection = output) -> None:
+                real = opened.at(None, checked).expand(checked.shape[:2])
+                totals[index] += _written(checked[real], output.weight.detach(), len(totals[index]))
                 tokens[index] += int(real.sum())
 
             output.read_input(read, stack)
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     return tuple(tuple((total / max(count, 1)).tolist()) for total, count in zip(totals, tokens, strict=True))
 
 
 def _written(
-    given: Float[Tensor, "token columns"], weight: Float[Tensor, "out columns"], heads: int
+    x: Float[Tensor, "token columns"], weight: Float[Tensor, "out columns"], heads: int
 ) -> Float[Tensor, "heads"]:
     """Σ_t ‖W^h z_t^h‖, one head after the other."""
-    parts = zip(given.float().chunk(heads, -1), weight.float().chunk(heads, -1), strict=True)
-    return torch.stack([(part @ own.mT).norm(dim=-1).double().sum() for part, own in parts]).cpu()
+    parts = zip(x.float().chunk(heads, -1), weight.float().chunk(heads, -1), strict=True)
+    return torch.stack([(columns @ head_weight.mT).norm(dim=-1).double().sum() for columns, head_weight in parts]).cpu()
 
 
 CONTROLS: Mapping[str, str] = {

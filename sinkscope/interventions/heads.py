@@ -33,9 +33,9 @@ class ZeroHeads(Intervention):
 
     def __post_init__(self) -> None:
         pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in self.heads)
-        for given, pair in zip(self.heads, pairs, strict=True):
+        for head, pair in zip(self.heads, pairs, strict=True):
             if len(pair) != 2 or not all(isinstance(value, int) and value >= 0 for value in pair):
-                raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
+                raise InputError(f"head {head!r}: expected (layer, head), whole numbers from 0 on")
         if not pairs or len(set(pairs)) != len(pairs):
             raise InputError("heads: expected at least one (layer, head), all different")
         object.__setattr__(self, "heads", pairs)
@@ -58,12 +58,12 @@ class ZeroHeads(Intervention):
         opened.edit_attention(_Zeroing(opened, heads, self.positions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
-        every = every_head(model)
+        heads = every_head(model)
         try:
-            return ZeroHeads(self.against.drawn(generator, self.heads, every), self.positions)
+            return ZeroHeads(self.against.drawn(generator, self.heads, heads), self.positions)
         except InputError as error:
             raise InputError(
-                f"{error}, at most {max(1, (len(every) - 1) // 2)} of the {len(every)} heads (of sink heads "
+                f"{error}, at most {max(1, (len(heads) - 1) // 2)} of the {len(heads)} heads (of sink heads "
                 "--strongest, --layers and --heads choose), or draw the control elsewhere (--control, against=)"
             ) from error
 

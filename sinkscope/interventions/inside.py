@@ -92,9 +92,9 @@ class Rows:
     def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
         """Keys that are neither targets nor the query's own."""
         query, key = self.query, self.key
-        own = query.position[:, :, None] == key.position[:, None, :]
-        own = own & (query.document[:, :, None] == key.document[:, None, :])
-        return (~own & (targets.starts(key) == NEVER)[:, None, :])[:, None]
+        itself = query.position[:, :, None] == key.position[:, None, :]
+        itself = itself & (query.document[:, :, None] == key.document[:, None, :])
+        return (~itself & (targets.starts(key) == NEVER)[:, None, :])[:, None]
 
     def movable(self, targets: Targets) -> Float[Tensor, "batch heads query"]:
         """½ · min(mass of hit keys, mass of the others): what `TrimMass` moves."""
@@ -119,9 +119,9 @@ class Rows:
             return total
         if operation.difference is not None:
             total = operation.difference(total)
-        own = operation.own_values(call.query, call.wide_value)
+        own_values = operation.own_values(call.query, call.wide_value)
         hidden = None if known.hidden is None else known.hidden[:, self.rows]
-        return operation.leaving(total, hidden, None if own is None else own[:, :, self.rows])
+        return operation.leaving(total, hidden, None if own_values is None else own_values[:, :, self.rows])
 
 
 @dataclass(frozen=True)

@@ -88,15 +88,15 @@ class All(Intervention):
 def whole(what: str, values: Any) -> tuple[int, ...]:
     """A tuple of whole numbers from 0 on without repetition. Raises `InputError` naming `what`."""
     try:
-        found = tuple(values)
+        numbers = tuple(values)
     except TypeError as error:
         raise InputError(f"{what} = {values!r}: expected a sequence of whole numbers") from error
-    for value in found:
+    for value in numbers:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InputError(f"{what} = {values!r}: {value!r} is not a whole number from 0 on")
-    if len(set(found)) != len(found) or not found:
+    if len(set(numbers)) != len(numbers) or not numbers:
         raise InputError(f"{what} = {values!r}: expected different numbers, at least one")
-    return found
+    return numbers
 
 
 def draw(generator: torch.Generator, choices: Sequence[Any], count: int, what: str) -> tuple[Any, ...]:

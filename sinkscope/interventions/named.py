@@ -107,9 +107,9 @@ def named(what: str, subject: Subject) -> Found:
 
 def _massive(subject: Subject) -> tuple[tuple[Entry, ...], str]:
     """All activations that meet the criterion; where none does, the one that comes nearest, which the remark says."""
-    found = largest_activations(subject.model, subject.inputs, CANDIDATES, subject.batch_size)
-    massive = [activation for activation in found if activation.is_massive()]
-    shown = massive or found[:1]
+    activations = largest_activations(subject.model, subject.inputs, CANDIDATES, subject.batch_size)
+    massive = [activation for activation in activations if activation.is_massive()]
+    shown = massive or activations[:1]
     described = "; ".join(_described(activation) for activation in shown)
     none = "" if massive else "no activation exceeds 100 and 1000 medians; the one that stands out most: "
     return tuple(activation.entry for activation in shown), none + described
@@ -145,9 +145,9 @@ def _remove_onset(subject: Subject) -> Found:
 @named_as("zero-sink-heads")
 def _zero_sink_heads(subject: Subject) -> Found:
     sinks, heads, remark = _heads(subject)
-    every = every_head(unwrapped(subject.model))
+    all_heads = every_head(unwrapped(subject.model))
     against = control_named(subject.control, subject.model, subject.inputs, subject.batch_size)
-    others = against.remaining(heads, every)
+    others = against.remaining(heads, all_heads)
     too = sum(head in sinks for head in others)
     control = f"{against.describe()}, of {len(others)} that remain ({too} of them sinks too)"
     return Found(ZeroHeads(heads, against=against), remark, control=control)
@@ -182,8 +182,8 @@ def _heads(subject: Subject) -> tuple[tuple[Head, ...], tuple[Head, ...], str]:
     return sinks, heads, _listed(heads) + (f", {count}" if len(heads) < len(sinks) else "")
 
 
-def _check_exist(what: str, chosen: Iterable[object], every: Iterable[object]) -> None:
-    known = list(every)
+def _check_exist(what: str, chosen: Iterable[object], existing: Iterable[object]) -> None:
+    known = list(existing)
     for absent in (one for one in chosen if one not in known):
         raise InputError(f"{what} {absent} does not exist: the model's attention has {known[0]} to {known[-1]}")
 

@@ -110,37 +110,37 @@ class _Given:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         self.opened.edited(module)
-        given = output if output.ndim == 3 else output[None]
-        at = {position: self._columns(position, given) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
-        batch = max(len(given), *(len(chosen) for chosen in at.values()))
-        given = given.expand(batch, -1, -1)
-        edited = given.clone()
+        rows = output if output.ndim == 3 else output[None]
+        at = {position: self._columns(position, rows) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
+        batch = max(len(rows), *(len(chosen) for chosen in at.values()))
+        rows = rows.expand(batch, -1, -1)
+        edited = rows.clone()
         for position, of in self.gets.items():
             for row, column in at[position].expand(batch, -1).nonzero().tolist():
                 partner = at[of].expand(batch, -1)[row].nonzero().flatten().tolist()
-                own = given[row, column]
-                edited[row, column] = given[row, partner[0]] if partner else self._apart(own, of - position)
+                embedding = rows[row, column]
+                edited[row, column] = rows[row, partner[0]] if partner else self._apart(embedding, of - position)
         return edited if output.ndim == 3 or batch > 1 else edited[0]
 
-    def _columns(self, position: int, given: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
+    def _columns(self, position: int, rows: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
         """Where a position stands in what the table gives, which leaves learned tokens before a sequence out."""
         forward = self.opened.passes.now.forward
         before = forward.prefix if forward.seen == 0 else 0
-        whole = given.new_empty(1, given.shape[1] + before, 0)
+        whole = rows.new_empty(1, rows.shape[1] + before, 0)
         return self.opened.at((position + forward.prefix,), whole)[:, before:]
 
-    def _apart(self, own: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
+    def _apart(self, embedding: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
         """The table's row `distance` behind the one that is `own`."""
         rows = self.table.rows
-        found = (rows == own.to(rows)).all(-1).nonzero().flatten().tolist()
-        if len(found) != 1:
+        matches = (rows == embedding.to(rows)).all(-1).nonzero().flatten().tolist()
+        if len(matches) != 1:
             raise UnsupportedModelError(
                 f"family '{family(self.opened.passes.model)}': what its position table '{self.table.path}' gave a "
-                f"token is {len(found)} of its rows, so the one {distance:+d} from it is not known"
+                f"token is {len(matches)} of its rows, so the one {distance:+d} from it is not known"
             )
-        if not 0 <= found[0] + distance < len(rows):
+        if not 0 <= matches[0] + distance < len(rows):
             raise InputError(
-                f"position {found[0] + distance} has no embedding: the table holds positions 0 to {len(rows) - 1}, and "
-                f"this row's token stands at {found[0]} of it"
+                f"position {matches[0] + distance} has no embedding: the table holds positions 0 to {len(rows) - 1}, and "
+                f"this row's token stands at {matches[0]} of it"
             )
-        return rows[found[0] + distance].to(own)
+        return rows[matches[0] + distance].to(embedding)

@@ -60,7 +60,7 @@ class _Finder:
         if isinstance(self.maker, type):
             lines = (inspect.getdoc(self.maker) or "").splitlines()
             return Found(self.maker(), lines[0] if lines else self.maker.__name__)
-        found = self.maker(subject)
-        if not isinstance(found, Found):
-            raise InputError(f"intervention '{self.maker.__name__}' returned {found!r}, expected a Found")
-        return found
+        result = self.maker(subject)
+        if not isinstance(result, Found):
+            raise InputError(f"intervention '{self.maker.__name__}' returned {result!r}, expected a Found")
+        return result

@@ -61,8 +61,8 @@ class SetActivations(Intervention):
         opened = OpenStream(model, stack)
         values = self.means or (0.0,) * len(self.entries)
         for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
-            own = [(*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth]
-            opened.edit(depth, _setting(opened, own))
+            edits = [(*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth]
+            opened.edit(depth, _setting(opened, edits))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetActivations:
         length, width = row_length(model, inputs), width_of(model)
@@ -70,10 +70,10 @@ class SetActivations(Intervention):
         dims = draw(generator, [dim for dim in range(width) if dim not in taken], len(self.entries), "dimensions")
         named = set(self.positions_named)
         others = [position for position in range(length) if position not in named] or list(range(length))
-        places = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
+        indices = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
         entries = [
-            (depth, None if position is None else others[place], dim)
-            for (depth, position, _), place, dim in zip(self.entries, places, dims, strict=True)
+            (depth, None if position is None else others[index], dim)
+            for (depth, position, _), index, dim in zip(self.entries, indices, dims, strict=True)
         ]
         return SetActivations(entries) if self.value == "zero" else SetActivations.at_mean(model, inputs, entries)
 
@@ -119,7 +119,7 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
     """Mean of h^(depth)[position, dim] over the rows of `inputs` for each entry; over all real tokens where position is
     None. Raises `InputError` for a position that no row has."""
     model, entries = unwrapped(model), _entries(entries)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     totals, counts = [0.0] * len(entries), [0] * len(entries)
 
     def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
@@ -135,7 +135,7 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
         if depth:
             depths.block(depth)
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     for entry, count in zip(entries, counts, strict=True):
         if not count:
@@ -169,15 +169,15 @@ def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]
 
 
 def _entries(entries: Any) -> tuple[Entry, ...]:
-    found = [tuple(entry) if isinstance(entry, Sequence) else () for entry in entries]
-    for given, entry in zip(entries, found, strict=True):
-        if len(entry) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in entry):
-            raise InputError(f"entry {given!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
-        if entry[0] is None or entry[2] is None:
-            raise InputError(f"entry {given!r}: depth and dimension cannot be None")
-    if not found or len(set(found)) != len(found):
+    checked = [tuple(triple) if isinstance(triple, Sequence) else () for triple in entries]
+    for entry, triple in zip(entries, checked, strict=True):
+        if len(triple) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in triple):
+            raise InputError(f"entry {entry!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
+        if triple[0] is None or triple[2] is None:
+            raise InputError(f"entry {entry!r}: depth and dimension cannot be None")
+    if not checked or len(set(checked)) != len(checked):
         raise InputError("entries: expected at least one, all different")
-    return tuple(found)
+    return tuple(checked)
 
 
 def _check_dim(dim: int, hidden: Tensor) -> None:

@@ -36,8 +36,8 @@ def perturbation_spread(
     `InputError` for a position that no row has and a scale that is not positive.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
-    length = row_length(model, given)
+    checked, samples = checked_inputs(model, inputs, batch_size)
+    length = row_length(model, checked)
     if not 0 <= position < length:
         raise InputError(f"position {position} is in no row: rows have positions 0 to {length - 1}")
     if not scale > 0:
@@ -47,7 +47,7 @@ def perturbation_spread(
     )
     parts = []
     with evaluating(model), torch.no_grad():
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             before, _ = _depths(model, batch)
             with ExitStack() as stack:
                 opened = OpenStream(model, stack)
@@ -81,13 +81,13 @@ def _pushed(opened: OpenStream, position: int, step: Tensor) -> Edit:
 
 def _depths(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """The residual stream (depth, batch, position, width) in fp32, and which tokens are real."""
-    found: list[Tensor] = []
+    streams: list[Tensor] = []
     reals: list[Tensor] = []
 
     def read(depth: int, hidden: Tensor, opened: OpenStream) -> None:
-        found.append(hidden.float().cpu())
+        streams.append(hidden.float().cpu())
         reals.append(opened.at(None, hidden).cpu())
 
     with read_stream(model, read):
         model(**batch)
-    return torch.stack(found), reals[0]
+    return torch.stack(streams), reals[0]

@@ -105,8 +105,8 @@ class Targets:
     def describe(self) -> list[Any]:
         """(key, first query) for each row, or once where all rows agree."""
         rows = self.first[:1] if self.rows_agree else self.first
-        found = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
-        return found[0] if self.rows_agree else found
+        pairs = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
+        return pairs[0] if self.rows_agree else pairs
 
 
 def check_after(after: Any) -> None:

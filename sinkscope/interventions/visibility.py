@@ -138,7 +138,7 @@ class _Restriction(Editor):
             return arguments | {"attention_mask": self._narrowed(module, mask)}
         return arguments | {"attention_mask": self._written(module, implementation or "eager", arguments, mask)}
 
-    def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
+    def _written(self, module: nn.Module, name: str, arguments: Mapping[str, Any], mask: Any) -> Tensor:
         """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer was given."""
         written = mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)
         if name not in ("eager", "sdpa", IMPLEMENTATION) or not written:
@@ -146,10 +146,10 @@ class _Restriction(Editor):
                 f"family '{self.opened.stream.family}': attn_implementation='{name}' takes no written mask, so what "
                 "a query sees cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
             )
-        query, keys = given["query"], given["key"].shape[2]
+        query, keys = arguments["query"], arguments["key"].shape[2]
         allowed = self._allowed(module, query.shape[2], keys, query.device, mask)
         if mask is None:
-            mask = self._unwritten(module, name, given, allowed)
+            mask = self._unwritten(module, name, arguments, allowed)
         mask = mask[..., :keys].expand(-1, -1, query.shape[2], -1)
         is_bool = mask.dtype == torch.bool
         visible = mask if is_bool else mask > torch.finfo(mask.dtype).min / 2
@@ -191,11 +191,11 @@ class _Restriction(Editor):
             "query does not see cannot be changed: use a cache that keeps all"
         )
 
-    def _unwritten(self, module: nn.Module, name: str, given: Mapping[str, Any], like: Tensor) -> Tensor:
+    def _unwritten(self, module: nn.Module, name: str, arguments: Mapping[str, Any], like: Tensor) -> Tensor:
         """What no mask means: the causal triangle for SDPA of a causal layer, else everything."""
-        argument, queries = given.get("is_causal"), like.shape[1]
+        argument, queries = arguments.get("is_causal"), like.shape[1]
         causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
         everything = torch.ones(1, 1, *like.shape[1:], dtype=torch.bool, device=like.device)
         if name == "eager":
-            return torch.zeros_like(everything, dtype=given["query"].dtype)
+            return torch.zeros_like(everything, dtype=arguments["query"].dtype)
         return everything.tril(like.shape[2] - queries) if causal and queries > 1 else everything

@@ -53,21 +53,21 @@ class ACT(HeadChange):
         object.__setattr__(self, "heads", pairs(self.heads))
 
     def change(self, opened: OpenStream) -> Change:
-        found: dict[nn.Module, Tensor] = {}
-        return lambda call: calibrated(call, self._sets(call, found), self.beta)
+        sinks: dict[nn.Module, Tensor] = {}
+        return lambda call: calibrated(call, self._sets(call, sinks), self.beta)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ACT:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
 
-    def _sets(self, call: Call, found: dict[nn.Module, Tensor]) -> Sets:
+    def _sets(self, call: Call, by_layer: dict[nn.Module, Tensor]) -> Sets:
         """The sinks of this call's keys, which a pass that begins its rows finds."""
         keys = call.key.shape[2]
         if call.starts:
-            found[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)
+            by_layer[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)
             if self.seed is not None:
                 eligible = _counted(call, guarded=self.guarded)
-                found[call.module] = _elsewhere(found[call.module], eligible, self.seed)
-        known = found.get(call.module)
+                by_layer[call.module] = _elsewhere(by_layer[call.module], eligible, self.seed)
+        known = by_layer.get(call.module)
         if known is None or len(known) != len(call.query):
             raise InputError(
                 "ACT finds its sinks where rows begin, and this pass continues other ones: apply it before the prompt "
@@ -92,24 +92,24 @@ def calibrated(call: Call, sinks: Sets, beta: float) -> Float[Tensor, "batch hea
     """What an attention call returns with β on its sinks."""
     if beta == 1 or not bool(sinks.any()):
         return call.output
-    part, rest = call.part(sinks), call.part(~sinks)
+    on_sinks, on_rest = call.part(sinks), call.part(~sinks)
     mass, remaining = call.masses(sinks, ~sinks)
     slots = call.constant if call.has_slot_values else 0.0
     return torch.where(
-        (remaining > 0)[..., None], redistributed(part, rest, mass, remaining, beta) + slots, call.output
+        (remaining > 0)[..., None], redistributed(on_sinks, on_rest, mass, remaining, beta) + slots, call.output
     )
 
 
 def redistributed(
-    part: Float[Tensor, "batch heads query dim"],
-    rest: Float[Tensor, "batch heads query dim"],
+    on_sinks: Float[Tensor, "batch heads query dim"],
+    on_rest: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     remaining: Float[Tensor, "batch heads query"],
     beta: float,
 ) -> Float[Tensor, "batch heads query dim"]:
     """β o_S + o_R (1 + (1 − β) m / r). Not from (o − o_S) / (1 − m), of which no digit is right where m is near 1."""
     divisor = remaining.masked_fill(remaining == 0, 1.0)
-    return beta * part + rest * (1 + (1 - beta) * mass / divisor)[..., None]
+    return beta * on_sinks + on_rest * (1 + (1 - beta) * mass / divisor)[..., None]
 
 
 def _tokens(call: Call) -> Tensor:
@@ -134,5 +134,5 @@ def _elsewhere(sinks: Sets, eligible: Bool[Tensor, "batch key"], seed: int) -> S
     generator = torch.Generator().manual_seed(seed)
     draws = torch.rand(sinks.shape, generator=generator).to(sinks.device)
     free = eligible[:, None] & ~sinks
-    place = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-    return (place < sinks.sum(-1, keepdim=True)) & free
+    rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
+    return (rank < sinks.sum(-1, keepdim=True)) & free

@@ -85,8 +85,8 @@ class Call:
     def at(self, positions: tuple[int, ...]) -> Bool[Tensor, "batch key"]:
         """Which keys stand at these positions, counted in real tokens."""
         tokens = self.tokens
-        found = torch.isin(tokens.order, tokens.order.new_tensor(positions))
-        return (found if tokens.valid is None else found & tokens.valid).expand(len(self.query), -1)
+        mask = torch.isin(tokens.order, tokens.order.new_tensor(positions))
+        return (mask if tokens.valid is None else mask & tokens.valid).expand(len(self.query), -1)
 
     @property
     def causal(self) -> bool:
@@ -109,43 +109,43 @@ class Call:
     def masses(self, *sets: Chosen) -> tuple[Float[Tensor, "batch heads query"], ...]:
         """Σ_{k in a set} A[t, k] for each set, by the function itself: exact in relative terms, however small it is."""
 
-        def marked(own: tuple[Tensor, ...]) -> Tensor:
+        def marked(masks: tuple[Tensor, ...]) -> Tensor:
             marks = torch.zeros_like(self.value)
-            for channel, chosen in enumerate(own):
+            for channel, chosen in enumerate(masks):
                 marks[..., channel] = chosen.to(marks.dtype)
             return marks
 
-        found = self._of_sets(sets, marked)
-        return tuple(found[..., channel] for channel in range(len(sets)))
+        masses = self._of_sets(sets, marked)
+        return tuple(masses[..., channel] for channel in range(len(sets)))
 
     def part(self, chosen: Chosen) -> Float[Tensor, "batch heads query value_dim"]:
         """Σ_{k in the set} A[t, k] v_k, by the function itself."""
-        return self._of_sets((chosen,), lambda own: self.value.masked_fill(~own[0][..., None], 0.0))
+        return self._of_sets((chosen,), lambda masks: self.value.masked_fill(~masks[0][..., None], 0.0))
 
     def _of_sets(self, sets: tuple[Chosen, ...], values: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
         """A v with values made for sets of keys (batch, key), or (batch, heads, key), where each query head has its
         own: then one run for each member of a group, whose heads share their values."""
         if all(chosen.ndim == 2 for chosen in sets):
             return self.through(values(tuple(chosen[:, None] for chosen in sets)))
-        own = [chosen.unflatten(1, (-1, self.group)) for chosen in sets]
-        runs = (self.through(values(tuple(chosen[:, :, g] for chosen in own))) for g in range(self.group))
+        by_member = [chosen.unflatten(1, (-1, self.group)) for chosen in sets]
+        runs = (self.through(values(tuple(chosen[:, :, g] for chosen in by_member))) for g in range(self.group))
         members = [run.unflatten(1, (-1, self.group))[:, :, g] for g, run in enumerate(runs)]
         return torch.stack(members, 2).flatten(1, 2)
 
     def received(self) -> Float[Tensor, "batch heads key"]:
         """Σ_t A[t, k] over the real queries of this pass: the derivative of Σ_t (A v)_t, since A v is linear in v."""
         with torch.inference_mode(False), torch.enable_grad():
-            given = {name: _outside_inference(value) for name, value in self.run.arguments.items()}
-            value = torch.zeros_like(given["value"]).requires_grad_()
-            given |= {"query": given["query"].detach(), "key": given["key"].detach(), "value": value}
-            output = self.run.again(**given)[..., 0].unflatten(-1, (-1, self.group))
+            arguments = {name: _outside_inference(value) for name, value in self.run.arguments.items()}
+            value = torch.zeros_like(arguments["value"]).requires_grad_()
+            arguments |= {"query": arguments["query"].detach(), "key": arguments["key"].detach(), "value": value}
+            output = self.run.again(**arguments)[..., 0].unflatten(-1, (-1, self.group))
             real = self.asking.valid
             rows = output if real is None else output * real[..., None, None].to(output.dtype)
-            found = [
+            members = [
                 torch.autograd.grad(rows[..., member].sum(), value, retain_graph=member + 1 < self.group)[0][..., 0]
                 for member in range(self.group)
             ]
-        return wide(torch.stack(found, 2).flatten(1, 2))
+        return wide(torch.stack(members, 2).flatten(1, 2))
 
     def weights(self, columns: Columns) -> Float[Tensor, "batch heads query n"]:
         """A[t, k] for a few keys k of each row, fp32 at least."""
@@ -187,18 +187,18 @@ class Call:
 
     def _by_lse(self, columns: Columns) -> Float[Tensor, "batch heads query n"] | None:
         """By the kernel's log-sum-exp; None where there is none, or where it may hold more than scaled products."""
-        given: dict[str, Any] = {**self.run.arguments, **hosted(self.module)}
+        arguments: dict[str, Any] = {**self.run.arguments, **hosted(self.module)}
         lse, operation = self.run.kernel_lse, operation_of(self.module)
         if lse is None or self.differentiated or lse.numel() != self.query.shape[:3].numel():
             return None
-        if any(given.get(name) is not None for name in (*BESIDE, "bias")):
+        if any(arguments.get(name) is not None for name in (*BESIDE, "bias")):
             return None
         if operation is not None and not (operation.spec.is_plain_softmax and not operation.slots):
             return None
-        hidden = self._hidden(given.get("attention_mask"), columns)
+        hidden = self._hidden(arguments.get("attention_mask"), columns)
         if hidden is None:
             return None
-        scaling = self.query.shape[-1] ** -0.5 if given.get("scaling") is None else float(given["scaling"])
+        scaling = self.query.shape[-1] ** -0.5 if arguments.get("scaling") is None else float(arguments["scaling"])
         return weights_on(self.query, keys_at(self.key, columns), lse.reshape(self.query.shape[:3]), scaling, hidden)
 
     def _hidden(self, mask: Any, columns: Columns) -> Bool[Tensor, "_ _ _ _"] | None:
@@ -262,7 +262,7 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def check_call(module: nn.Module, given: dict[str, Any], opened: OpenStream) -> None:
+def check_call(module: nn.Module, arguments: dict[str, Any], opened: OpenStream) -> None:
     """Raises `UnsupportedModelError` for a call of which calibration does not know what its weights are."""
     name = f"family '{family(module)}', {type(module).__name__}"
     operation = operation_of(module)
@@ -272,7 +272,7 @@ def check_call(module: nn.Module, given: dict[str, Any], opened: OpenStream) -> 
         if operation.spec.output:
             kinds = ", ".join(piece.kind for piece in operation.spec.output)
             raise UnsupportedModelError(f"{name}: '{kinds}' changes what its weights gave, so they cannot be asked for")
-    if given.get("dropout"):
+    if arguments.get("dropout"):
         raise UnsupportedModelError(f"{name}: attention dropout is on, so its weights are random: use model.eval()")
     cache = opened.passes.now.forward.cache
     if cache is not None and any(hasattr(layer, "places") for layer in cache.layers):
@@ -294,12 +294,12 @@ def slot_mass(
     slots of logit b have exp(b − L) = a_k exp(b − s_k). Raises `UnsupportedModelError` where scores are more than
     scaled products.
     """
-    given: dict[str, Any] = {**call.run.arguments, **hosted(call.module)}
-    logit = _slot_logit(call, given)
+    arguments: dict[str, Any] = {**call.run.arguments, **hosted(call.module)}
+    logit = _slot_logit(call, arguments)
     columns, there = columns_of(chosen)
     weights = call.weights(columns) * there[:, None, None]
     largest = weights.max(-1)
-    scaling = call.query.shape[-1] ** -0.5 if given.get("scaling") is None else float(given["scaling"])
+    scaling = call.query.shape[-1] ** -0.5 if arguments.get("scaling") is None else float(arguments["scaling"])
     keys = keys_at(call.key, columns)
     grouped = wide(call.query).reshape(len(keys), keys.shape[1], -1, keys.shape[-1])
     scores = (scaling * torch.matmul(grouped, wide(keys).mT)).view(weights.shape)
@@ -308,10 +308,10 @@ def slot_mass(
     return torch.where(largest.values > LARGE, by_score, (1 - mass - remaining).clamp(min=0))
 
 
-def _slot_logit(call: Call, given: dict[str, Any]) -> Float[Tensor, "batch heads query"]:
+def _slot_logit(call: Call, arguments: dict[str, Any]) -> Float[Tensor, "batch heads query"]:
     """log Σ exp of the logits of all slots."""
     operation, shape = operation_of(call.module), call.query.shape[:3]
-    plain = all(given.get(name) is None for name in ("softcap", "position_bias", "bias"))
+    plain = all(arguments.get(name) is None for name in ("softcap", "position_bias", "bias"))
     if not plain or (operation is not None and not operation.spec.is_plain_softmax):
         raise UnsupportedModelError(
             f"family '{family(call.module)}', {type(call.module).__name__}: it has slots, and scores that are more "
@@ -320,7 +320,7 @@ def _slot_logit(call: Call, given: dict[str, Any]) -> Float[Tensor, "batch heads
         )
     if operation is not None:
         names = ("attention_mask", "hidden_states", "scaling", "carried", "bias")
-        context = operation.context(call.query, call.key, *(given.get(name) for name in names))
+        context = operation.context(call.query, call.key, *(arguments.get(name) for name in names))
         return wide(torch.logsumexp(operation.slot_logits(call.query, context), -1)).expand(shape)
-    sink = next(given[name] for name in SINKS if given.get(name) is not None)
+    sink = next(arguments[name] for name in SINKS if arguments.get(name) is not None)
     return wide(sink[None, :, None] if sink.ndim == 1 else sink[..., 0]).expand(shape)

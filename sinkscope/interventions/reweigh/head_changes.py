@@ -103,10 +103,10 @@ def opening(model: nn.Module, stack: ExitStack) -> OpenStream:
 
 def required(opened: OpenStream, layers: Iterable[nn.Module]) -> None:
     """Each of these layers must be changed in every pass, and used once in it."""
-    every = list(layers)
-    for attention in every:
+    modules = list(layers)
+    for attention in modules:
         opened.only_once(attention)
-    opened.require(*([attention] for attention in every))
+    opened.require(*([attention] for attention in modules))
 
 
 def heads_of(model: nn.Module, opened: OpenStream, heads: Sequence[Head] | None) -> dict[nn.Module, Sequence[int]]:
@@ -114,32 +114,32 @@ def heads_of(model: nn.Module, opened: OpenStream, heads: Sequence[Head] | None)
     layers = opened.stream.attention(model)
     if heads is None:
         return {module: tuple(range(head_count(model, module))) for module in layers}
-    found: dict[nn.Module, list[int]] = {}
+    by_module: dict[nn.Module, list[int]] = {}
     for layer, head in heads:
         module = opened.stream.layer(layer)
         count = head_count(model, module)
         if head >= count:
             raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
-        found.setdefault(module, []).append(head)
-    return dict(found)
+        by_module.setdefault(module, []).append(head)
+    return dict(by_module)
 
 
 def pairs(heads: Any) -> tuple[Head, ...] | None:
     """Heads as given to an intervention: None for all, else different (layer, head), whole numbers from 0 on."""
     if heads is None:
         return None
-    found = tuple(tuple(head) if isinstance(head, Sequence) and not isinstance(head, str) else () for head in heads)
-    for given, head in zip(heads, found, strict=True):
+    checked = tuple(tuple(head) if isinstance(head, Sequence) and not isinstance(head, str) else () for head in heads)
+    for written, head in zip(heads, checked, strict=True):
         if len(head) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in head):
-            raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
-    if not found or len(set(found)) != len(found):
+            raise InputError(f"head {written!r}: expected (layer, head), whole numbers from 0 on")
+    if not checked or len(set(checked)) != len(checked):
         raise InputError("heads: expected at least one (layer, head), all different; None for all")
-    return found
+    return checked
 
 
-def _taken(module: nn.Module, head: int, output: Tensor, own: Tensor) -> bool:
+def _taken(module: nn.Module, head: int, output: Tensor, unchanged: Tensor) -> bool:
     """Whether another intervention took this head out, which it then stays. Raises where it was changed otherwise."""
-    mine, theirs = own[:, :, head], output[:, :, head]
+    mine, theirs = unchanged[:, :, head], output[:, :, head]
     if torch.equal(mine, theirs):
         return False
     if not theirs.any():
@@ -163,11 +163,11 @@ class InRows(Intervention):
         change, masks = self.changes.change(opened), dict[nn.Module, Tensor]()
         heads = heads_of(model, opened, used)
         numbers = {opened.stream.layer(layer): layer for layer, _ in used}
-        every = heads_of(model, opened, None)
+        all_heads = heads_of(model, opened, None)
         for module in heads:
-            mask = torch.zeros(len(self.heads), len(every[module]), dtype=torch.bool)
-            for row, own in enumerate(self.heads):
-                mask[row, [head for layer, head in own if layer == numbers[module]]] = True
+            mask = torch.zeros(len(self.heads), len(all_heads[module]), dtype=torch.bool)
+            for row, row_heads in enumerate(self.heads):
+                mask[row, [head for layer, head in row_heads if layer == numbers[module]]] = True
             masks[module] = mask
 
         def changed(call: Call) -> Tensor:

@@ -73,7 +73,7 @@ def of_call(call: Call, chosen: Bool[Tensor, "batch key"], gamma: float) -> Floa
 
 def reweighed(
     output: Float[Tensor, "batch heads query dim"],
-    part: Float[Tensor, "batch heads query dim"],
+    on_set: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     gamma: float,
 ) -> Float[Tensor, "batch heads query dim"]:
@@ -81,12 +81,12 @@ def reweighed(
 
     The rounding error grows as 1/γ where the set holds all the weight: use `joined` for small γ.
     """
-    return torch.addcmul(output, part, output.new_tensor(gamma - 1)) / (1 + (gamma - 1) * mass)[..., None]
+    return torch.addcmul(output, on_set, output.new_tensor(gamma - 1)) / (1 + (gamma - 1) * mass)[..., None]
 
 
 def joined(
-    part: Float[Tensor, "batch heads query dim"],
-    rest: Float[Tensor, "batch heads query dim"],
+    on_set: Float[Tensor, "batch heads query dim"],
+    on_rest: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     remaining: Float[Tensor, "batch heads query"],
     gamma: float,
@@ -95,7 +95,7 @@ def joined(
     (γ = 0, and nothing else is seen) γ counts as 1."""
     factor = torch.full_like(mass, gamma).masked_fill(gamma * mass + remaining == 0, 1.0)
     total = factor * mass + remaining
-    return (factor[..., None] * part + rest) / total.masked_fill(total == 0, 1.0)[..., None]  # 0: a row of padding
+    return (factor[..., None] * on_set + on_rest) / total.masked_fill(total == 0, 1.0)[..., None]  # 0: a row of padding
 
 
 def weighed(
@@ -116,9 +116,9 @@ def check_factor(name: str, value: Any, least: float = 0.0) -> None:
 
 def _precisely(call: Call, chosen: Tensor, gamma: float) -> Tensor:
     """From the rest as the function gives it, which stays exact where the set holds nearly all the weight."""
-    rest, part = call.part(~chosen), call.part(chosen)
+    on_rest, on_set = call.part(~chosen), call.part(chosen)
     mass, remaining = call.masses(chosen, ~chosen)
     if call.has_slots:  # they are a part of the rest, and have no marks
         remaining = remaining + slot_mass(call, chosen, mass, remaining)
-        rest = rest + call.constant if call.has_slot_values else rest
-    return joined(part, rest, mass, remaining, gamma)
+        on_rest = on_rest + call.constant if call.has_slot_values else on_rest
+    return joined(on_set, on_rest, mass, remaining, gamma)

@@ -70,17 +70,17 @@ def keep(model: nn.Module, calibration: Intervention) -> None:
 
 def kept(model: nn.Module) -> Intervention | None:
     """The calibration that a model has."""
-    found = getattr(unwrapped(model), PLACE, None)
-    return found.calibration if isinstance(found, KeptCalibration) else None
+    calibrated = getattr(unwrapped(model), PLACE, None)
+    return calibrated.calibration if isinstance(calibrated, KeptCalibration) else None
 
 
 def release(model: nn.Module) -> None:
     """Take a kept calibration off: the model is what it was. Raises `InputError` where there is none."""
-    found = getattr(unwrapped(model), PLACE, None)
-    if not isinstance(found, KeptCalibration):
+    calibrated = getattr(unwrapped(model), PLACE, None)
+    if not isinstance(calibrated, KeptCalibration):
         raise InputError("no calibration is kept on this model")
     delattr(unwrapped(model), PLACE)
-    found.stack.close()
+    calibrated.stack.close()
 
 
 def save_calibrated(model: nn.Module, calibration: Intervention, folder: str | Path, tokenizer: Any = None) -> None:

@@ -44,8 +44,8 @@ class Temperature(HeadChange):
     def change(self, opened: OpenStream) -> Change:
         def changed(call: Call) -> Tensor:
             heads = {call.module: tuple(range(call.query.shape[1]))}
-            given = _Tempering(opened, heads, self.tau).tempered(call.module, dict(call.run.arguments))
-            return wide(call.run.again(**given).transpose(1, 2))
+            arguments = _Tempering(opened, heads, self.tau).tempered(call.module, dict(call.run.arguments))
+            return wide(call.run.again(**arguments).transpose(1, 2))
 
         return changed
 
@@ -91,14 +91,14 @@ class _Tempering(Editor):
             changed["position_bias"] = bias * factor[:, None, None].to(bias.dtype)
         return changed
 
-    def _refuse(self, module: nn.Module, given: Mapping[str, Any], alike: bool) -> None:
+    def _refuse(self, module: nn.Module, arguments: Mapping[str, Any], alike: bool) -> None:
         name = f"family '{family(module)}', {type(module).__name__}"
         operation = operation_of(module)
         slots = () if operation is None else operation.spec.slots
-        products = operation is None or (operation.spec.is_plain_softmax and given.get("bias") is None)
+        products = operation is None or (operation.spec.is_plain_softmax and arguments.get("bias") is None)
         if not products or any(isinstance(slot, KeySlot | LatentSlots) for slot in slots):
             raise UnsupportedModelError(f"{name}: its logits are more than scaled products, which queries cannot carry")
-        if given.get("softcap") is not None and not alike:
+        if arguments.get("softcap") is not None and not alike:
             raise UnsupportedModelError(
                 f"{name}: its softcap is one number for all heads, so they take one temperature: choose all of a layer"
             )

@@ -27,7 +27,7 @@ NAMES = ("image_token_id", "image_token_index")  # of a configuration
 def image_token(model: nn.Module) -> int | None:
     """The id that stands for a part of an image in the model's texts; None where its configuration names none."""
     config = getattr(model, "config", None)
-    return next((found for name in NAMES if isinstance(found := getattr(config, name, None), int)), None)
+    return next((token for name in NAMES if isinstance(token := getattr(config, name, None), int)), None)
 
 
 FIRST_LAYERS = 2  # that have no sinks yet
@@ -80,8 +80,8 @@ class VisualRedistribution(Intervention):
             raise UnsupportedModelError(
                 f"family '{family(model)}': its configuration names no image token (looked for {', '.join(NAMES)})"
             )
-        found = largest_activations(model, inputs, FOUND, batch_size)
-        dimensions = list(dict.fromkeys(activation.entry[2] for activation in found))[:count]
+        activations = largest_activations(model, inputs, FOUND, batch_size)
+        dimensions = list(dict.fromkeys(activation.entry[2] for activation in activations))[:count]
         return cls(tuple(dimensions), token, **options)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
@@ -130,13 +130,13 @@ class _Seen:
             )
         real = self.opened.at(None, hidden).expand(hidden.shape[:2])
         image = (ids.to(hidden.device) == self.of.image_token) & real
-        found = sinks_of(hidden, tuple(self.of.dimensions), self.of.tau) & real
+        sinks = sinks_of(hidden, tuple(self.of.dimensions), self.of.tau) & real
         if self.of.seed is not None:
-            found = _elsewhere(found, image, real, self.of.seed)
+            sinks = _elsewhere(sinks, image, real, self.of.seed)
         before = None if self.opened.seen == 0 else self.sinks.get(module)
         if self.opened.seen and (before is None or before.shape != (len(hidden), self.opened.seen)):
             raise InputError("VAR reads the image where rows begin: apply it before the prompt is read")
-        self.sinks[module] = found if before is None else torch.cat([before, found], 1)
+        self.sinks[module] = sinks if before is None else torch.cat([before, sinks], 1)
         if self.images is None or self.opened.seen == 0:
             self.images = image
         elif self.images.shape[1] == self.opened.seen:
@@ -146,7 +146,7 @@ class _Seen:
         keys, total = call.key.shape[2], self.opened.seen + call.query.shape[2]
         assert self.images is not None
         first = max(0, total - keys)
-        image, sinks = (_columns(found, first, keys) for found in (self.images, self.sinks[call.module]))
+        image, sinks = (_columns(mask, first, keys) for mask in (self.images, self.sinks[call.module]))
         visual, others = image & sinks, image & ~sinks
         if not bool((visual.any(-1) & others.any(-1)).any()):
             return call.output
@@ -180,9 +180,9 @@ def _columns(known: Tensor, first: int, count: int) -> Tensor:
 def _elsewhere(sinks: Tensor, image: Tensor, real: Tensor, seed: int) -> Bool[Tensor, "batch position"]:
     """As many tokens of the image, and of the text, at random among those that are no sinks."""
     draws = torch.rand(sinks.shape, generator=torch.Generator().manual_seed(seed)).to(sinks.device)
-    found = torch.zeros_like(sinks)
+    chosen = torch.zeros_like(sinks)
     for kind in (image, real & ~image):
         free = kind & ~sinks
-        place = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-        found |= (place < (sinks & kind).sum(-1, keepdim=True)) & free
-    return found
+        rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
+        chosen |= (rank < (sinks & kind).sum(-1, keepdim=True)) & free
+    return chosen
