@@ -1,12 +1,15 @@
 """A decoded token with eviction against a plain one at the same stored length, and what ragged heads cost and save.
 
-A Llama of 8 layers × 512 with 8 heads of 64, batch 1, fp32, one thread. Decoding: 1024 keys are stored, one comes and
-one goes; plain is a DynamicCache of the same length, from which the newest token is taken away again. Ragged: 4096
-tokens of which heads keep 5 … 45 %, 25 % on average, against a DynamicCache with all of them. Quarter: 8192 tokens of
-which each head keeps 2048, against all of them. Bytes: what policies hold after 96, 1024 and 4096 tokens with a quarter
+A Llama of 8 layers × 512 with 8 heads of 64, batch 1, fp32, one thread. Decoding: 1024 keys are stored, and each token
+adds one and evicts one; plain is a DynamicCache of the same length, from which the newest token is removed again.
+Ragged: heads keep 5 … 45 % of 4096 tokens, 25 % on average, against a DynamicCache with all of them. Quarter: each head
+keeps 2048 of 8192 tokens, against all of them. Bytes: what policies hold after 96, 1024 and 4096 tokens with a quarter
 of the keys, in the heads of SmolLM2-135M.
 
-With `--model NAME` the decoded tokens alone, of that model, with freed memory kept.
+"Products alone" is the floor of two policies whose scores of all keys change with every query: only the matrix products
+that the published method asks for at each step, on the same keys, with nothing around them.
+
+With `--model NAME`, only the decoded tokens of that model, with freed memory kept.
 
 Run: python -m benchmarks.eviction [--model NAME] [--save]
 """
@@ -32,8 +35,8 @@ import sinkscope as ss
 from benchmarks.memory import in_both_settings, keep
 from benchmarks.sides import Figure, at_least, at_most, beside, in_turns, report
 from sinkscope.caches import Budget, EvictingCache, Policy, evicting, held, policy_of
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import SnapKV
+from sinkscope.caches.sizes import held_bytes
 
 STORED, TEXT, LONG, ROUNDS, STEPS = 1024, 4096, 8192, 9, 2
 NAME = sys.argv[sys.argv.index("--model") + 1] if "--model" in sys.argv else ""
@@ -46,9 +49,10 @@ BOUNDS: dict[str, float] = {
     "keydiff": 1.15,
     "lagkv": 1.15,
 }
-# Above 1.15, as what they say of a key changes with every query and there is no smaller sum to keep. SnapKV computes
-# the weights of 32 queries on all keys anew (kept, they would be 32 numbers a key and query head beside its 2 d).
-# Expected attention multiplies every key by a matrix of d × d, which turns with the place of the next token.
+# No bound: the published scores of all keys change with every query, and no smaller sum can be updated in place.
+# SnapKV softmaxes 32 queries over all keys (their logits, if kept, would be 32 numbers per key and query head next to
+# the 2 d of a key and its value). Expected attention multiplies every key by a d × d matrix, which turns with the
+# position of the next token. `floors` measures what these products cost by themselves.
 BESIDE = ("streaming", "random", "snapkv", "expected")
 HEADS = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
 SHARES = tuple(0.05 + 0.4 * head / 7 for head in range(8))
@@ -140,8 +144,33 @@ def tokens() -> list[Figure]:
     ]
 
 
+def floors() -> list[Figure]:
+    """The products that a step of SnapKV and of expected attention cannot do without, against a plain step."""
+    torch.set_num_threads(1)
+    text = torch.randint(0, 512, (1, STORED), generator=torch.Generator().manual_seed(1))
+    cache, base = plain(text)
+    keys = [layer.keys[0] for layer in cache.layers]
+    group = model().config.num_attention_heads // len(keys[0])
+    queries = torch.randn(len(keys[0]), SnapKV().window * group, keys[0].shape[2])
+    matrices = torch.randn(len(keys[0]), keys[0].shape[2], group * keys[0].shape[2])
+    sides: dict[str, Callable[[], object]] = {
+        "snapkv": lambda: [torch.matmul(queries, key.mT).softmax(-1) for key in keys],
+        "expected": lambda: [torch.matmul(key, matrices) for key in keys],
+    }
+    seconds = in_turns({"plain": base, **sides}, ROUNDS, time.thread_time)
+    where = f"{Path(NAME).name}: " if NAME else ""
+    return [
+        beside(
+            f"{where}products alone of a token with {name} + plain / plain, {STORED} stored",
+            seconds[name] + seconds["plain"] / STEPS,
+            seconds["plain"] / STEPS,
+        )
+        for name in sides
+    ]
+
+
 def figures() -> list[Figure]:
-    found = tokens()
+    found = [*tokens(), *floors()]
     long = torch.randint(0, 512, (1, TEXT), generator=torch.Generator().manual_seed(1))
     with ExitStack() as stack:
         whole, base = plain(long)
@@ -183,6 +212,6 @@ def sizes_held() -> Iterator[Figure]:
 if __name__ == "__main__":
     if NAME:
         keep()
-        report(f"eviction_{Path(NAME).name}", tokens())
+        report(f"eviction_{Path(NAME).name}", [*tokens(), *floors()])
     else:
         in_both_settings("eviction", figures)

@@ -33,7 +33,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import sinkscope as ss
 from benchmarks.memory import keep
 from benchmarks.sides import Figure, at_most, beside, report
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.data import build_inputs
 from sinkscope.hooks import Editor, attention_layers, editing
 from sinkscope.model import load_tokenizer

@@ -81,12 +81,15 @@ def report(name: str, figures: list[Figure], details: Mapping[str, object] | Non
 
 
 def provenance() -> dict[str, object]:
-    """Versions, machine, malloc settings, threads and device of this process."""
+    """Versions, machine, malloc settings, threads and device of this process, and how busy the cores were: a load above
+    the number of threads says that others ran beside it, so that ratios of one process hold and seconds do not."""
     packages = ("sinkscope", "torch", "transformers")
     return {
         "versions": {package: version(package) for package in packages} | {"python": platform.python_version()},
         "machine": platform.machine(),
         "malloc": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
         "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }

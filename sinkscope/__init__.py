@@ -45,6 +45,7 @@ _HOME = {
     "Measurement": "sinkscope.measurement",
     "compare": "sinkscope.measurement",
     "check": "sinkscope.checks",
+    "export": "sinkscope.checks",
     "find_tokens": "sinkscope.measurement.evidence",
     "AttentionReceived": "sinkscope.measurement",
     "EntriesReceived": "sinkscope.measurement",
@@ -63,7 +64,7 @@ _HOME = {
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
-    "operation": "sinkscope.attention.catalog.registering",
+    "operation": "sinkscope.attention.registering",
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
@@ -90,11 +91,12 @@ if TYPE_CHECKING:
     from sinkscope import statistics as statistics
     from sinkscope import training as training
     from sinkscope import trials as trials
-    from sinkscope.attention.catalog.registering import operation as operation
+    from sinkscope.attention.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.checks import check as check
+    from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task

@@ -3,16 +3,16 @@
 from sinkscope.caches import registering as registering  # so that entry points of policies are taken
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.classes import head_effects
 from sinkscope.caches.engines import ENGINES, EngineCache, ServedCache, engine
 from sinkscope.caches.eviction import EvictingCache, caching, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
-from sinkscope.caches.held import Held, Stream, held, keys_within
 from sinkscope.caches.notes import Heads, KeyNote, LastQueries, Received, RowNote
 from sinkscope.caches.policies import POLICIES, Policy, QHitter, RandomLike, policy_of
 from sinkscope.caches.protect import Protect
+from sinkscope.caches.retrieval import head_effects
 from sinkscope.caches.rotation import LayerRotation, Rotation, measured_rotations
 from sinkscope.caches.sinks import SinkSet
+from sinkscope.caches.sizes import Held, Stream, held, keys_within
 from sinkscope.caches.streaming import Distance, Renumbered, StreamingCache, trained_length
 
 __all__ = [

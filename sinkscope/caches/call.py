@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -120,9 +121,19 @@ class EvictionCall:
         unseen = (newest.values[:, :, None] > columns[:, None])[:, :, None].expand(*scores.shape[:4], late)
         index = newest.indices[:, :, None, None].expand_as(unseen)
         scores.scatter_(-1, index, scores.gather(-1, index).masked_fill_(unseen, -torch.inf))
-        if not bool(self.real.all()):
+        if not self.lowest and not bool(self.real.all()):
             scores.masked_fill_(~self.real[:, :, None, None], -torch.inf)
         return self._shares(scores, columns)
+
+    def sample(self, row: int) -> EvictionCall:
+        """The call of one sample, without notes."""
+        one = slice(row, row + 1)
+        batched = ("query", "key", "value", "places", "budget", "pads", "ids", "at", "known")
+        rows: dict[str, Any] = {
+            name: None if (whole := getattr(self, name)) is None else whole[one] for name in batched
+        }
+        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[one]
+        return replace(self, **rows, mask=mask, notes={})
 
     def row_parts(self) -> Iterator[slice]:
         """This pass's queries, so many that their weights take at most about `ELEMENTS`."""

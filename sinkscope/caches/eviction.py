@@ -13,7 +13,7 @@ from sinkscope.caches.budgets import Budget, Uniform, budget_of
 from sinkscope.caches.evictor import Engine, Plan, Progress, When
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
-from sinkscope.caches.own import OwnEngine, check_own
+from sinkscope.caches.own_attention import OwnEngine, check_own
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations

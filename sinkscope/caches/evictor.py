@@ -9,23 +9,118 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.caches.budgets import Budget
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import Coming
-from sinkscope.caches.layers.groups import Group, attended, query_heads
-from sinkscope.caches.layers.part import Part
+from sinkscope.caches.layers.groups import Group, grouped_attention, query_heads
 from sinkscope.caches.layers.rectangle import Slots
-from sinkscope.caches.layers.slots import KeptSets
+from sinkscope.caches.layers.slots import KeptSets, Part
 from sinkscope.caches.layers.stack import Stack, opened, stacked
 from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one
 from sinkscope.caches.notes import KeyNote, Note, RowNote
 from sinkscope.caches.policies import Policy
 from sinkscope.caches.rotation import Rotation
-from sinkscope.caches.steps import Step, call_of
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, editing, family
+
+GIVEN = ("query", "key", "value", "attention_mask")
+
+
+@dataclass(eq=False)
+class Step:
+    """A layer between its `update` and the end of its attention call. `given`: what the attention function was given;
+    `made`: whether the weights of this token are in the layer's part by now."""
+
+    module: nn.Module
+    layer: KeptSets
+    part: Part
+    number: int
+    given: Mapping[str, Any]
+    implementation: str | None
+    made: bool = False
+
+    def can_attend(self, reads_weights: bool) -> bool:
+        """Whether it is a plain softmax in the precision that weights are computed in, and this is the faster way.
+
+        So it is where the weights are asked for, and on a CPU, whose kernel is made for many queries.
+        """
+        query, key = self.given["query"], self.given["key"]
+        return (
+            (reads_weights or query.device.type == "cpu")
+            and self.implementation in (None, "eager", "sdpa")
+            and is_plain(self.module, dict(self.given))
+            and query.dtype == key.dtype == self.part.weights.dtype
+            and not (torch.is_grad_enabled() and query.requires_grad)
+        )
+
+    def attend(
+        self,
+        otherwise: Callable[..., Any],
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the attention function gives, by way of weights that are kept; `otherwise` where others changed more.
+
+        Every slot is seen: none is empty, and their keys are older than the query.
+        """
+        found = query, key, value, attention_mask
+        if any(one is not self.given.get(name) for name, one in zip(GIVEN, found, strict=True)):
+            return otherwise(module, *found, **more)
+        scaling = self.given.get("scaling")
+        output = single_query_attention(
+            query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, self.part.weights[:, :, :, 0]
+        )
+        self.made = True
+        eager = self.implementation in (None, "eager")  # which returns weights too
+        return output, self.part.weights.flatten(1, 2).clone() if eager else None
+
+
+def single_query_attention(
+    query: Float[Tensor, "batch heads 1 dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    scaling: float,
+    weights: Float[Tensor, "batch kv_heads group key"],
+) -> Float[Tensor, "batch 1 heads value_dim"]:
+    """softmax(q·k · scaling) · v for one query that sees every key; its weights are written to `weights`."""
+    batch, heads, _, dim = query.shape
+    packed = (query * scaling).view(batch, key.shape[1], -1, dim)
+    torch.softmax(torch.matmul(key, packed.mT).mT, -1, out=weights)  # twice as fast as packed · keyᵀ on a CPU
+    return torch.matmul(weights, value).view(batch, 1, heads, value.shape[3])
+
+
+def call_of(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, weighs: bool) -> EvictionCall:
+    """The call that a policy is shown for all layers of a stack, of so many `layers` that evict; `weighs`: with the
+    weights of this token."""
+    first, rows = steps[0], stack.rows
+    query, scaling = torch.cat([step.given["query"] for step in steps]), first.given.get("scaling")
+    return EvictionCall(
+        query=query,
+        key=rows["keys"],
+        value=rows["values"],
+        places=rows["places"],
+        total=first.layer.seen,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        cache_heads=rows["places"].shape[1],
+        budget=stack.budget,
+        module=first.module,
+        layer=first.number,
+        layers=layers,
+        ids=None if ids is None else ids.repeat(len(steps), 1),
+        notes=stack.notes,
+        rotation=stack.rotation,
+        at=stack.hole,
+        known=stack.weights if weighs else None,
+        lowest=True,
+    )
+
 
 When = Literal["prefill", "always"]
 STEADY = 2  # decoded tokens after which layers are stacked: beams, whose rows are chosen after each, never are
@@ -82,7 +177,7 @@ class Engine(Editor):
         self.forward: Forward | None = None
         self.met: dict[nn.Module, Met | Step] = {}
         self.steps: list[Step] = []  # of this pass, in the layers of stacks
-        self.ready: list[tuple[KeptSets, int]] = []  # layers that may go into one, and their query heads
+        self.ready: list[tuple[KeptSets, int, Rotation | None]] = []  # layers that may go into one
         self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.mask: Tensor | None = None
         self.checked: set[int] = set()
@@ -203,7 +298,7 @@ class Engine(Editor):
             steps = [step for step in self.steps if step.part.mark is stack.mark]
             ids = None if self.forward is None else self.forward.ids
             call = call_of(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
-            _noted(stack, call, plan.policy.needs)
+            _update_notes(stack, call, plan.policy.needs, stack)
             stack.close(plan.policy.score(call))
         if plan.policy.together and not self.progress.stacks:
             self.progress.stacks = stacked(self.ready)
@@ -264,7 +359,7 @@ class Engine(Editor):
             _check_weights(call, output)
             self.checked.add(call.layer)
         several = call.queries > 1 or layer.limits is None
-        _noted(layer.slots, call, policy.needs if several else plan.lasting, layer)
+        _update_notes(layer.slots, call, policy.needs if several else plan.lasting, layer)
         if call.layer < policy.skipped:
             policy.score(call)
         elif several:
@@ -276,7 +371,7 @@ class Engine(Editor):
             layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
         elif plan.when == "always" and layer.full:
             if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
-                self.ready.append((layer, call.query.shape[1]))
+                self.ready.append((layer, call.query.shape[1], call.rotation))
             call = replace(call, lowest=not layer.gaps and layer.pads is None)
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if several:
@@ -297,14 +392,15 @@ class Engine(Editor):
         assert met.query is not None
         assert met.layer.groups is not None
         least = 0 if met.layer.pads is None else met.layer.pads[:, None, None].to(output.device)
+        of_keys = [note for note in plan.lasting if isinstance(note, KeyNote)]
         joined = output.new_empty(*output.shape[:2], met.query.shape[1], output.shape[3])
         for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
-            made = output if not number else attended(group, call.query, least, call.scaling).transpose(1, 2)
+            made = output if not number else grouped_attention(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = made
-            _noted(group.slots, call, plan.lasting)
+            _update_notes(group.slots, call, of_keys, met.layer)
         whole = replace(met.call, query=met.query.detach())
-        rows = [note for note in plan.lasting if isinstance(note, RowNote)]
-        _noted(met.layer.groups[0].slots, whole, rows, met.layer)
+        of_samples = [note for note in plan.lasting if isinstance(note, RowNote)]
+        _update_notes(met.layer.groups[0].slots, whole, of_samples, met.layer)
         return joined
 
 
@@ -323,14 +419,14 @@ def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
     return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in both)
 
 
-def _noted(slots: Slots | Stack, call: EvictionCall, needs: Sequence[Note], layer: KeptSets | None = None) -> None:
-    """Add this pass to the notes; each may look at those before it, as the call does."""
-    for note in needs:
+def _update_notes(slots: Slots | Stack, call: EvictionCall, notes: Sequence[Note], owner: KeptSets | Stack) -> None:
+    """Add this pass to the notes: of keys in `slots`, of samples in `owner`. A note may read those before it."""
+    for note in notes:
         if isinstance(note, KeyNote):
             slots.note(note, note.of_new(call))
             note.add(call, slots[note])
-        elif layer is not None:
-            layer.rows[note] = note.after(call, layer.rows.get(note))
+        else:
+            owner.keep_samples(note, note.after(call, owner.samples.get(note)))
 
 
 def _pooled(scores: Tensor, heads: int) -> Tensor:

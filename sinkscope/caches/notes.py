@@ -107,6 +107,17 @@ class LastQueries(RowNote):
         columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
         return call.weights_of(query, columns)
 
+    def received(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        """The sum of these weights over the queries, mean over a head group."""
+        if call.queries >= self.window or self not in call.notes:
+            return self.weights(call).sum(3).mean(2)
+        query = call.notes[self]
+        columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
+        sums = [
+            call.sample(row).weights_of(query[row : row + 1], columns).sum(3).mean(2) for row in range(len(call.key))
+        ]
+        return torch.cat(sums)
+
 
 @dataclass(frozen=True)
 class KeyLengths(KeyNote):

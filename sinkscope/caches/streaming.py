@@ -24,7 +24,7 @@ from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
-from sinkscope.caches.together import Together, ahead_of
+from sinkscope.caches.turning import Together, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import Forward, family, text_config, unwrapped
 

@@ -13,12 +13,15 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import chosen, definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurement import definitions, depths, features, joining, metrics, rates, tables, token_table
+from sinkscope.measurement import head_metrics as heads
+from sinkscope.measurement import texts as tokens
 from sinkscope.measurement.metrics import EPSILONS, Interval
-from sinkscope.measurement.selection import VISIBLE, denominator_of, record_of
+from sinkscope.measurement.selection import VISIBLE, column_of, coordinates, denominator_of, need, record_of
+from sinkscope.measurement.sinks import received_by_tokens, rows_of_samples
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
-from sinkscope.sinks import EPSILON, Tokens
+from sinkscope.sinks import EPSILON, Evidence, Measured, Tokens
 from sinkscope.sinks.choice import By
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Measurement:
     @property
     def record(self) -> dict[str, Any]:
         """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
-        return record_of(self.data)
+        return json.loads(self.data.attrs["record"])
 
     def sink_rate(
         self,
@@ -66,7 +69,11 @@ class Measurement:
         that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
         sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
-        return rates.sink_rate(self.data, epsilon, position, stack, denominator)
+        rates.warn_if_short(self.data)
+        rate = metrics.sink_rate(rates.received(self.data, stack, denominator), epsilon)
+        if position is not None:
+            return float(rate[column_of(self.data, position)])
+        return xr.DataArray(rate, dims="position", coords=coordinates(self.data, "position"), name="sink_rate")
 
     def sink_rate_interval(
         self,
@@ -85,7 +92,9 @@ class Measurement:
 
     def layer_sink_rate(self, epsilon: float = 0.3, *, denominator: str = VISIBLE) -> xr.DataArray:
         """Sink rate per layer and position, in percent."""
-        return rates.layer_sink_rate(self.data, epsilon, denominator)
+        by_sample = metrics.layer_rates(rates.received(self.data, denominator=denominator), epsilon)
+        coords = coordinates(self.data, "layer", "position")
+        return xr.DataArray(metrics.nanmean(by_sample, 0), dims=("layer", "position"), coords=coords)
 
     def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
         """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
@@ -93,7 +102,10 @@ class Measurement:
         Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
         Source: Gu et al. 2025, Table 4.
         """
-        return rates.slot_rate(self.data, epsilon, paper_compatible)
+        slot = need(self.data, "slot_received", "SlotReceived").values
+        if paper_compatible:
+            slot = metrics.paper_slot(slot, self.data["tokens"].values)
+        return float(metrics.sink_rate(slot[..., None], epsilon)[0])
 
     def hidden_norm_ratio(self) -> xr.DataArray:
         """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples (Gu et al. 2025, section 3)."""
@@ -113,7 +125,8 @@ class Measurement:
         documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
         where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
         """
-        return chosen.sinks(self.data, epsilon, by)
+        tokens = received_by_tokens(self.data)
+        return Measured(epsilon, by).of(tokens, Evidence(rows_of_samples(self.data, tokens)))
 
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Every published definition of a sink, side by side: a row per definition.
@@ -221,16 +234,57 @@ class Measurement:
         """
         return tables.write_tables(self.tables(epsilon), Path(folder), form)
 
-    def plot(self, epsilon: float = 0.3, *, kind: str = "sink", position: int | None = None) -> go.Figure:
+    def __add__(self, other: Measurement) -> Measurement:
+        """The samples of both, as if measured in one go. Raises `InputError` for another model or other observers."""
+        if not isinstance(other, Measurement):
+            return NotImplemented
+        return Measurement(joining.joined(self.data, other.data))
+
+    def features(self, k: int = 8, *, per_token: bool = False) -> xr.Dataset:
+        """The k keys of each head that generated queries give most: `attention` α, the `key`s' positions, `value_norm`.
+
+        (sample, layer, head, strongest), after the last generated token; `per_token`: after each of them, with an axis
+        `position`. Observe `StrongestKeys` around `generate()`. Raises `InputError` without it, and for a larger k.
+        """
+        return features.features(self.data, k, per_token=per_token)
+
+    def by_token(self, layer: int | None = None) -> pd.DataFrame:
+        """A row per token: sample, position, token_id, text, α of each head ("alpha LAYER.HEAD"), norms of its states.
+
+        `layer`: one layer alone, with the norms of its queries, keys and values. Texts need `tokenizer=` in `measure`.
+        Raises `InputError` for a layer that was not measured, and without attention received.
+        """
+        return token_table.token_table(self.data, layer)
+
+    def plot(
+        self,
+        kind: str | float = "sink",
+        epsilon: float = 0.3,
+        *,
+        position: int | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> go.Figure:
         """A figure: of the `kind` "sink", sink rate per position beside attention received per layer and head;
         "positions" and "heads", each of the two alone; "hidden", norms of the residual stream over depth, "depths",
         at every position; "values", norms of values per layer.
 
-        `position`: the one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
+        `m.plot("map", layer=3, head=0)`: one head's map on the first sample (observer `AttentionMaps`). `position`: the
+        one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
         unknown kind, for a position that was not measured, and where what is shown was not observed.
         """
-        from sinkscope.measurement.plots import plot  # Plotly takes longer to load than all the rest
+        from sinkscope.measurement.figures import plot  # Plotly takes longer to load than all the rest
 
+        if not isinstance(kind, str):  # m.plot(0.2), as it was called when epsilon came first
+            epsilon, kind = kind, "sink"
+        if kind == "map":
+            from sinkscope.measurement.map_figure import head_map
+
+            if layer is None or head is None:
+                raise InputError("plot 'map' shows one head: give layer= and head=")
+            return head_map(self.data, layer, head)
+        if layer is not None or head is not None:
+            raise InputError(f"layer= and head= go with plot 'map', not with '{kind}'")
         return plot(self.data, epsilon, kind, position)
 
     def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:
@@ -249,7 +303,7 @@ class Measurement:
         Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
         `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
-        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
+        return {**tables.summary(self, epsilon), "answer": self.summary(epsilon).to_json()}
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""

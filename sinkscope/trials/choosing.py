@@ -153,7 +153,9 @@ def choose_heads(
 
     results = [together(option) for option in options]
     after, option, chosen = min(results, key=lambda one: one[0])
-    if option.name in estimates and chosen:
+    if chosen is None and by_derivative:  # no estimate is positive, which the most doubtful heads may contradict
+        option = max(by_derivative, key=lambda one: max(estimated[one.name].values()))
+    if option.name in estimates:
         scored = estimates[option.name]
         doubtful = sorted(scored, key=lambda head: (scored[head].doubt, scored[head].gain), reverse=True)[:VERIFIED]
         gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in doubtful}

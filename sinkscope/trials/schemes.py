@@ -18,7 +18,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError
 from sinkscope.hooks import device_of, evaluating, part, unwrapped
 from sinkscope.interventions import All, Intervention

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import rotate_half
 
 import sinkscope as ss
 from sinkscope.caches.engines import ENGINES, decode, encode
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.trials import Feed
 

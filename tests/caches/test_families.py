@@ -24,7 +24,7 @@ NOTHING = {  # to evict from: windows or chunks alone, states alone, keys chosen
     *("mistral", "starcoder2", "cohere2", "olmo3", "llama4", "gemma3n", "inkling2", "hy_v4", "recurrent_gemma"),
     *("minimax", "deepseek_v4", "deepseek_v4_sliding", "afmoe"),
 }
-BY_KEYS = {"bloom", "codegen", "falcon", "gptj", "mpt", "xglm"}  # exact by keys alone (test_own.py)
+BY_KEYS = {"bloom", "codegen", "falcon", "gptj", "mpt", "xglm"}  # exact by keys alone (test_own_attention.py)
 TWICE = {"diffllama"}  # attends with its keys more than once
 BIASED = {"doge"}  # adds numbers to scores in its mask
 FAINT = {"zamba"}  # hardly reads its attention: in fp64 it shows

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sinkscope.caches import StreamingCache, positions, together
+from sinkscope.caches import StreamingCache, positions
+from sinkscope.caches import turning as together
 from sinkscope.errors import InputError
 from tests.caches import contract
 from tests.caches.contract import TOLERANCE, error, ids, looped

@@ -155,7 +155,7 @@ def test_bad_choices_are_one_clear_line() -> None:
     ]:
         with pytest.raises(InputError, match=match):
             named("zero-sink-heads", subject(**options))
-    with pytest.raises(InputError, match=r"no norm of head 0\.1: SameNorm\.of"):
+    with pytest.raises(InputError, match=r"head 0\.1 has no norm: use SameNorm\.of"):
         SameNorm(((1.0,),)).drawn(generator(), [(0, 0)], [(0, 0), (0, 1)])
 
 

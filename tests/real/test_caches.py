@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.caches import StreamingCache, evicting, held
-from sinkscope.caches.memory import held_bytes
 from sinkscope.caches.policies import SnapKV
+from sinkscope.caches.sizes import held_bytes
 
 pytestmark = pytest.mark.slow
 WRITE: dict[str, Any] = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}

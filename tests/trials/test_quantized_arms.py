@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import cache_utils
 
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.trials import ThroughCache, run, transformers_quantized
 from tests.families.registry import FAMILIES

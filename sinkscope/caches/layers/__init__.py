@@ -1,8 +1,7 @@
 """Layers of caches: what transformers asks of one, over keys that are not all there."""
 
 from sinkscope.caches.layers.hybrid import HybridSinkWindow, HybridSlotsLayer
-from sinkscope.caches.layers.shown import Shown
-from sinkscope.caches.layers.sink_window import SinkWindow
+from sinkscope.caches.layers.sink_window import Shown, SinkWindow
 from sinkscope.caches.layers.slots import KeptSets, SlotsLayer
 
 __all__ = ["HybridSinkWindow", "HybridSlotsLayer", "KeptSets", "Shown", "SinkWindow", "SlotsLayer"]

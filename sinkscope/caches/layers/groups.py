@@ -53,7 +53,7 @@ def join(groups: list[Group]) -> Slots:
     return Slots.of(rows, SPARE)
 
 
-def attended(
+def grouped_attention(
     group: Group, query: Float[Tensor, "batch heads 1 dim"], least: Tensor | int, scaling: float
 ) -> Float[Tensor, "batch group_heads 1 value_dim"]:
     """Plain softmax attention of a group's query heads on its keys; slots with a place below `least` are not seen."""

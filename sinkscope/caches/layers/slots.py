@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,12 +14,40 @@ from transformers.cache_utils import DynamicLayer
 from sinkscope.caches.following import Coming, FollowedLayer
 from sinkscope.caches.layers.groups import Group, join, split
 from sinkscope.caches.layers.merging import merged
-from sinkscope.caches.layers.part import Part
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.errors import InputError
 
+
+class Mark:
+    """Tells a stack from others. Parts have it in place of their stack.
+
+    In a circle with its layers a stack would stay until Python's collector runs, and with it all keys and values of a
+    cache that nobody holds any more.
+    """
+
+
+@dataclass(eq=False)
+class Part:
+    """Views of what a layer of a stack stores, of where its next key goes, and of room for a token's weights.
+
+    `mark`: that of the stack.
+    """
+
+    mark: Mark
+    keys: Float[Tensor, "batch heads slots dim"]
+    values: Float[Tensor, "batch heads slots value_dim"]
+    into_keys: Int[Tensor, "batch heads 1 dim"]
+    into_values: Int[Tensor, "batch heads 1 value_dim"]
+    weights: Float[Tensor, "batch heads group 1 slots"]
+
+    def put(self, key: Tensor, value: Tensor) -> None:
+        """A token's key and value, where the key stood that went last."""
+        self.keys.scatter_(2, self.into_keys, key)
+        self.values.scatter_(2, self.into_values, value)
+
+
 PLAIN = ("keys", "values", "places", "pads")  # rows that are no notes
-UNSAVED = ("slots", "rows", "groups", "part", "met", "coming", "steady", "note_names")
+UNSAVED = ("slots", "samples", "groups", "part", "met", "coming", "steady", "note_names")
 NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
 
 
@@ -45,7 +74,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.limits: Tensor | None = None
         self.count: Tensor | None = None
         self.rectangle = 0
-        self.rows: dict[object, Tensor] = {}
+        self.samples: dict[object, Tensor] = {}
         self.met: Coming | None = None
         self.groups: list[Group] | None = None
         self.part: Part | None = None
@@ -77,7 +106,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     @property
     def pads(self) -> Int[Tensor, " batch"] | None:
-        return self.rows.get("pads")
+        return self.samples.get("pads")
 
     @property
     def full(self) -> bool:
@@ -86,7 +115,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     def notes_of(self, slots: Slots) -> Mapping[object, Tensor]:
         """What is known of stored keys and of rows, by its name or note."""
-        return _Notes(slots, self.rows)
+        return _Notes(slots, self.samples)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
@@ -107,7 +136,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         for slots, rows in self._shared(new):
             slots.append(**rows)
         if coming.pads is not None:
-            self.rows["pads"] = coming.pads
+            self.samples["pads"] = coming.pads
         self.seen, self.met = coming.total, coming
         if self.groups is not None:
             return self._stand_in(key_states), self._stand_in(value_states)
@@ -119,10 +148,14 @@ class KeptSets(FollowedLayer, DynamicLayer):
         if self.groups is not None:
             self.slots = Slots()
 
+    def keep_samples(self, name: object, rows: Tensor) -> None:
+        """A note of samples, in place of what it was."""
+        self.samples[name] = rows
+
     def forget(self, notes: Iterable[object]) -> None:
         """Drop these notes, of keys and of samples."""
         for note in notes:
-            self.rows.pop(note, None)
+            self.samples.pop(note, None)
             self.slots.rows.pop(note, None)
 
     def leave(self) -> None:
@@ -236,7 +269,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
     def uncroppable(self) -> str | None:
         if not self.whole:
             return "dropped some"
-        noted = [name for name in (*self.slots.rows, *self.rows) if name not in PLAIN]
+        noted = [name for name in (*self.slots.rows, *self.samples) if name not in PLAIN]
         if any(getattr(note, "of_queries", True) for note in noted):
             return "has notes of what its queries attended to"
         return None
@@ -253,7 +286,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
         groups = self.groups or []
         return own | {
-            "notes": {_name(name): rows for name, rows in self.rows.items()},
+            "notes": {_name(name): rows for name, rows in self.samples.items()},
             "heads": [group.heads for group in groups],
             "empty": [group.gaps for group in groups],
             "kept": [{_name(name): slots[name] for name in slots.rows} for slots in self._all_slots()],
@@ -262,7 +295,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
     def restore(self, state: dict[str, Any]) -> None:
         notes, heads, kept, empty = (state.pop(name) for name in ("notes", "heads", "kept", "empty"))
         self.__dict__.update(state)
-        self.rows = {self.note_names.get(name, name): rows for name, rows in notes.items()}
+        self.samples = {self.note_names.get(name, name): rows for name, rows in notes.items()}
         if not kept[0]:
             return
         slots = [
@@ -276,7 +309,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
     def reset(self) -> None:
         self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
         super().reset()
-        self.slots, self.rows = Slots(), {}
+        self.slots, self.samples = Slots(), {}
         self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0
         self.met = self.coming = self.groups = self.part = None
         self.steady = 0
@@ -300,7 +333,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         with torch.inference_mode(False):
             for slots in self._all_slots():
                 slots.over_batch(change)
-            self.rows = {name: change(rows) for name, rows in self.rows.items()}
+            self.samples = {name: change(rows) for name, rows in self.samples.items()}
             self.limits = None if self.limits is None else change(self.limits)
             self.count = None if self.count is None else change(self.count)
 

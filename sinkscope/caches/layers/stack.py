@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import ChainMap, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from sinkscope.caches.call import wide
 from sinkscope.caches.following import Coming
-from sinkscope.caches.layers.part import Mark, Part
 from sinkscope.caches.layers.rectangle import in_heads
-from sinkscope.caches.layers.slots import KeptSets, oldest_of_lowest
+from sinkscope.caches.layers.slots import KeptSets, Mark, Part, oldest_of_lowest
+from sinkscope.caches.rotation import Rotation
 
 
 class Stack:
@@ -24,8 +25,8 @@ class Stack:
     moved. Whoever looks at a layer's slots otherwise sees them without the free one (`Slots.settle`).
     """
 
-    def __init__(self, layers: list[KeptSets], query_heads: int) -> None:
-        self.layers, self.mark = layers, Mark()
+    def __init__(self, layers: list[KeptSets], query_heads: int, rotation: Rotation | None = None) -> None:
+        self.layers, self.mark, self.rotation = layers, Mark(), rotation
         first = layers[0].slots
         batch, heads, used = first["places"].shape
         sizes = len(layers), batch
@@ -47,6 +48,9 @@ class Stack:
             self.budget = torch.cat(counts)
         self.rows = {name: held.flatten(0, 1) for name, held in rows.items()}
         self.weights, self.hole = weights.flatten(0, 1), self._hole.flatten(0, 1)
+        self.samples: dict[object, Tensor] = {}
+        for name in layers[0].samples:
+            self.keep_samples(name, torch.cat([layer.samples[name] for layer in layers]))
         for number, layer in enumerate(layers):
             layer.slots.hole = hole = self._hole[number]
             keys, values = rows["keys"][number], rows["values"][number]
@@ -68,6 +72,17 @@ class Stack:
     def note(self, name: object, rows: Tensor) -> None:
         """Rows of the new keys."""
         self.rows[name].scatter_(2, in_heads(self.hole, self.rows[name]), rows)
+
+    @property
+    def notes(self) -> Mapping[object, Tensor]:
+        """Rows of keys and of samples, by note."""
+        return ChainMap(self.rows, self.samples)
+
+    def keep_samples(self, name: object, samples: Tensor) -> None:
+        """A note of samples, (layers · batch, …); each layer has a view of its part, for when it leaves the stack."""
+        self.samples[name] = samples
+        for layer, rows in zip(self.layers, samples.chunk(len(self.layers)), strict=True):
+            layer.samples[name] = rows
 
     def close(self, scores: Float[Tensor, "rows heads slots"]) -> None:
         """The pass has run: of each head the key of the lowest score goes, of equal ones the oldest."""
@@ -94,10 +109,12 @@ def opened(stacks: list[Stack], coming: Coming) -> list[Stack]:
     return whole
 
 
-def stacked(layers: Iterable[tuple[KeptSets, int]]) -> list[Stack]:
-    """Stacks of layers that store alike; with each comes how many query heads it has."""
-    alike: dict[tuple[object, ...], list[tuple[KeptSets, int]]] = defaultdict(list)
-    for layer, heads in layers:
-        rows = [(name, held.shape, held.dtype, held.device) for name, held in layer.slots.rows.items()]
-        alike[heads, layer.slots.used, *rows].append((layer, heads))
-    return [Stack([layer for layer, _ in group], group[0][1]) for group in alike.values()]
+def stacked(layers: Iterable[tuple[KeptSets, int, Rotation | None]]) -> list[Stack]:
+    """Stacks of layers that store alike; with each comes how many query heads it has, and how it turns its keys."""
+    alike: dict[tuple[Any, ...], list[KeptSets]] = defaultdict(list)
+    for layer, heads, rotation in layers:
+        rows = [
+            (name, held.shape, held.dtype, held.device) for name, held in (layer.slots.rows | layer.samples).items()
+        ]
+        alike[heads, rotation, layer.slots.used, *rows].append(layer)
+    return [Stack(group, heads, rotation) for (heads, rotation, *_), group in alike.items()]

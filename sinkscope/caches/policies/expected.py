@@ -31,23 +31,27 @@ class QueryMoments(RowNote):
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
         columns = torch.arange(call.total - call.queries, call.total, device=call.query.device)
-        places = columns[None] - (0 if call.pads is None else call.pads[:, None].to(columns.device))
+        positions = columns[None] - (0 if call.pads is None else call.pads[:, None].to(columns.device))
         query = call.query.double()
         if call.rotation is not None:
-            query = call.rotation.turn(query, -places[:, None].clamp(min=0))
-        counts = (places >= self.sinks)[:, None, :, None]
+            query = call.rotation.turn(query, -positions[:, None].clamp(min=0))
+        counts = (positions >= self.sinks)[:, None, :, None]
         number = counts.sum(2)[..., None].double()
-        mean = (query * counts).sum(2, keepdim=True) / number.clamp(min=1)
-        apart = (query - mean) * counts
-        spread = apart.mT @ apart
-        if before is not None:  # the moments of both parts, joined pairwise
-            old, old_mean = before[:, :, :1, :1].double(), before[:, :, :1, 1:].double()
-            share = number / (old + number).clamp(min=1)
+        if call.queries == 1:  # its own mean, from which it does not differ
+            mean, spread = query, query.new_zeros(1)
+        else:
+            mean = (query * counts).sum(2, keepdim=True) / number.clamp(min=1)
+            apart = (query - mean) * counts
+            spread = apart.mT @ apart
+        if before is not None:  # the moments of both parts, joined pairwise (Chan et al. 1983)
+            old_number, old_mean = before[:, :, :1, :1].double(), before[:, :, :1, 1:].double()
+            share = number / (old_number + number).clamp(min=1)
             between = mean - old_mean
-            spread = spread + before[:, :, 1:, 1:] + between.mT @ between * (old * share)
-            mean, number = old_mean + between * share, old + number
-        moments = torch.empty(*spread.shape[:2], *(1 + size for size in spread.shape[2:]), device=spread.device)
-        moments[:, :, :1, :1], moments[:, :, :1, 1:], moments[:, :, 1:, 1:] = number, mean, spread
+            spread = torch.addcmul(before[:, :, 1:, 1:] + spread, between.mT * (old_number * share), between)
+            mean, number = old_mean + between * share, old_number + number
+        size = 1 + query.shape[3]
+        moments = torch.zeros(*query.shape[:2], size, size, device=query.device)
+        moments[:, :, :1, :1], moments[:, :, :1, 1:], moments[:, :, 1:, 1:] = number, mean * (number > 0), spread
         return moments
 
 
@@ -64,6 +68,7 @@ class ExpectedAttention(Policy):
 
     sinks: int = 4
     future: int = 512
+    together = True
 
     def __post_init__(self) -> None:
         counted("ExpectedAttention", "sinks", self.sinks)
@@ -82,21 +87,27 @@ class ExpectedAttention(Policy):
         return self.sinks + 1
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        key, moments = wide(call.key), wide(call.notes[QueryMoments(self.sinks)])
+        moments = wide(call.notes[QueryMoments(self.sinks)])
         mean, count = moments[..., 0, 1:], moments[..., :1, :1].clamp(min=1)
         covariance = moments[..., 1:, 1:] / count
         if call.rotation is not None:
-            ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device)
-            forward = call.rotation.turn(ahead.repeat(len(mean), 1, 1), call.tokens[:, None])[:, None].to(key.dtype)
+            tokens = call.tokens if call.pads is not None else call.tokens[:1]
+            ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device).expand(len(tokens), -1, -1)
+            forward = call.rotation.turn(ahead, tokens[:, None])[:, None].to(mean.dtype)
             mean = (mean[:, :, None] @ forward)[:, :, 0]
-            covariance = forward.mT @ covariance @ forward
-        mean, covariance = (x.unflatten(1, (key.shape[1], call.group)) for x in (mean, covariance))
-        # k·μ s + kᵀΣk s²/2 = k·(Σk s²/2 + μ s), a product of matrices for each query head
-        turned = key[:, :, None] @ (covariance * (call.scaling**2 / 2)) + mean[:, :, :, None] * call.scaling
-        likely = (turned * key[:, :, None]).sum(-1)
+            covariance = (covariance @ forward).mT @ forward
+        group, (heads, dim) = call.group, call.key.shape[1::2]
+        # k·μ s + kᵀΣk s²/2 = k·(Σk s²/2 + μ s): one product of matrices, whose columns are those of a group's heads
+        linear = (mean * call.scaling).reshape(-1, heads, 1, group * dim)
+        quadratic = (covariance * (call.scaling**2 / 2)).reshape(-1, heads, group, dim, dim).transpose(2, 3).flatten(3)
         others = call.real & (call.positions >= self.sinks)
-        share = likely.masked_fill(~others[:, :, None], -torch.inf).softmax(-1).mean(2)
-        return (share * wide(call.value).norm(dim=-1)).masked_fill(~others, torch.inf)
+        score = torch.empty(others.shape, dtype=mean.dtype, device=mean.device)
+        for row in range(len(others)):  # one at a time: what is made of it stays in the processor's cache
+            key, value = wide(call.key[row]), wide(call.value[row])
+            turned = torch.baddbmm(linear[row], key, quadratic[row]).unflatten(2, (group, dim))
+            likely = turned.mul_(key[:, :, None]).sum(-1).masked_fill_(~others[row, :, :, None], -torch.inf)
+            torch.mul(likely.softmax(1).mean(2), torch.linalg.vector_norm(value, dim=-1), out=score[row])
+        return score.masked_fill_(~others, torch.inf)
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinkscope.caches.call import EvictionCall
-from sinkscope.caches.notes import KeyNote, Received
+from sinkscope.caches.notes import Heads, KeyNote, Received
 from sinkscope.caches.policies.policy import Policy
 from sinkscope.errors import InputError
 from sinkscope.grids import rounded_rows
@@ -22,6 +22,9 @@ class RoundingErrors(KeyNote):
     """‖x̂ − x‖₂ of each stored key and of its value, (…, 2), fp32: the errors that rounding would cause."""
 
     bits: int
+
+    def bytes_each(self, heads: Heads) -> int:
+        return 8
 
     def of_new(self, call: EvictionCall) -> Tensor:
         both = (call.of_new(call.key), call.of_new(call.value))

@@ -70,8 +70,8 @@ class ACT(HeadChange):
         known = by_layer.get(call.module)
         if known is None or len(known) != len(call.query):
             raise InputError(
-                "ACT computes its sinks where rows begin, and this pass continues other rows: apply it before the prompt, "
-                "one batch after the other"
+                "ACT computes its sinks where rows begin, and this pass continues other rows: apply it before the "
+                "prompt, one batch after the other"
             )
         first = call.opened.seen + call.query.shape[2] - keys if not call.starts else 0
         return functional.pad(known, (0, max(0, first + keys - known.shape[-1])))[..., max(0, first) :][..., :keys]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sinkscope.caches import POLICIES, EvictingCache, EvictionCall, Policy, Protect, evicting
 from sinkscope.caches.layers.stack import Stack
 from sinkscope.caches.notes import Note
-from sinkscope.caches.policies import H2O, VATP, FastV, KeyDiff, KeyNorm, LagKV, Streaming
+from sinkscope.caches.policies import H2O, VATP, ExpectedAttention, FastV, KeyDiff, KeyNorm, LagKV, SnapKV, Streaming
 from sinkscope.errors import InputError
 from sinkscope.hooks import Editor, editing
 from sinkscope.measurement import observe
@@ -26,6 +26,7 @@ from tests.families.registry import FAMILIES
 PROMPT, TOTAL, BUDGET = 22, 34, 12
 IDS = torch.randint(3, 90, (2, TOTAL), generator=torch.Generator().manual_seed(3))
 IMAGE = tuple(range(20, 37))
+FREQUENCIES = [10000.0 ** (-i / 4) for i in range(4)]  # of 8 channels
 LOOPS: dict[str, tuple[Policy, reference.Score]] = {
     "streaming": (Streaming(3), naive_scores.streaming(3)),
     "key-norm": (KeyNorm(), naive_scores.key_norm),
@@ -36,6 +37,8 @@ LOOPS: dict[str, tuple[Policy, reference.Score]] = {
     "vatp": (VATP(2, 0.25), naive_scores.vatp(2, BUDGET // 4)),
     "keydiff": (KeyDiff(), naive_scores.keydiff),
     "lagkv": (LagKV(2, 4), naive_scores.lagkv(2, 4)),
+    "snapkv": (SnapKV(4, 3), naive_scores.snapkv(4, 3)),
+    "expected": (ExpectedAttention(2, 9), naive_scores.expected(2, 9, FREQUENCIES)),
 }
 MORE: dict[str, Policy] = {
     "skipping": KeyNorm(skipped_layers=1),
@@ -44,6 +47,7 @@ MORE: dict[str, Policy] = {
     "online": Protect(KeyNorm(), Online(0.3), 2),
     "first": Protect(POLICIES["tova"](), First(2), 2),
     "lagkv, its first part protected": Protect(LagKV(0, 3), First(4), 2),
+    "snapkv, tokens": Protect(SnapKV(3, 3), TokenIds(*IMAGE[:2]), 2),
 }
 
 
@@ -60,6 +64,10 @@ class Alone(Policy):
     @property
     def reads_weights(self) -> bool:
         return self.policy.reads_weights
+
+    @property
+    def reads_rotation(self) -> bool:
+        return self.policy.reads_rotation
 
     @property
     def skipped(self) -> int:

@@ -93,7 +93,8 @@ def run(
 
 
 def test_every_policy_has_a_reference() -> None:
-    assert CASES.keys() | SPREAD.keys() == POLICIES.own.keys()
+    elsewhere = {"qhitter"}  # test_q_hitter.py
+    assert CASES.keys() | SPREAD.keys() | elsewhere == POLICIES.own.keys()
 
 
 SPREAD: dict[str, tuple[Policy, reference.Spread]] = {

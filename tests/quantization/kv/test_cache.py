@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 import sinkscope as ss
-from sinkscope.caches.memory import held_bytes
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.measurement.evidence import find_tokens
 from sinkscope.model import LabConfig, LabForCausalLM

@@ -1,0 +1,220 @@
+"""What a cache holds after a context, in bytes, before anything runs; and how many keys a share of the bytes allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from sinkscope.caches.budgets import Budget, budget_of
+from sinkscope.caches.engines import ServedCache
+from sinkscope.caches.evictor import When
+from sinkscope.caches.layers.sink_window import rows_of
+from sinkscope.caches.notes import Heads, KeyNote, RowNote
+from sinkscope.caches.policies import Policy, policy_of
+from sinkscope.caches.streaming import Renumbered
+from sinkscope.caches.turning import ahead_of
+from sinkscope.errors import InputError
+from sinkscope.hooks import text_config
+
+
+def held_bytes(cache: Cache) -> int:
+    """Bytes of all storages that tensors of a cache stand on, each counted once.
+
+    A view counts with everything it keeps alive: `nbytes` of a window's view says 1 MiB where the whole prompt of 32
+    MiB is still held. Quantized tensors count with their parts. Whatever can be reached from the cache counts, modules
+    excepted: the model is not the cache's.
+    """
+    storages = {}
+    for tensor in _tensors(cache, set()):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr(), str(tensor.device)] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _tensors(value: Any, met: set[int]) -> Iterator[Tensor]:
+    """The plain tensors within a value, those that a tensor subclass is made of in its place."""
+    if id(value) in met or isinstance(value, nn.Module | type | str | bytes):
+        return
+    met.add(id(value))
+    if isinstance(value, Tensor):
+        if (parts := getattr(value, "__tensor_flatten__", None)) is None:
+            yield value
+        else:
+            yield from _within((getattr(value, name) for name in parts()[0]), met)
+    else:
+        yield from _within(_members(value), met)
+
+
+def _members(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if is_dataclass(value):
+        return [getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)]
+    return vars(value).values() if hasattr(value, "__dict__") and not callable(value) else ()
+
+
+def _within(values: Iterable[Any], met: set[int]) -> Iterator[Tensor]:
+    for value in values:
+        yield from _tensors(value, met)
+
+
+Stream = Renumbered | ServedCache
+NUMBER = 8  # bytes of a place, or of a limit
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that the layers that evict hold of one text of `tokens`.
+
+    `keys`: stored keys and values with their places and their room; `notes`: what the policy keeps beside them;
+    `whole`: what a `DynamicCache` holds in these layers.
+    """
+
+    tokens: int
+    keys: int
+    notes: int
+    whole: int
+
+    @property
+    def total(self) -> int:
+        return self.keys + self.notes
+
+    @property
+    def share(self) -> float:
+        """Of the whole."""
+        return self.total / self.whole
+
+
+def held(
+    policy: Policy | Stream | str,
+    model: nn.Module | Any,
+    keys: Budget | int | float,
+    tokens: int,
+    when: When = "prefill",
+    *,
+    number: int | None = None,
+) -> Held:
+    """Bytes that a policy holds after a context of so many `tokens`, read in one pass.
+
+    Where heads keep unlike numbers (`AdaptiveHeads`), their mean is counted, and rectangles of the longest hold more.
+
+    Args:
+        policy: A policy, a stream (`Renumbered`, or as an engine runs it), or the name of one.
+        model: A model, or its configuration.
+        keys: The budget.
+        tokens: Of the context.
+        when: As in `evicting`.
+        number: Bytes of a key's number; by default those of the model's dtype.
+    """
+    config, heads = _heads(model, number)
+    layers = _full_layers(config)
+    whole = layers * 2 * heads.kv * heads.dim * heads.number * tokens
+    policy = _named(policy)
+    row = heads.kv * 2 * heads.dim * heads.number
+    if isinstance(policy, ServedCache):
+        return Held(tokens, layers * _number(keys, tokens) * row, NUMBER * layers * tokens, whole)
+    if isinstance(policy, Renumbered):
+        window = _number(keys, tokens) - policy.sinks
+        if window < 1:
+            raise InputError(f"{policy.sinks} sinks leave no window of {_number(keys, tokens)} keys")
+        ahead = ahead_of(policy.sinks, window) * policy.sinks * row // 2  # keys: values are not turned
+        rows = min(tokens, rows_of(policy.sinks, window)) + policy.sinks
+        return Held(tokens, layers * rows * row, layers * ahead if tokens >= policy.sinks + window else 0, whole)
+    budget = policy.spread(budget_of(keys)).around(policy.least - 1)
+    lasting = [note for note in policy.needs if when == "always" or not note.one_pass]
+    note_row = heads.kv * sum(note.bytes_each(heads) for note in lasting if isinstance(note, KeyNote))
+    fixed = sum(note.bytes_held(heads, tokens) for note in lasting if isinstance(note, RowNote))
+    stored = noted = 0
+    for layer in range(layers):
+        limit = int(budget.of_layer(layer, layers, torch.tensor([tokens]))[0])
+        dropping = layer >= policy.skipped and limit < tokens
+        rows = limit + 1 if dropping else tokens
+        stored += rows * row + NUMBER * (rows * heads.kv if dropping else tokens)
+        stored += NUMBER * (heads.kv + 1) if layer >= policy.skipped else 0
+        noted += rows * note_row + fixed
+    return Held(tokens, stored, noted, whole)
+
+
+def keys_within(
+    share: float,
+    policy: Policy | Stream | str,
+    model: nn.Module | Any,
+    tokens: int,
+    when: When = "prefill",
+    *,
+    fitting: Callable[[int], Policy] | None = None,
+    number: int | None = None,
+) -> int:
+    """The largest number of keys per head with which a policy holds at most a `share` of the bytes of all keys.
+
+    Args:
+        share: Of the bytes that a `DynamicCache` holds in the layers that evict, above 0 and at most 1.
+        policy: As in `held`.
+        model: A model, or its configuration.
+        tokens: Of the context.
+        when: As in `evicting`.
+        fitting: The policy that is used with so many keys, where it depends on them.
+        number: Bytes of a key's number; by default those of the model's dtype.
+
+    Raises `InputError` where the notes alone, or the fewest keys that the policy can keep to, take more than that.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"share = {share!r}: above 0 and at most 1")
+    named = _named(policy)
+
+    def used(keys: int) -> Policy | Stream:
+        return named if fitting is None else fitting(keys)
+
+    def of(keys: int) -> Held:
+        return held(used(keys), model, keys, tokens, when, number=number)
+
+    low = next((keys for keys in range(1, tokens + 1) if keys >= used(keys).least), None)
+    if low is None:
+        raise InputError(f"{type(named).__name__} needs {used(tokens).least} keys, more than the {tokens} tokens")
+    least, name = of(low), type(used(low)).__name__
+    if least.total > share * least.whole:
+        what, size = (
+            ("its notes alone", least.notes) if least.notes > share * least.whole else (f"{low} keys", least.total)
+        )
+        raise InputError(
+            f"{name}: at {tokens} tokens {what} hold {100 * size / least.whole:.0f} % of the bytes of all keys, more "
+            f"than {100 * share:g} %: give longer texts or a larger budget"
+        )
+    high = tokens
+    while low < high:  # bytes grow with keys
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if of(middle).total <= share * least.whole else (low, middle - 1)
+    return low
+
+
+def _named(policy: Policy | Stream | str) -> Policy | Stream:
+    if isinstance(policy, Renumbered | ServedCache):
+        return policy
+    return Renumbered() if policy == Renumbered.name else policy_of(policy)
+
+
+def _number(keys: Budget | int | float, tokens: int) -> int:
+    return int(budget_of(keys).of_layer(0, 1, torch.tensor([tokens]))[0])
+
+
+def _heads(model: Any, number: int | None) -> tuple[Any, Heads]:
+    config = text_config(model) if isinstance(model, nn.Module) else model
+    query = config.num_attention_heads
+    kv = getattr(config, "num_key_value_heads", None) or query
+    dim = getattr(config, "head_dim", None) or config.hidden_size // query
+    if number is None:
+        dtype = next(model.parameters()).dtype if isinstance(model, nn.Module) else torch.float32
+        number = dtype.itemsize
+    return config, Heads(query, kv, dim, number)
+
+
+def _full_layers(config: Any) -> int:
+    kinds = getattr(config, "layer_types", None)
+    return sum(kind == "full_attention" for kind in kinds) if kinds else int(config.num_hidden_layers)
