@@ -45,6 +45,7 @@ _HOME = {
     "Measurement": "sinkscope.measurement",
     "compare": "sinkscope.measurement",
     "check": "sinkscope.checks",
+    "export": "sinkscope.checks",
     "find_tokens": "sinkscope.measurement.evidence",
     "AttentionReceived": "sinkscope.measurement",
     "EntriesReceived": "sinkscope.measurement",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.checks import check as check
+    from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registering import question as question
     from sinkscope.experiments.registering import task as task

@@ -14,7 +14,7 @@ from tests.registering import forgetting
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LONG = {"encoder_and_hybrid", "which_tokens", "does_it_matter", "survey", "by_which_mechanism"}
+LONG = {"encoder_and_hybrid", "which_tokens", "does_it_matter", "many_models", "by_which_mechanism"}
 LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
 LONG |= {"what_to_protect"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")

@@ -105,10 +105,10 @@ def test_he_measures_his_model_on_his_texts_and_sees_the_page(home: Path, shell:
 
 def test_he_compares_two_checkpoints(home: Path, shell: Callable[[str], str]) -> None:
     pair = "my-llama/checkpoint-500 my-llama/checkpoint-1000"
-    shell(f"sinkscope compare {pair} --text mine.jsonl --field body --tokens 24 --samples 6 --out both")
+    shell(f"sinkscope measure {pair} --text mine.jsonl --field body --tokens 24 --samples 6 --out both")
     heads = pd.read_csv(home / "both" / "heads.csv")
     assert len(heads) == 2 * 4
-    assert "checkpoint-500" in (home / "both" / "figure.html").read_text()
+    assert "checkpoint-500" in (home / "both" / "survey.html").read_text()
 
 
 def test_he_adds_an_operation_and_an_observer_from_his_package(
@@ -139,5 +139,5 @@ def test_he_adds_an_operation_and_an_observer_from_his_package(
 
 def test_he_reads_what_is_known_of_the_papers_tables(shell: Callable[[str], str]) -> None:
     said = shell("sinkscope experiment verdict --all")
-    assert "supported" in said
-    assert "inconclusive" in said
+    assert " seen" in said
+    assert " open" in said

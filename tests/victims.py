@@ -114,7 +114,7 @@ def _path_of(given: object) -> str | bytes:
 
 
 def _serve() -> None:
-    import sinkscope.cli.measuring.results
+    import sinkscope.cli.measure_many
     import sinkscope.measurement
     import sinkscope.measurement.models.running
     import sinkscope.report.compose

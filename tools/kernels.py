@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sinkscope.cli import options
+from sinkscope.cli.opening import usable_device
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, only_json, plain, show, show_json, stderr, table
 
@@ -67,7 +67,7 @@ def _usable(device: str | None) -> torch.device:
 
     if device is None and not torch.cuda.is_available():
         raise InputError("no CUDA device here: fused kernels can only be compared on one")
-    chosen = torch.device(options.usable_device(device))
+    chosen = torch.device(usable_device(device))
     if reason := unavailable(chosen):
         raise InputError(f"fused kernels cannot be compared: {reason}")
     return torch.device("cuda", torch.cuda.current_device()) if chosen == torch.device("cuda") else chosen

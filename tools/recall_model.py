@@ -3,7 +3,6 @@
 A Llama of 2 layers. It first reads random segments that repeat, from which it learns to look up what followed a token
 before, and then keys and values in noise, asked for at the end. Where nothing is asked, its second layer rests on the
 BOS: the strong sink for which it is shipped. Hints on attention patterns make all this quick, and end after 200 steps.
-Interrupted, it goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from sinkscope.training.schedule import Trapezoid, scheduler
 from sinkscope.trials.needles import Alphabet, Needles, noise
 
 NAME = "nano-recall"
-CHECKPOINT = "checkpoint.pt"
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,10 +206,10 @@ def train_recall(out: Path, recipe: RecallRecipe) -> Path:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )
-    rows, start, before = _resumed(out / CHECKPOINT, model, optimizer)
     factor = scheduler(recipe.schedule, optimizer, steps=recipe.steps, lr=recipe.lr).lr_lambdas[0]
-    began = time.perf_counter() - before
-    for step in range(start, recipe.steps):
+    rows: list[dict[str, Any]] = []
+    began = time.perf_counter()
+    for step in range(recipe.steps):
         for group in optimizer.param_groups:
             group["lr"] = recipe.lr * factor(step)
         model.train()
@@ -229,8 +227,6 @@ def train_recall(out: Path, recipe: RecallRecipe) -> Path:
             seconds = time.perf_counter() - began
             rows.append({"step": step + 1, **found, "seconds": round(seconds, 3)})
             print(rows[-1], flush=True)
-        if (step + 1) % 100 == 0:
-            _save(out / CHECKPOINT, model, optimizer, rows, step + 1, time.perf_counter() - began)
     return _finish(out, recipe, model, rows, time.perf_counter() - began)
 
 
@@ -253,21 +249,6 @@ def answers(model: LlamaForCausalLM, recipe: RecallRecipe, rows: int, seed: int 
     }
     received = measure(model, drawn.context).data["attention_received"].isel(position=0).mean("sample")
     return found | {f"alpha_0/layer_{layer}": float(received[layer].mean()) for layer in range(len(received))}
-
-
-def _resumed(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[list[dict[str, Any]], int, float]:
-    if not path.exists():
-        return [], 0, 0.0
-    kept = torch.load(path, weights_only=True)
-    model.load_state_dict(kept["model"])
-    optimizer.load_state_dict(kept["optimizer"])
-    return kept["rows"], kept["step"], kept["seconds"]
-
-
-def _save(path: Path, model: Any, optimizer: Any, rows: list[dict[str, Any]], step: int, seconds: float) -> None:
-    with writing(path) as draft:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**state, "rows": rows, "step": step, "seconds": seconds}, draft)
 
 
 def _finish(out: Path, recipe: RecallRecipe, model: Any, rows: list[dict[str, Any]], seconds: float) -> Path:
@@ -295,7 +276,7 @@ def _finish(out: Path, recipe: RecallRecipe, model: Any, rows: list[dict[str, An
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path, help="folder for checkpoints, and for the model at the end")
+    parser.add_argument("out", type=Path, help="folder for the model")
     parser.add_argument("--no-rest", action="store_true", help="without the hint that makes the sink")
     given = parser.parse_args()
     keep_freed_memory()

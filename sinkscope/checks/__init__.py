@@ -8,6 +8,7 @@ from sinkscope.checks.card import Card as Card
 from sinkscope.checks.card import Part as Part
 from sinkscope.checks.card import check_flags as check_flags
 from sinkscope.checks.card import held as held
+from sinkscope.checks.exporting import export as export
 from sinkscope.checks.registry import SECTIONS as SECTIONS
 from sinkscope.checks.registry import chosen as chosen
 from sinkscope.checks.row import Found as Found

@@ -20,6 +20,7 @@ RECORD = ("model", "weights", "parameters", "dtype", "seconds", "texts", "versio
 LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, 50.0)}
 """Least and largest value by unit; of other units −50 to 50."""
 DROPPED = ("values", "finding")
+LONG = ("by_head",)  # facts that are left out
 
 
 def submission(card: Card, revision: str | None = None) -> dict[str, Any]:
@@ -31,7 +32,8 @@ def submission(card: Card, revision: str | None = None) -> dict[str, Any]:
         on = {}
         for texts, one in part["on"].items():
             rows = [{key: value for key, value in row.items() if key not in DROPPED} for row in one["rows"]]
-            on[texts] = {"rows": rows, "facts": one.get("facts", {})}
+            facts = {name: value for name, value in one.get("facts", {}).items() if name not in LONG}
+            on[texts] = {"rows": rows, "facts": facts}
         sections[name] = {"seconds": part["seconds"], "on": on}
     return {**found, "revision": revision, "sections": sections}
 

@@ -86,7 +86,7 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
     if name not in trial.arms:
         return None
     grade, cost = trial.grade(name), trial.cost(name)
-    held, share = _bytes(trial, name)
+    held, share = compared_bytes(trial, name)
     finding = plain
     why = grade.why
     if protected and sinks is not None:
@@ -114,7 +114,7 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
     )
 
 
-def _bytes(trial: Trial, name: str) -> tuple[float, float]:
+def compared_bytes(trial: Trial, name: str) -> tuple[float, float]:
     """Bytes behind the context of a text, and their share of a cache in 16 bits."""
     held, full = (float(trial.data["bytes"].sel(arm=arm)) for arm in (name, REFERENCE))
     size = {"float32": 4, "float64": 8}.get(trial.record["dtype"], 2)

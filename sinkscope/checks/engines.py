@@ -12,7 +12,12 @@ from sinkscope.checks.row import ADVISED, Row
 
 
 def entries() -> list[dict[str, Any]]:
-    """What `engines.json` holds: `engine`, `line`, `beware`, `needs`, `source` (engine@commit and file), `date`."""
+    """What `engines.json` holds.
+
+    Each has `engine`, `source` (engine@commit and file) and `date`; then `line`, `needs` and perhaps `beware`, or why
+    there is no line: `refused`. In `line` and `beware`, {keep} is how many first tokens to keep, and {keep_after_bos}
+    as many without a BOS that the file adds.
+    """
     text = resources.files("sinkscope.checks").joinpath("engines.json").read_text(encoding="utf-8")
     return list(json.loads(text))
 
@@ -25,16 +30,40 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, str], ...]
     source or date is left out.
     """
     rows = {(part.name, row.key): row for part in parts for row in part.rows}
-    found = []
+    values = _values(parts)
+    chosen = []
     for entry in entries():
+        if "refused" in entry or not entry.get("source") or not entry.get("date"):
+            continue
         needs = entry["needs"]
         row = rows.get((needs["section"], needs["key"]))
-        if row is None or not entry.get("source") or not entry.get("date") or (needs.get("gguf") and not gguf):
+        if row is None or (needs.get("gguf") and not gguf) or not _holds(row, better=bool(needs.get("better"))):
             continue
-        if _holds(row, better=bool(needs.get("better"))):
-            said = {name: str(entry[name]) for name in ("engine", "line", "source", "date")}
-            found.append(said | ({"beware": str(entry["beware"])} if entry.get("beware") else {}))
-    return tuple(found)
+        line = {name: str(entry[name]) for name in ("engine", "line", "source", "date")}
+        line |= {"beware": str(entry["beware"])} if entry.get("beware") else {}
+        for name, value in values.items():
+            line |= {key: text.replace(f"{{{name}}}", str(value)) for key, text in line.items()}
+        chosen.append(line)
+    return tuple(chosen)
+
+
+def refusals() -> dict[str, str]:
+    """Why there is no line for an engine, with its source, by the engine's name."""
+    return {
+        entry["engine"]: f"{entry['refused']} ({entry['source']}, {entry['date']})"
+        for entry in entries()
+        if "refused" in entry and entry.get("source") and entry.get("date")
+    }
+
+
+def _values(parts: Sequence[Part]) -> dict[str, int]:
+    """What stands for the names in braces."""
+    facts = {part.name: part.first.facts for part in parts}
+    keep = facts.get("engines", {}).get("keep")
+    if keep is None:
+        return {}
+    added = min(int(facts.get("bos", {}).get("tokenizer_adds", 0)), 1)
+    return {"keep": keep, "keep_after_bos": max(0, keep - added)}
 
 
 def _holds(row: Row, *, better: bool) -> bool:

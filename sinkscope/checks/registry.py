@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sinkscope.checks import bos, cache_bits, evicting, int8, needed, sink, streaming
+from sinkscope.checks import bos, cache_bits, evicting, int8, needed, served, sink, streaming
 from sinkscope.checks.section import Section
 from sinkscope.errors import InputError, unknown
 
@@ -17,6 +17,7 @@ SECTIONS: dict[str, Section] = {
         needed.SECTION,
         streaming.SECTION,
         evicting.SECTION,
+        served.SECTION,
         int8.SECTION,
     )
 }

@@ -61,7 +61,8 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     row = Row("rate", f"position {position}{token}", rate, "% of heads", n, values=values)
     outliers = _outliers(data, stack, measurement)
     rows = [row, *_slot_row(slots, n), *outliers]
-    facts |= {"position": position, "layers": layers, "heads": heads}
+    facts |= {"position": position, "layers": layers, "heads": heads, "by_head": _by_head(data, stack, position)}
+    facts |= {"token": int(texts.ids[0, position])} if token else {}
     return Found(" ".join(filter(None, (said, *more))), tuple(rows), facts)
 
 
@@ -77,6 +78,18 @@ def _layers(data: xr.Dataset, stack: str, position: int) -> list[int]:
     rates = nanmean(layer_rates(received(data, stack), EPSILON), 0)[:, column_of(data, position)]
     numbers = data["layer_index"].values[data["stack"].values == stack]
     return [int(n) for n, rate in zip(numbers, rates, strict=True) if rate > 0 and rate >= FADED * np.nanmax(rates)]
+
+
+def _by_head(data: xr.Dataset, stack: str, position: int) -> list[list[float]]:
+    """Layer, head, and in how many percent of the texts it has the sink, with the interval; heads that never do not."""
+    numbers = data["layer_index"].values[data["stack"].values == stack]
+    has_sink = received(data, stack)[..., column_of(data, position)] > EPSILON  # (sample, layer, head)
+    found = []
+    for layer, head in np.argwhere(has_sink.any(0)):
+        share = share_interval(has_sink[:, layer, head].astype(float))
+        ends = (round(100 * value, 2) for value in (share.value, share.low, share.high))
+        found.append([int(numbers[layer]), int(head), *ends])
+    return found
 
 
 def _runs(numbers: Sequence[int]) -> str:

@@ -5,43 +5,54 @@ from __future__ import annotations
 import errno
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from sinkscope.cli import (
     cache,
     calibrate,
     check,
     demo,
+    experiment,
+    export,
     generate,
     intervene,
+    lm_eval,
     measure,
     quantize,
     report,
-    survey,
     train,
     zoo,
 )
-from sinkscope.cli.asking import experiment
-from sinkscope.cli.commands import App
-from sinkscope.cli.measuring import comparing, lm_eval
+from sinkscope.cli.command import ADVANCED, App
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import fail, note
 
 INTERRUPTED = 130
-_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+ORDER = ("measure", "check", "intervene", "cache", "quantize", "generate", "export", "train", "experiment", "report")
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class _OrderedGroup(TyperGroup):
+    """Lists commands in the order of `ORDER`; Typer lists groups of commands last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: (*ORDER, name).index(name))
+
 
 app = App(
     name="sinkscope",
+    cls=_OrderedGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Start with: sinkscope demo --quick",
+    epilog="Start with: sinkscope measure nano",
 )
 
 
@@ -61,49 +72,45 @@ def _sinkscope(
     """The instrument for attention sinks in transformers: measure them, watch them emerge, use or remove them."""
 
 
-app.command("demo", epilog="Example: sinkscope demo --quick --out sinkscope-demo")(demo.demo)
-app.command("check", cls=check.ListingSections, epilog="Example: sinkscope check model.gguf --plan")(check.check)
-app.command("measure", epilog="Example: sinkscope measure nano --input natural --tokens 64 --samples 100")(
-    measure.measure
-)
-app.command("compare", epilog="Example: sinkscope compare nano runs/mine/checkpoints/checkpoint-500 --text mine.jsonl")(
-    comparing.compare
-)
-app.command("survey", epilog="Example: sinkscope survey nano --input natural --input repeated --samples 100")(
-    survey.survey
-)
-app.command(
-    "intervene",
-    cls=intervene.ListingNames,
-    epilog="Example: sinkscope intervene nano --what zero-sink-heads --samples 50",
-)(intervene.intervene)
-app.command(
-    "cache",
-    cls=cache.ListingPolicies,
-    epilog="Example: sinkscope cache nano-recall --policy snapkv --budget 25% --protect measured",
-)(cache.cache)
-app.command(
-    "calibrate",
-    cls=calibrate.ListingMethods,
-    epilog="Example: sinkscope calibrate nano --method zero-tuning --values 0.8,1.25",
-)(calibrate.calibrate)
-app.command(
-    "quantize",
-    cls=quantize.ListingSchemes,
-    epilog="Example: sinkscope quantize nano --scheme w8a8-tensor --protect measured",
-)(quantize.quantize)
-app.command(
-    "lm-eval",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--about"]},
-    epilog="Example: sinkscope lm-eval --model sinkscope --model_args pretrained=nano,cache=h2o,budget=64 --tasks NAME",
-)(lm_eval.lm_eval)
-app.command("generate", epilog="Example: sinkscope generate nano --stream --sinks 1 --window 127 --max-tokens 500")(
-    generate.generate
-)
-app.command("train", epilog="Example: sinkscope train nano --set attention=sigmoid --set steps=200")(train.train)
-app.command("zoo", epilog="Example: sinkscope zoo sigmoid")(zoo.zoo)
+def _add(function: Callable[..., None], example: str, **settings: Any) -> None:
+    name = function.__name__.replace("_", "-")
+    app.command(name, epilog=f"Example: sinkscope {name} {example}", **settings)(function)
+
+
+_add(measure.measure, "nano --tokens 64 --samples 100")
+_add(check.check, "model.gguf --plan")
+_add(intervene.intervene, "nano --what zero-sink-heads --samples 50")
+_add(cache.cache, "nano-recall --policy snapkv --budget 25% --protect measured")
+_add(quantize.quantize, "nano --scheme w8a8-tensor --protect measured")
+_add(generate.generate, "nano --stream --sinks 1 --window 127 --max-tokens 500")
+_add(export.export, "sinkscope-check/model.gguf --for llama.cpp --out serve")
+_add(train.train, "nano --set attention=sigmoid --set steps=200")
 app.add_typer(experiment.app, name="experiment")
-app.command("report", epilog="Example: sinkscope report runs/* measurement.nc --out report.html")(report.report)
+_add(report.report, "runs/* measurement.nc --out report.html")
+_add(calibrate.calibrate, "nano --method zero-tuning --values 0.8,1.25", rich_help_panel=ADVANCED)
+_add(zoo.zoo, "sigmoid", rich_help_panel=ADVANCED)
+_add(
+    lm_eval.lm_eval,
+    "--model sinkscope --model_args pretrained=nano,cache=h2o,budget=64 --tasks NAME",
+    rich_help_panel=ADVANCED,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--about"]},
+)
+_add(demo.demo, "--quick --out sinkscope-demo", rich_help_panel=ADVANCED)
+
+
+def _add_former(name: str) -> None:
+    """Accept a former name of `measure` for one release, with a remark."""
+
+    def run(context: typer.Context) -> None:
+        note(f"sinkscope {name} is now sinkscope measure")
+        _command().commands["measure"](args=context.args, prog_name="sinkscope measure", standalone_mode=False)
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name, hidden=True, context_settings=settings)(run)
+
+
+_add_former("compare")
+_add_former("survey")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,19 +123,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 @functools.cache
 def _command() -> Any:
     """All commands with their options, made once in a process."""
-    made = typer.main.get_command(app)
-    _bare_flags(made)
-    return made
+    command = typer.main.get_command(app)
+    _hide_flag_types(command)
+    return command
 
 
-def _bare_flags(command: Any, parent: Any = None) -> None:
-    """Let help show flags without a value, which they do not take; Typer writes `<bool>` beside them."""
+def _hide_flag_types(command: Any, parent: Any = None) -> None:
+    """Show flags in help without a value, which they do not take; Typer writes `<bool>` after them."""
     context = command.context_class(command, parent=parent, info_name=command.name, **command.context_settings)
-    for param in command.get_params(context):  # that of --help among them
+    for param in command.get_params(context):  # that of --help included
         if getattr(param, "is_bool_flag", False):
             param.metavar = ""
     for inner in getattr(command, "commands", {}).values():
-        _bare_flags(inner, context)
+        _hide_flag_types(inner, context)
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -142,7 +149,7 @@ def _run(argv: Sequence[str] | None) -> int:
             fail(message.replace("Value error, ", ""))
         return BAD_INPUT
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in UNWRITABLE:
             raise
         fail(f"cannot write {error.filename or 'the output'}: {error.strerror}")
         return BAD_INPUT

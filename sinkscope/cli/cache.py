@@ -1,20 +1,20 @@
-"""`sinkscope cache`: which eviction policy at which budget, for one model: what it costs, and what it saves."""
+"""`sinkscope cache`: eviction policies at several budgets for one model: what they cost, and what they save."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command, When
-from sinkscope.cli.given import AUTO, Reads, Runs
-from sinkscope.cli.measuring.cache_texts import RECALL_MODEL, TOKENS, Task, Texts, Wanted
-from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.trials import Cost, about, peak, show_cost, show_trial, watching, write_trial
+from sinkscope.cli.command import ADVANCED, LateHelp, When
+from sinkscope.cli.opening import open_model, open_tokenizer, token_rows
+from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions, TextOptions
+from sinkscope.cli.showing import Cost, peak_memory, show_cost, show_trial, watching
+from sinkscope.cli.writing import results_folder, write_trial
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
@@ -22,54 +22,61 @@ from sinkscope.report.terminal import note, only_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from sinkscope.sinks import Choice
+    from sinkscope.trials import Asked
     from sinkscope.trials.texts import Uses
 
-POLICIES = "streaming,h2o,snapkv,keydiff"  # compared where none is named
+POLICIES = "streaming,h2o,snapkv,keydiff"  # compared by default
+RECALL_MODEL = "nano-recall"
 WINDOWS = 24
-BASIC = (
-    *("policy", "compare", "budget", "protect", "without_sinks", "task", "text", "corpus", "tokens", "windows"),
-    *("tolerance", "explain", "out", "as_json", "help"),
-)
+TOKENS = 128  # per text, by default
+SCORED = 32  # tokens after a context with needles, where they are asked for
+TOKENS_PER_PAIR = 24  # of a context in which needles are hidden
 
 Dropping = Literal["prefill", "always"]
+Task = Literal["auto", "perplexity", "recall"]
 
 
-class ListingPolicies(Command):
-    """A command whose help lists the policies, looked up only then: that imports torch."""
+def _policies_help() -> str:
+    from sinkscope.caches import ENGINES, POLICIES, Renumbered
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        from sinkscope.caches import ENGINES, POLICIES, Renumbered
-
-        for param in self.params:
-            if isinstance(param, TyperOption) and param.name not in BASIC:
-                param.rich_help_panel = "Advanced"
-            if param.name == "policy" and isinstance(param, TyperOption):
-                engines = ", ".join(ENGINES)
-                param.help = f"One policy: {', '.join([*POLICIES, Renumbered.name])}; as engines cache: {engines}."
-        super().format_help(ctx, formatter)
+    return f"One policy: {', '.join([*POLICIES, Renumbered.name])}; as engines cache: {', '.join(ENGINES)}."
 
 
-def _protects(values: Mapping[str, Any]) -> bool:
-    return values["protect"] != "none"
-
-
-def _noise(values: Mapping[str, Any]) -> bool:
+def _reads_needles(values: Mapping[str, Any]) -> bool:
     return Path(values["model"]).name == RECALL_MODEL and values["text"] is None
 
 
-OF_SINKS = When(_protects, "goes with protected tokens, of which --protect none leaves none")
-OF_TEXTS = When(
-    lambda values: not _noise(values), f"is not read: {RECALL_MODEL} reads noise with needles, unless --text is given"
+PROTECTS = When(
+    lambda values: values["protect"] != "none", "goes with protected tokens, of which --protect none leaves none"
 )
+READS_TEXT = When(
+    lambda values: not _reads_needles(values),
+    f"is not read: {RECALL_MODEL} reads noise with needles, unless --text is given",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheTexts(TextOptions):
+    """Texts, where the model does not read needles."""
+
+    corpus: Annotated[options.CorpusName, READS_TEXT] = options.AUTO
+    field: Annotated[options.TextField, READS_TEXT] = None
+    split: Annotated[options.SplitName, READS_TEXT] = "validation"
+    bos: Annotated[options.BosToken, READS_TEXT] = "auto"
+    chat_template: Annotated[options.ChatTemplate, READS_TEXT] = None
+
+
+CACHE_TEXTS = CacheTexts()
 
 
 def cache(
     context: options.Context,
     model: options.Model,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One policy.")] = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="One policy."), LateHelp(_policies_help)] = None,
     compare: Annotated[str | None, typer.Option(metavar="LIST", help=f"Several policies. Default: {POLICIES}.")] = None,
     budget: Annotated[
         str, typer.Option(metavar="LIST", help="Keys that each head keeps: shares of the context, or numbers: 10%,64.")
@@ -79,7 +86,7 @@ def cache(
         typer.Option(
             metavar="WORDS",
             help="Tokens that stay in every cache, random ones included: measured[@0.2] | online | first:4 | "
-            "positions:0,5 | ids:2 | none, joined by +. Default: measured, or nothing where there is no sink.",
+            "positions:0,5 | ids:2 | none, joined by +. Default: measured, or none where there is no sink.",
         ),
     ] = None,
     without_sinks: Annotated[
@@ -87,124 +94,187 @@ def cache(
         typer.Option(
             "--without-sinks", help="Also run each policy without its sinks, with random tokens kept in their place."
         ),
-        OF_SINKS,
+        PROTECTS,
     ] = False,
     task: Annotated[
         Task,
         typer.Option(
-            help="perplexity: texts alone; recall: pairs hidden in texts as well, asked for at the end; auto: recall "
-            "for nano-recall, which was trained to answer."
+            help="perplexity: texts only; recall: also pairs hidden in the texts, asked for at the end; auto: recall "
+            "for nano-recall, which was trained to answer.",
+            rich_help_panel=ADVANCED,
         ),
     ] = "auto",
-    text: options.OneText = None,
-    corpus: Annotated[options.CorpusName, OF_TEXTS] = AUTO,
     tokens: Annotated[
         int | None,
-        typer.Option(min=4, help=f"Tokens in a text. Default: {TOKENS}, or what the model was trained for if less."),
+        typer.Option(min=4, help=f"Tokens per text. Default: {TOKENS}, or what the model was trained for if less."),
     ] = None,
     windows: Annotated[
         int, typer.Option(min=2, help="Texts that are scored; measured sinks take a quarter more, at least 8.")
     ] = WINDOWS,
-    tolerance: Annotated[float, typer.Option(min=0, help="KL in nats a token that counts as free.")] = 0.02,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print what the words of the verdict mean."), options.OF_PEOPLE
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the results, where they replace an earlier comparison's. Default: sinkscope-cache/MODEL, "
-            "with a hash of the options that are not at their defaults."
-        ),
-    ] = None,
-    plan_only: options.PlanOnly = False,
-    as_json: options.AsJson = False,
+    explain: options.Explain = False,
     scored: Annotated[
         int | None,
-        typer.Option(min=3, help="Tokens at the end of a text that are predicted. Default: half of them."),
+        typer.Option(
+            min=3,
+            help="Tokens at the end of a text that are predicted. Default: half of them.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     recent: Annotated[
         int | None,
-        typer.Option(min=0, help="Newest tokens that stay. Default: 32, or a quarter of the smallest budget if less."),
+        typer.Option(
+            min=0,
+            help="Newest tokens that stay. Default: 32, or a quarter of the smallest budget if less.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     when: Annotated[
         Dropping,
-        typer.Option(help="prefill: drop keys after the context; always: at every token after it as well."),
+        typer.Option(
+            help="prefill: drop keys after the context; always: also at every token after it.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = "prefill",
-    controls: Annotated[int, typer.Option(min=0, help="Draws of the random policy.")] = 1,
-    rounds: Annotated[int, typer.Option(min=0, help="How often each cache is timed; 0: no times.")] = 0,
-    epsilon: Annotated[float | None, typer.Option(help="Threshold of measured and online sinks.")] = None,
-    field: Annotated[options.TextField, OF_TEXTS] = None,
-    split: Annotated[options.SplitName, OF_TEXTS] = "validation",
-    bos: Annotated[options.BosToken, OF_TEXTS] = "auto",
-    device: options.Device = None,
-    dtype: options.Precision = "auto",
-    revision: options.Revision = None,
-    trust_remote_code: options.Trust = False,
-    device_map: options.DeviceMap = None,
-    batch_size: options.BatchSize = 8,
-    attn: options.Attn = None,
-    chat_template: Annotated[options.ChatTemplate, OF_TEXTS] = None,
-    seed: options.Seed = 0,
+    controls: Annotated[int, typer.Option(min=0, help="Draws of the random policy.", rich_help_panel=ADVANCED)] = 1,
+    rounds: Annotated[
+        int,
+        typer.Option(min=0, help="How often each cache is timed; 0: not at all.", rich_help_panel=ADVANCED),
+    ] = 0,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Threshold of measured and online sinks.", rich_help_panel=ADVANCED)
+    ] = None,
+    tolerance: options.Tolerance = 0.02,
+    texts: CacheTexts = CACHE_TEXTS,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Compare eviction policies at equal bytes with the full cache and with random ones: predictions, recall, time."""
     names = _policies(policy, compare)
     budgets = _budgets(budget)
     choice = _choice(protect, epsilon)
-    folder = results_folder("cache", out, [model], [], context)
-    from sinkscope.caches import POLICIES as KEPT
+    folder = results_folder("cache", output.out, [model], [], context)
+    from sinkscope.caches import POLICIES as EVICTING
     from sinkscope.trials import eviction_trial, needed
 
     chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
-    with only_json(as_json):
-        loaded = options.loaded(model, context)
-        wanted = Wanted(model, tokens, scored, windows, needed(windows, chooses), task, seed)
-        reads = Reads(field=field, corpus=corpus, split=split, bos=bos)
-        runs = Runs(revision=revision, trust_remote_code=trust_remote_code, chat_template=chat_template, seed=seed)
-        texts = wanted.texts(loaded, reads, runs, text)
-        batch_size = options.batch_of(batch_size, texts.ids.shape[1])
+    with only_json(output.as_json):
+        subject = open_model(model, running)
+        draw = _CacheTexts(model, subject, texts, running, windows, needed(windows, chooses), task)
+        rows = draw.texts(tokens, scored)
+        batch_size = running.batch_of(rows.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
-        one_by_one = when == "always" or any(name not in KEPT for name in names)
-        seconds = _seconds(loaded, texts, windows, batch_size, rounds, one_by_one=one_by_one) * arms
-        cost = Cost(arms * windows, seconds, peak(loaded))
-        note(f"{short(model)}: {texts.said}, {texts.context} of them read at once; {arms} caches")
-        if plan_only:
-            show_cost(cost, as_json, model=model, caches=arms)
+        one_by_one = when == "always" or any(name not in EVICTING for name in names)
+        seconds = arms * _seconds(subject, rows, windows, batch_size, rounds, one_by_one=one_by_one)
+        cost = Cost(arms * windows, seconds, peak_memory(subject))
+        note(f"{short(model)}: {rows.description}, {rows.context} of them read at once; {arms} caches")
+        if output.plan_only:
+            show_cost(cost, output.as_json, model=model, caches=arms)
             return
         note(str(cost))
         with watching() as watch:
             trial = eviction_trial(
-                loaded,
-                texts.ids,
+                subject,
+                rows.ids,
                 names,
                 budgets,
-                context=texts.context,
+                context=rows.context,
                 protect=choice,
                 recent=recent,
                 when=when,
                 without_sinks=without_sinks,
                 controls=controls,
-                seed=seed,
+                seed=running.seed,
                 tolerance=tolerance,
                 batch_size=batch_size,
-                needles=texts.needles,
+                needles=rows.needles,
                 rounds=rounds,
-                about=about("cache", model=model, input=texts.said),
+                about={"command": "cache", "model": model, "input": rows.description},
                 progress=watch,
             )
         paths = write_trial(trial, "cache", folder)
-    show_trial(trial, paths, as_json=as_json, explain=explain)
+    show_trial(trial, paths, as_json=output.as_json, explain=explain)
+
+
+@dataclass(frozen=True, eq=False)
+class _CacheRows:
+    """What is read: token ids, how many of each row are the context, and needles where recall is asked for."""
+
+    ids: Tensor
+    context: int
+    needles: Asked | None
+    description: str
+
+
+@dataclass(frozen=True, eq=False)
+class _CacheTexts:
+    """What a model reads: noise with needles if it was trained on that, natural text otherwise.
+
+    `windows` texts are scored; `count` are drawn, those in which sinks are measured included.
+    """
+
+    name: str
+    model: PreTrainedModel
+    source: TextOptions
+    running: RunningOptions
+    windows: int
+    count: int
+    task: Task
+
+    def texts(self, tokens: int | None, scored: int | None) -> _CacheRows:
+        """Texts of so many tokens, the last `scored` of which are predicted."""
+        if Path(self.name).name == RECALL_MODEL and self.source.text is None:
+            return self._noise(tokens, scored)
+        length = tokens or self._default_length()
+        context = _context(length, scored)
+        inputs = InputOptions(**vars(self.source), tokens=length, samples=self.count)
+        rows = token_rows(self.model, self.name, inputs, self.running)
+        needles = self._needles(rows.input_ids, context) if self.task == "recall" else None
+        return _CacheRows(rows.input_ids, context, needles, f"{rows.description}; first: {rows.first}")
+
+    def _needles(self, ids: Tensor, context: int) -> Asked:
+        """Pairs hidden in the scored texts, half of which are asked for."""
+        from sinkscope.data import ordinary_tokens, vocabulary_of
+        from sinkscope.trials.needles import hidden_in
+
+        tokenizer = open_tokenizer(self.name, self.running, required=True)
+        words = ordinary_tokens(tokenizer, vocabulary_of(self.model))
+        pairs = max(4, context // TOKENS_PER_PAIR)
+        scored = ids[self.count - self.windows :, :context]
+        return hidden_in(scored, words, pairs=pairs, asked=pairs // 2, seed=self.running.seed)
+
+    def _noise(self, tokens: int | None, scored: int | None) -> _CacheRows:
+        from sinkscope.trials import Needles
+
+        length = Needles().length + SCORED if tokens is None else tokens
+        context = _context(length, scored or min(SCORED, length // 2))
+        seed = self.running.seed
+        ids = Needles(length).draw(self.count, seed=seed).context
+        asked = None if self.task == "perplexity" else Needles(context).draw(self.windows, seed=seed + 1)
+        return _CacheRows(ids, context, asked, f"{self.count} texts of {length} tokens of noise with needles")
+
+    def _default_length(self) -> int:
+        """No more tokens than the model was trained for."""
+        from sinkscope.hooks import text_config
+
+        trained = getattr(text_config(self.model), "max_position_embeddings", None)
+        return min(TOKENS, trained if isinstance(trained, int) and trained > 3 else TOKENS)
+
+
+def _context(length: int, scored: int | None) -> int:
+    """How many tokens precede those that are predicted, by default half of them."""
+    scored = scored or length - length // 2
+    if scored >= length:
+        raise InputError(f"--scored {scored}: a text has {length} tokens, and some must be the context")
+    return length - scored
 
 
 def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
-    """What --protect and --epsilon say together; None for the default."""
+    """The choice of --protect and --epsilon; None for the default."""
     from sinkscope.sinks import Measured, Online, parse
 
-    if words is not None:
-        choice = parse(words)
+    choice = Measured() if words is None else parse(words)
     if epsilon is None:
         return words
-    if words is None:
-        return Measured(epsilon)
     if choice == Measured():
         return Measured(epsilon)
     if choice == Online():
@@ -213,12 +283,12 @@ def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
 
 
 def _seconds(
-    model: PreTrainedModel, texts: Texts, windows: int, batch_size: int, rounds: int, *, one_by_one: bool
+    model: PreTrainedModel, rows: _CacheRows, windows: int, batch_size: int, rounds: int, *, one_by_one: bool
 ) -> float:
-    """About how long one cache takes: one text is read once in one pass, and one batch a token."""
+    """About how long one cache takes, from one text read in one pass and one step of a batch."""
     from sinkscope.trials import feeding, unchanged
 
-    ids = texts.ids[:batch_size]
+    ids = rows.ids[:batch_size]
     with feeding(model, unchanged(), ids) as feed:
         feed.read(ids[:, :2])  # the first pass of a process is slower
     marks = [time.perf_counter()]
@@ -231,11 +301,11 @@ def _seconds(
         feed.read(ids[:, 2:3])
         marks.append(time.perf_counter())
     whole, step = marks[1] - marks[0], marks[3] - marks[2]
-    batches, rest = -(-windows // batch_size), texts.ids.shape[1] - texts.context
-    seconds = whole * windows * (texts.context / texts.ids.shape[1] if one_by_one else 1.0)
+    batches, rest = -(-windows // batch_size), rows.ids.shape[1] - rows.context
+    seconds = whole * windows * (rows.context / rows.ids.shape[1] if one_by_one else 1.0)
     seconds += batches * rest * step if one_by_one else 0.0
-    if texts.needles is not None:
-        seconds += batches * 2 * texts.needles.keys.shape[1] * step + 2 * whole * len(texts.needles)
+    if rows.needles is not None:
+        seconds += batches * 2 * rows.needles.keys.shape[1] * step + 2 * whole * len(rows.needles)
     return seconds + (rounds + 1 if rounds else 0) * (rest * step + whole * len(ids))
 
 
@@ -243,11 +313,12 @@ def _policies(policy: str | None, compare: str | None) -> list[str]:
     if policy is not None and compare is not None:
         raise InputError("--policy and --compare exclude each other: name one policy, or a list of them")
     from sinkscope.caches import ENGINES, Renumbered
-    from sinkscope.caches import POLICIES as KNOWN
+    from sinkscope.caches import POLICIES as REGISTERED
 
+    known = [*REGISTERED, Renumbered.name, *ENGINES]
     names = [name.strip() for name in (policy or compare or POLICIES).split(",")]
     for name in names:
-        if name not in (known := [*KNOWN, Renumbered.name, *ENGINES]):
+        if name not in known:
             raise unknown("policy", name, known)
     if policy is not None and len(names) > 1:
         raise InputError(f"--policy {policy}: one policy; --compare takes several")
@@ -256,15 +327,15 @@ def _policies(policy: str | None, compare: str | None) -> list[str]:
 
 def _budgets(text: str) -> list[int | float]:
     """Budgets of "10%,64"."""
-    found: list[int | float] = []
-    for part in (part.strip() for part in text.split(",")):
-        number = part.removesuffix("%")
-        share = number != part
+    budgets: list[int | float] = []
+    for word in (word.strip() for word in text.split(",")):
+        number = word.removesuffix("%")
+        is_share = number != word
         try:
-            value = float(number) / 100 if share else int(number)
+            value = float(number) / 100 if is_share else int(number)
         except ValueError:
-            raise InputError(f"--budget {text}: '{part}' is no share and no number of keys; write 25% or 64") from None
-        if value <= 0 or (share and not value <= 1):
-            raise InputError(f"--budget {text}: '{part}' must be above 0{' and at most 100%' if share else ''}")
-        found.append(value)
-    return list(dict.fromkeys(found))
+            raise InputError(f"--budget {text}: '{word}' is no share and no number of keys; write 25% or 64") from None
+        if value <= 0 or (is_share and not value <= 1):
+            raise InputError(f"--budget {text}: '{word}' must be above 0{' and at most 100%' if is_share else ''}")
+        budgets.append(value)
+    return list(dict.fromkeys(budgets))

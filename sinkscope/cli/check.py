@@ -1,4 +1,4 @@
-"""`sinkscope check`: the report card of a model: from a model to what to do with it."""
+"""`sinkscope check`: the report card of a model, with what to do about each finding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command
-from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
+from sinkscope.cli.command import ADVANCED, LateHelp
+from sinkscope.cli.opening import open_model, open_tokenizer, usable_device
+from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
+from sinkscope.cli.showing import show_written, watching
+from sinkscope.cli.writing import FILES, old_files, results_folder
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -21,109 +24,84 @@ if TYPE_CHECKING:
     from sinkscope.checks.planning import CheckPlan
 
 LINES = 30  # of a card on a terminal, at most
-RAISED = 1  # the exit code where a flag of --fail-on is raised
-FIRST = (
-    *("text", "full", "count", "only", "skipped", "plan_only", "explain", "as_json", "out"),
-    *("against", "fail_on", "submit", "device", "help"),
-)
+FLAGGED = 1  # the exit code where a flag of --fail-on is raised
 
 
-class ListingSections(Command):
-    """A command whose help lists sections and flags, looked up only then: that imports torch."""
+def _sections_help() -> str:
+    from sinkscope.checks import SECTIONS
 
-    def format_help(self, ctx: object, formatter: object) -> None:
-        from sinkscope.checks import FLAGS, SECTIONS
+    return f"Run these sections, whatever the tier: {', '.join(SECTIONS)}."
 
-        for param in self.params:
-            if isinstance(param, TyperOption) and param.name not in FIRST:
-                param.rich_help_panel = "Advanced"
-            if isinstance(param, TyperOption) and param.name == "only":
-                param.help = f"Run these sections, whatever the tier: {', '.join(SECTIONS)}."
-            if isinstance(param, TyperOption) and param.name == "fail_on":
-                param.help = (
-                    f"Exit with 1 where one is found: {', '.join(FLAGS)}, or KEY:WORD of a row, as in kv4:costs."
-                )
-        super().format_help(ctx, formatter)  # type: ignore[arg-type]
+
+def _flags_help() -> str:
+    from sinkscope.checks import FLAGS
+
+    return f"Exit with 1 if one is found: {', '.join(FLAGS)}, or KEY:WORD of a row, as in kv4:costs."
 
 
 def check(
     context: options.Context,
     model: options.Model,
-    text: options.OneText = None,
+    text: options.Text = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Run every section, on two kinds of texts. Minutes, not seconds.")
+        bool, typer.Option("--full", help="Run every section, on two kinds of texts. Takes minutes, not seconds.")
     ] = False,
     count: Annotated[int, typer.Option("--texts", min=4, help="Texts that are scored.")] = 24,
-    only: Annotated[str | None, typer.Option(metavar="LIST", help="Run these sections.")] = None,
-    skipped: Annotated[str | None, typer.Option("--skip", metavar="LIST", help="Leave these sections out.")] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Say what it would take in memory and seconds; load nothing.")
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print what the words mean."), options.OF_PEOPLE] = False,
-    as_json: options.AsJson = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the card, its page and finished sections, which a later call reuses. Default: "
-            "sinkscope-check/MODEL, with a hash of the options that change numbers."
-        ),
+    only: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Run these sections."), LateHelp(_sections_help)
     ] = None,
+    skipped: Annotated[str | None, typer.Option("--skip", metavar="LIST", help="Leave these sections out.")] = None,
+    explain: options.Explain = False,
     against: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="An earlier card: paired differences, row by row.")
+        Path | None, typer.Option(metavar="JSON", help="An earlier card: print paired differences, row by row.")
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Exit with 1 where one of these is found.")
+        str | None,
+        typer.Option(metavar="LIST", help="Exit with 1 if one of these is found."),
+        LateHelp(_flags_help),
     ] = None,
     submit: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Also write the card for the atlas: numbers with intervals, no text."),
     ] = None,
-    device: options.Device = None,
-    dtype: options.Precision = "auto",
     field: options.TextField = None,
-    controls: Annotated[int, typer.Option(min=0, help="Random controls of each arm.")] = 1,
-    revision: options.Revision = None,
-    trust_remote_code: options.Trust = False,
-    device_map: options.DeviceMap = None,
-    batch_size: options.BatchSize = 8,
-    attn: options.Attn = None,
-    seed: options.Seed = 0,
+    controls: Annotated[int, typer.Option(min=0, help="Random controls per arm.", rich_help_panel=ADVANCED)] = 1,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Report what a model does with its sink, its BOS and its cache, and what to do about it."""
-    folder = results_folder("check", out, [model], [], context)
-    from sinkscope.checks import FLAGS, Card, check_flags, chosen
+    folder = results_folder("check", output.out, [model], [], context)
+    from sinkscope.checks import Card, check_flags, chosen
     from sinkscope.checks import check as run_check
 
     sections = chosen(full=full, only=_names(only), skip=_names(skipped))
     check_flags(_names(fail_on))
-    old = None if against is None else Card.load(against)
-    batch_size = options.batch_of(batch_size, 128)
-    if plan_only:
+    earlier = None if against is None else Card.load(against)
+    batch_size = running.batch_of(128)
+    if output.plan_only:
         from sinkscope.checks.planning import plan
 
-        found = plan(
+        planned = plan(
             model,
             sections,
             full=full,
             count=count,
             batch_size=batch_size,
-            dtype=dtype,
-            device=options.usable_device(device),
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            dtype=running.dtype,
+            device=usable_device(running.device),
+            revision=running.revision,
+            trust_remote_code=running.trust_remote_code,
         )
-        show_json(found.to_dict()) if as_json else _show_plan(found)
+        show_json(planned.to_dict()) if output.as_json else _show_plan(planned)
         return
-    with only_json(as_json):
-        from sinkscope.cli.measuring.job import tokenizer_of
-
-        loaded = options.loaded(model, context)
-        tokenizer = tokenizer_of(model, revision, trust_remote_code=trust_remote_code)
-        name = Path(model).name if Path(model).is_file() else model
+    with only_json(output.as_json):
+        checked = open_model(model, running)
+        tokenizer = open_tokenizer(model, running)
+        name = short(model)
         note(f"{name}: {', '.join(section.title.lower() for section in sections)}")
-        with _watching() as watch:
+        with _watching_sections() as watch:
             card = run_check(
-                loaded,
+                checked,
                 tokenizer,
                 text,
                 full=full,
@@ -131,7 +109,7 @@ def check(
                 count=count,
                 batch_size=batch_size,
                 controls=controls,
-                seed=seed,
+                seed=running.seed,
                 field=field,
                 name=name,
                 out=folder,
@@ -141,30 +119,22 @@ def check(
         if submit is not None:
             from sinkscope.checks.atlas import write_submission
 
-            paths.append(write_submission(card, submit, revision))
-    differences = None if old is None else card.against(old)
-    raised = [flag for flag in _names(fail_on) if card.raises(flag)]
-    if as_json:
-        more = {} if differences is None else {"against": differences.to_dict(orient="records")}
-        show_json(card.to_json() | more)
-    else:
-        _show(card, explain=explain)
-        if differences is not None:
-            names = [str(name) for name in differences.columns]
-            show(table(names, [[_cell(value) for value in row] for row in differences.itertuples(index=False)]))
-        show(plain(f"written: {', '.join(map(str, paths))}"))
-    if raised:
-        said = [f"{flag} ({FLAGS[flag]})" if flag in FLAGS else flag for flag in raised]
-        stderr().print(plain(f"found: {'; '.join(said)}"))
-        raise typer.Exit(RAISED)
+            paths.append(write_submission(card, submit, running.revision))
+    _show(card, earlier, paths, explain, output.as_json)
+    _exit_on([flag for flag in _names(fail_on) if card.raises(flag)])
 
 
 def _names(text: str | None) -> list[str]:
-    """The names of a,b."""
+    """The names in "a,b"."""
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _show(card: Card, *, explain: bool) -> None:
+def _show(card: Card, earlier: Card | None, paths: list[Path], explain: bool, as_json: bool) -> None:
+    differences = None if earlier is None else card.against(earlier)
+    if as_json:
+        more = {} if differences is None else {"against": differences.to_dict(orient="records")}
+        show_json(card.to_json() | more)
+        return
     lines = card.lines()
     for line in lines:
         show(plain(line))
@@ -177,26 +147,40 @@ def _show(card: Card, *, explain: bool) -> None:
         show(plain(explained()))
         show(
             plain(
-                "A sink takes over 30 % of the attention of the queries that see it. Advice stands at free and small."
+                "A sink receives over 30 % of the attention of the queries that see it. Free and small costs give "
+                "advice."
             )
         )
+    if differences is not None:
+        names = [str(name) for name in differences.columns]
+        show(table(names, [[_cell(value) for value in row] for row in differences.itertuples(index=False)]))
+    show_written(paths)
 
 
-def _show_plan(found: CheckPlan) -> None:
+def _exit_on(flags: list[str]) -> None:
+    from sinkscope.checks import FLAGS
+
+    if flags:
+        named = [f"{flag} ({FLAGS[flag]})" if flag in FLAGS else flag for flag in flags]
+        stderr().print(plain(f"found: {'; '.join(named)}"))
+        raise typer.Exit(FLAGGED)
+
+
+def _show_plan(plan: CheckPlan) -> None:
     gib = 2**30
-    rows = [(title, f"{seconds:.0f} s") for _, title, seconds in found.sections]
+    rows = [(title, f"{seconds:.0f} s") for _, title, seconds in plan.sections]
     rows += [
-        ("all sections", f"{found.seconds:.0f} s on {found.device}, after loading"),
-        ("parameters", f"{found.parameters:,} in {found.dtype}"),
-        ("memory: weights", f"{found.weights / gib:.2f} GiB"),
-        ("memory: beside", f"{found.beside / gib:.2f} GiB"),
-        ("download", f"{found.download / gib:.2f} GiB" if found.download else "none: the weights are here"),
+        ("all sections", f"{plan.seconds:.0f} s on {plan.device}, after loading"),
+        ("parameters", f"{plan.parameters:,} in {plan.dtype}"),
+        ("memory: weights", f"{plan.weights / gib:.2f} GiB"),
+        ("memory: activations", f"{plan.beside / gib:.2f} GiB"),
+        ("download", f"{plan.download / gib:.2f} GiB" if plan.download else "none: the weights are here"),
     ]
-    show(table((f"what {found.model} would take", ""), rows, numbers_from=2))
+    show(table((f"what {short(plan.model)} would take", ""), rows, numbers_from=2))
 
 
 def _write(card: Card, folder: Path) -> list[Path]:
-    """The card, its table and its page, in the place of an earlier one's."""
+    """Replace the card in `folder` with this one, its table and its page; returns the files."""
     from sinkscope.files import replacing, write_json, write_text
     from sinkscope.report.writing import write_report
 
@@ -208,21 +192,19 @@ def _write(card: Card, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _watching() -> Iterator[Callable[[str, int, int, str], None]]:
-    """A bar that names the section; in a pipe a line for each section, and one every ten seconds."""
-    from sinkscope.cli.trials import watching
-
-    before: list[str] = []
+def _watching_sections() -> Iterator[Callable[[str, int, int, str], None]]:
+    """A bar that names the section; in a pipe, one line per section and one every ten seconds."""
+    begun: list[str] = []
     with watching() as watch:
 
-        def show_section(title: str, done: int, total: int, said: str) -> None:
-            if title not in before:
-                before.append(title)
+        def watch_section(title: str, done: int, total: int, news: str) -> None:
+            if title not in begun:
+                begun.append(title)
                 if not stderr().is_terminal:
                     note(f"{title} …")
-            watch(done, total, ": ".join(filter(None, (title, said))))
+            watch(done, total, ": ".join(filter(None, (title, news))))
 
-        yield show_section
+        yield watch_section
 
 
 def _cell(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`sinkscope demo`: the main job."""
+"""`sinkscope demo`: measure a model, and watch a sink emerge in training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sinkscope.cli import options
+from sinkscope.cli.train import plan_training
 from sinkscope.files import check_writable
 from sinkscope.live import duration
 from sinkscope.report.terminal import only_json, plain, show, show_json, stderr
@@ -18,45 +20,42 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of runs, measurements and the report.")] = Path("sinkscope-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="Take about 90 seconds, with stored training curves.")] = False,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Say how long it would take and how much memory; train nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The closing numbers as JSON on stdout.")] = False,
+    plan_only: options.PlanOnly = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure a model, then watch an attention sink emerge with softmax and stay away with sigmoid (10–20 minutes)."""
     check_writable(out)
-    from sinkscope import demo as job
+    from sinkscope import demo as room
 
-    planned = job.quick(out) if quick else job.full(out)
+    plan = room.quick(out) if quick else room.full(out)
     if plan_only:
-        _show_plan(planned, as_json)
+        _show_cost(plan, as_json)
         return
     try:
         with only_json(as_json):
-            closing = job.run(planned)
-    except job.ChildFailed as error:
+            numbers = room.run(plan)
+    except room.ChildFailed as error:
         stderr().print(plain(f"error: {error}"), soft_wrap=True)
         raise typer.Exit(1) from error
     if as_json:
-        show_json(closing.to_dict())
+        show_json(numbers.to_dict())
 
 
-def _show_plan(planned: DemoPlan, as_json: bool) -> None:
-    """Seconds and memory: of the runs, which share the processors, from a step of each that is taken now."""
-    from sinkscope.cli.plan import plan
+def _show_cost(plan: DemoPlan, as_json: bool) -> None:
+    """Seconds and memory of the runs, which share the processors, from a step of each that is timed now."""
     from sinkscope.training import load_recipe
 
-    found = [plan(load_recipe(planned.recipe, planned.overrides(each))) for each in planned.attentions]
-    seconds = sum(each.here.total[1] for each in found)
-    if planned.seconds is not None:
-        seconds = min(seconds, planned.seconds)
-    memory = sum(each.memory.total for each in found)
+    plans = [plan_training(load_recipe(plan.recipe, plan.overrides(attention))) for attention in plan.attentions]
+    seconds = sum(each.here.total[1] for each in plans)
+    if plan.seconds is not None:
+        seconds = min(seconds, plan.seconds)
+    memory = sum(each.memory.total for each in plans)
     if as_json:
-        show_json({"runs": planned.attentions, "seconds": seconds, "memory": memory})
+        show_json({"runs": plan.attentions, "seconds": seconds, "memory": memory})
         return
     show(
         plain(
-            f"about {duration(seconds)} of training ({', '.join(planned.attentions)}), beside half a minute for "
-            f"measuring and the report, and {memory / 2**30:.1f} GiB of memory, estimated from a step"
+            f"about {duration(seconds)} of training ({', '.join(plan.attentions)}), half a minute for measuring and "
+            f"the report, and {memory / 2**30:.1f} GiB of memory, estimated from one step"
         )
     )

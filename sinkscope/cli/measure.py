@@ -1,175 +1,496 @@
-"""`sinkscope measure`: the attention sink of one model on one input, or on every domain of a folder."""
+"""`sinkscope measure`: the attention sink of one model, of every domain of a folder, or of many models compared."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import When
-from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.folders import results_folder
-from sinkscope.cli.measuring.job import MeasuringJob
-from sinkscope.cli.measuring.planning import show_plans
+from sinkscope.cli.command import ADVANCED, When
+from sinkscope.cli.measure_many import measure_several
+from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, read_inputs
+from sinkscope.cli.options import (
+    OUTPUT,
+    RUNNING,
+    SAMPLING,
+    InputOptions,
+    OutputOptions,
+    RunningOptions,
+    SamplingOptions,
+)
+from sinkscope.cli.showing import show_plans, show_written, summary_json, watching
+from sinkscope.cli.writing import check_formats, old_files, results_folder
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.files import replacing, write_json, write_text
 from sinkscope.names import short
-from sinkscope.report.terminal import only_json, plain, show, show_json
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.cli.measuring.maps import Head
+    import pandas as pd
+
+    from sinkscope.data import Reading
     from sinkscope.measurement import Measurement
+    from sinkscope.report.observatory import HeadMaps
 
+MAPS = 6  # heads whose maps are drawn by default
+MAP_TOKENS = 64
+TOKENS_SHOWN = 8  # rows of a table of tokens on the terminal
+HEADS_SHOWN = 5  # columns of the table of heads
 
-OF_ONE = When(
-    lambda values: values["text"] is None or not values["text"].is_dir(),
-    "is of one measurement: --text names a folder, each entry of which is measured by itself",
+ABOUT_DOMAINS = (
+    "The sink rate at position 0 on texts of each domain, with 95 % intervals over samples. The paper found "
+    "little difference between 17 domains of the Pile."
 )
+Head = tuple[int, int]
 
 
-@sharing
+def measures_many(values: Mapping[str, Any]) -> bool:
+    """Whether a command line asks for one table over several models or inputs."""
+    models, kinds = values.get("models") or [], values.get("kinds") or []
+    lists = any(name.endswith(options.LISTS) for name in models)
+    return len(models) > 1 or len(kinds) > 1 or lists or bool(values.get("checkpoints"))
+
+
+ONE_RUN = When(
+    lambda values: not measures_many(values) and not (values["text"] is not None and values["text"].is_dir()),
+    "goes with one model on one input",
+)
+ONE_MODEL = When(lambda values: not measures_many(values), "goes with one model on one input")
+MANY_MODELS = When(measures_many, "goes with several models, which are compared")
+
+
 def measure(
     context: options.Context,
-    models: options.Models,
-    kind: options.Kind = "natural",
-    text: options.TextFile = None,
-    reads: Reads = READS,
-    windows: options.WindowsOf = "within",
-    device: options.Device = None,
-    runs: Runs = RUNS,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...",
+            help="Hub ids, folders, GGUF files, shipped models (nano), saved measurements, or a YAML file of models.",
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="|".join(get_args(options.InputKind)),
+            help="What the models read; repeatable. Default: natural.",
+        ),
+        options.READS_TEXT,
+        options.MEASURES,
+    ] = None,
+    checkpoints: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="Measure all checkpoints of a run's folder; repeatable.")
+    ] = None,
+    sampling: SamplingOptions = SAMPLING,
+    running: RunningOptions = RUNNING,
     observers: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="LIST",
-            help="all: every definition and mechanism; few: sink rate and norms, faster. Further ones by their class, "
-            "and your own as module:Name, stand behind: all,my_module:Mine.",
+            help="all: every definition and mechanism; few: sink rate and norms, faster. Add others by class name, and "
+            "your own as module:Name: all,my_module:Mine. Default: all for one model, few for several.",
         ),
-    ] = "all",
+        options.MEASURES,
+    ] = None,
     maps: Annotated[
         list[str] | None,
-        typer.Option(help="A head whose attention map is drawn, as LAYER.HEAD; repeatable. Default: the strongest."),
-        OF_ONE,
-    ] = None,
-    out: Annotated[
-        Path | None,
         typer.Option(
-            help="Folder for the results, where they take the place of an earlier measurement's. Default: "
-            "sinkscope-measure/MODEL-INPUT, with a hash of the options that are not at their defaults."
+            help="Draw the attention map of a head, LAYER.HEAD; repeatable. Default: the strongest heads.",
+            rich_help_panel=ADVANCED,
         ),
+        ONE_RUN,
+        options.MEASURES,
     ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan", help="Say what it would take in memory, disk and time; load and measure nothing.")
-    ] = False,
+    position: Annotated[
+        int,
+        typer.Option(min=0, help="Compare the attention that this position receives.", rich_help_panel=ADVANCED),
+        MANY_MODELS,
+    ] = 0,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Print every layer, definition and metric, not the summary alone."),
-        options.OF_PEOPLE,
+        typer.Option("--full", help="Print every layer, definition and metric, not only the summary."),
+        options.PRINTS,
+        ONE_MODEL,
     ] = False,
-    figure: Annotated[options.Figure, OF_ONE] = None,
-    tables: Annotated[options.Tables, OF_ONE] = "csv",
+    figure: Annotated[options.Figure, ONE_RUN, options.MEASURES] = None,
+    tables: Annotated[
+        options.TableFormat,
+        ONE_RUN,
+        options.MEASURES,
+    ] = "csv",
     config: options.Config = None,
-    as_json: options.AsJson = False,
+    output: OutputOptions = OUTPUT,
 ) -> None:
-    """Measure where a model has an attention sink, how strong it is, and by which mechanism it works."""
-    medium = options.medium_of(context)
-    by_domain = text is not None and text.is_dir()
-    words = [medium[0] if medium else kind, *(["domains"] if by_domain else [])]
-    places = {name: out if out is None or len(models) == 1 else out / options.slug(name) for name in models}
-    folders = {name: results_folder("measure", place, [name], words, context) for name, place in places.items()}
-    from transformers.utils.logging import disable_progress_bar
-
-    from sinkscope.cli.measuring.job import loaded, tokenizer_of
-    from sinkscope.cli.measuring.maps import heads_of
-    from sinkscope.cli.measuring.results import show_results
-    from sinkscope.measurement import resolve_observers
+    """Measure where a model has an attention sink, how strong it is, and by which mechanism; compare several models."""
     from sinkscope.measurement.metrics import check_epsilon
 
-    check_epsilon(reads.epsilon)
-    if plan_only:
-        show_plans({name: (name, runs.revision) for name in folders}, reads, runs, device, as_json)
+    check_epsilon(sampling.epsilon)
+    names = models or []
+    for kind in kinds or []:
+        if kind not in get_args(options.InputKind):
+            raise unknown("input", kind, get_args(options.InputKind))
+    if not names and not checkpoints:
+        raise InputError("missing MODEL: name models, a YAML file of models, or --checkpoints RUN")
+    if measures_many(context.params):
+        measure_several(context, names, checkpoints or [], sampling, running, output, position)
         return
-    options.check_written(figure, tables)
-    resolve_observers(_names(observers))  # before a model is loaded
-    wanted = heads_of(maps or [])
-    disable_progress_bar()  # of loading weights; downloads keep theirs
+    inputs = InputOptions(**vars(sampling), kind=cast(options.InputKind, kinds[0] if kinds else "natural"))
+    if options.is_saved(names[0]):
+        _show_saved(names[0], inputs.epsilon, full, output)
+        return
+    by_domain = inputs.text is not None and inputs.text.is_dir()
+    words = [inputs.name, *(["domains"] if by_domain else [])]
+    folder = results_folder("measure", output.out, names, words, context)
+    if output.plan_only:
+        show_plans({names[0]: running.revision}, inputs, running, output.as_json)
+        return
+    check_formats(figure, tables)
+    run = _MeasuringRun(names[0], inputs, running, observer_names(observers or "all"))
+    if by_domain:
+        run.measure_domains(folder, output.as_json)
+    else:
+        run.measure_one(folder, parse_map_heads(maps or []), tables, figure, full, output.as_json)
 
-    def measured(name: str) -> dict[str, Any]:
-        """The summary of one model, which is shown."""
-        folder = folders[name]
+
+class _MeasuringRun:
+    """One model, loaded, and how it is measured."""
+
+    def __init__(self, name: str, inputs: InputOptions, running: RunningOptions, observers: Sequence[str]) -> None:
+        self.name, self.inputs, self.running, self.observers = name, inputs, running, observers
+
+    def measure_one(
+        self, folder: Path, heads: Sequence[Head], tables: str, figure: str | None, full: bool, as_json: bool
+    ) -> None:
+        """Measure one input, write the files, and show the summary."""
+        epsilon = self.inputs.epsilon
         with only_json(as_json):
-            job = MeasuringJob(
-                name=name,
-                model=loaded(name, device, runs),
-                tokenizer=tokenizer_of(name, runs.revision, trust_remote_code=runs.trust_remote_code),
-                kind=kind,
-                reads=reads,
-                runs=runs,
-                observers=_names(observers),
-                windows=windows,
-                medium=medium,
+            self._open()
+            reading = read_inputs(self.model, self.name, self.inputs, self.running)
+            measurement = self._measured(reading, short(self.name))
+            maps = head_maps(self.model, reading, measurement, heads)
+            paths = self._write(measurement, folder, maps, tables, figure)
+        if as_json:
+            show_json(summary_json(measurement, self.name, self.inputs.name, epsilon))
+            return
+        title = f"{short(self.name)} on {self.inputs.name} input"
+        show_measurement(measurement, title, epsilon, command_line("intervene", self.name, self.inputs), full)
+        show_written(paths)
+
+    def measure_domains(self, folder: Path, as_json: bool) -> None:
+        """Measure each entry of the text's folder separately, write one table over all, and show it.
+
+        An entry that is too short, or no text, is a row with the reason. Raises `InputError` if all of them are.
+        """
+        from dataclasses import replace
+
+        from sinkscope.data import domains
+
+        assert self.inputs.text is not None
+        rows: list[dict[str, Any]] = []
+        measurements: dict[str, Measurement] = {}
+        with only_json(as_json):
+            self._open()
+            for domain, place in domains(self.inputs.text).items():
+                try:
+                    reading = read_inputs(self.model, self.name, replace(self.inputs, text=place), self.running)
+                except UnsupportedModelError:
+                    raise  # no text would help
+                except InputError as error:
+                    note(f"{domain}: left out: {error}")
+                    rows.append({"domain": domain, "reason": str(error)})
+                    continue
+                measurements[domain] = self._measured(reading, domain)
+                rows.append(_domain_row(domain, measurements[domain], self.inputs.epsilon))
+            if not measurements:
+                raise InputError(f"no domain can be measured; {rows[0]['domain']}: {rows[0]['reason']}")
+            self._write_domains(rows, measurements, folder)
+        if as_json:
+            show_json({"model": self.name, "input": self.inputs.name, "epsilon": self.inputs.epsilon, "domains": rows})
+            return
+        cells = [
+            (row["domain"], row["reason"], "", "")
+            if "reason" in row
+            else (row["domain"], f"{row['sink_rate']:.1f}", f"{row['low']:.1f} – {row['high']:.1f}", row["samples"])
+            for row in rows
+        ]
+        show(plain("each entry of the folder was measured separately:"))
+        show(table(("domain", "sink rate, %", "95 % interval", "samples"), cells))
+        show_written([folder / name for name in ("figure.html", "domains.csv", "domains.json")])
+
+    def _open(self) -> None:
+        self.model = open_model(self.name, self.running)
+        self.tokenizer = open_tokenizer(self.name, self.running)
+
+    def _measured(self, reading: Reading, label: str) -> Measurement:
+        from sinkscope.measurement import measure
+
+        note(f"{label}: {reading.description}; first: {reading.first}")
+        with watching() as watch:
+            return measure(
+                self.model,
+                reading.parts,
+                observers=self.observers,
+                batch_size=self.running.batch_of(self.inputs.tokens),
+                progress=lambda done, total: watch(done, total, "measuring"),
+                about={
+                    "kind": self.inputs.name,
+                    "description": reading.description,
+                    "first": reading.first,
+                    "seed": self.running.seed,
+                },
+                tokenizer=self.tokenizer,
             )
-            if by_domain and text is not None:
-                rows = _by_domain(job, text, folder)
-            else:
-                found, written = _at_once(job, text, folder, wanted, tables, figure)
-        if by_domain:
-            if not as_json:
-                _show_domains(rows, folder)
-            return {"model": name, "input": job.input, "epsilon": job.epsilon, "domains": rows}
-        if not as_json:
-            show_results(
-                found, f"{short(name)} on {job.input} input", reads.epsilon, _again("intervene", job, text), full
+
+    def _write(
+        self, measurement: Measurement, folder: Path, maps: HeadMaps, form: str, figure: str | None
+    ) -> list[Path]:
+        """Replace the measurement in `folder` with this one, its tables, page and picture; returns the files."""
+        from sinkscope.measurement.tables import write_tables
+        from sinkscope.pictures import write_figure
+        from sinkscope.report.observatory import observatory_page
+        from sinkscope.report.page import write_page
+
+        epsilon = self.inputs.epsilon
+        tables = measurement.tables(epsilon)
+        page = observatory_page(
+            measurement,
+            f"Attention sink of {short(self.name)}, {self.inputs.name} input",
+            epsilon,
+            maps,
+            definitions=tables["definitions"],
+            tokens=tables.get("tokens"),
+            map_command=f"{command_line('measure', self.name, self.inputs)} --maps",
+            intervene=command_line("intervene", self.name, self.inputs),
+        )
+        with replacing(folder, partial(old_files, "measure")) as draft:
+            measurement.save(draft / "measurement.nc")
+            written = [path.name for path in write_tables(tables, draft, form)]
+            write_page(page, draft / "figure.html")
+            if figure is not None:
+                write_figure(measurement.plot(epsilon=epsilon), draft / f"figure.{figure}")
+        pictures = [] if figure is None else [f"figure.{figure}"]
+        return [folder / name for name in ("figure.html", "measurement.nc", *written, *pictures)]
+
+    def _write_domains(self, rows: list[dict[str, Any]], measurements: Mapping[str, Measurement], folder: Path) -> None:
+        import pandas as pd
+
+        from sinkscope.report import sections
+        from sinkscope.report.page import Page, write_page
+        from sinkscope.report.provenance import facts
+
+        frame = pd.DataFrame(rows)
+        measured = frame[frame["sink_rate"].notna()].rename(columns={"domain": "input"})
+        page = Page(
+            title=f"Attention sink of {short(self.name)}, by domain",
+            lead=f"One model on {len(measurements)} domains of text; a head counts where position 0 receives over "
+            f"{self.inputs.epsilon:g}.",
+            sections=[sections.inputs(measured[["input", "sink_rate", "low", "high", "samples"]], ABOUT_DOMAINS)],
+            provenance=facts([], {name: measurement.record for name, measurement in measurements.items()}),
+        )
+        with replacing(folder, partial(old_files, "measure")) as draft:
+            for name, measurement in measurements.items():
+                measurement.save(draft / name / "measurement.nc")
+            write_text(draft / "domains.csv", frame.to_csv(index=False))
+            write_json(draft / "domains.json", rows)
+            write_page(page, draft / "figure.html")
+
+
+def command_line(command: str, name: str, inputs: InputOptions) -> str:
+    """The command line that does something else with the same model and input."""
+    words = ["--input", inputs.kind] if inputs.medium is None else [f"--{inputs.medium[0]}", str(inputs.medium[1])]
+    words += ["--text", str(inputs.text)] if inputs.text is not None else []
+    words += ["--field", inputs.field] if inputs.field is not None else []
+    return shlex.join(["sinkscope", command, name, *words])
+
+
+def _show_saved(name: str, epsilon: float, full: bool, output: OutputOptions) -> None:
+    """Show a saved measurement; nothing is measured or written."""
+    from sinkscope.measurement import Measurement, saved_measurement
+
+    if output.out is not None or output.plan_only:
+        option = "--out" if output.out is not None else "--plan"
+        raise InputError(f"{option} goes with a model to measure: {name} is a saved measurement, which is only shown")
+    path = saved_measurement(name)
+    assert path is not None
+    measurement = Measurement.load(path)
+    model, kind = str(measurement.record["model"]), str(measurement.record["input"].get("kind", "saved"))
+    if output.as_json:
+        show_json(summary_json(measurement, model, kind, epsilon))
+    else:
+        show_measurement(
+            measurement, f"{short(model)} on {kind} input", epsilon, f"sinkscope intervene {short(model)}", full
+        )
+
+
+def _domain_row(name: str, measurement: Measurement, epsilon: float) -> dict[str, Any]:
+    """A domain's numbers, with the rate of each stack where the model has several."""
+    from sinkscope.measurement import rate_at, stack_rates
+
+    rate, stacks = rate_at(measurement.data, epsilon), stack_rates(measurement.data, epsilon)
+    by_stack = {f"sink_rate_{stack}": one.value for stack, one in stacks.items()} if len(stacks) > 1 else {}
+    samples = measurement.record["samples"]
+    return {"domain": name, "samples": samples, "sink_rate": rate.value, "low": rate.low, "high": rate.high, **by_stack}
+
+
+def parse_map_heads(names: Sequence[str]) -> list[Head]:
+    """Heads of `LAYER.HEAD`. Raises `InputError` for another form."""
+    for name in names:
+        if not re.fullmatch(r"\d+\.\d+", name):
+            raise InputError(f"--maps {name}: expected LAYER.HEAD, both counted from 0, such as 3.2")
+    return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
+
+
+def head_maps(model: Any, reading: Reading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:
+    """The attention maps of `heads`, (row of the measurement's layers, head), by default of the strongest.
+
+    They cover the first tokens of one sample. Raises `InputError` for a head that the model does not have.
+    """
+    from sinkscope.measurement import AttentionMaps, TokenTexts, measure
+    from sinkscope.report.observatory import HeadMaps
+
+    chosen = list(heads) or _strongest_heads(measurement)
+    layer_count, head_count = measurement.data.sizes["layer"], measurement.data.sizes["head"]
+    for layer, head in chosen:
+        if layer >= layer_count or head >= head_count:
+            raise InputError(
+                f"--maps {layer}.{head}: the model has attention layers 0 to {layer_count - 1} with heads 0 to "
+                f"{head_count - 1}"
             )
-            page = folder / "figure.html"
-            others = ", ".join(path.name for path in written if path != page)
-            show(plain(f"written: {page}, and in its folder {others}"))
-        summary = found.to_json(reads.epsilon)
-        return {**summary, "model": name, "input": job.input, "input_details": summary["input"]}
-
-    summaries = [measured(name) for name in folders]
-    if as_json:
-        show_json(summaries[0] if len(summaries) == 1 else {"measurements": summaries})
-
-
-def _names(observers: str) -> list[str]:
-    """Observers of "all,my_module:Mine"; the tables need the few."""
-    names = [name.strip() for name in observers.split(",")]
-    return list(dict.fromkeys(["few", *(name for name in names if name)]))
+    sample = reading.one(MAP_TOKENS)
+    maps = measure(model, sample, observers=[AttentionMaps(MAP_TOKENS)]).data["attention_map"].values[0]
+    ids = sample.get("input_ids")
+    row = [] if ids is None else ids[0].tolist()
+    texts = TokenTexts.of(measurement.record).line(row, range(len(row)))
+    return HeadMaps(
+        {(layer, head): maps[layer, head] for layer, head in chosen},
+        [str(token) if text is None else text for token, text in zip(row, texts, strict=True)],
+    )
 
 
-def _at_once(
-    job: MeasuringJob, text: Path | None, folder: Path, wanted: list[Head], tables: str, figure: str | None
-) -> tuple[Measurement, list[Path]]:
-    """The measurement on one input, and the files that it left."""
-    from sinkscope.cli.measuring.maps import head_maps
-    from sinkscope.cli.measuring.results import write_results
+def _strongest_heads(measurement: Measurement) -> list[Head]:
+    """The heads in which one token receives the most attention, strongest first."""
+    import numpy as np
 
-    given = job.reading(text)
-    found = job.measured(given, short(job.name))
-    maps = head_maps(job.model, given, found, wanted)
-    again, change = f"{_again('measure', job, text)} --maps", _again("intervene", job, text)
-    title = f"{short(job.name)}, {job.input} input"
-    return found, write_results(found, folder, title, job.epsilon, maps, again, change, tables, figure)
+    from sinkscope.measurement import comparable_places, received
+    from sinkscope.measurement.metrics import nanmean
+
+    counted = comparable_places(measurement.data)[:, :, None]
+    by_head = np.nan_to_num(nanmean(np.where(counted, received(measurement.data), np.nan), 0)).max(-1)
+    order = np.argsort(by_head, axis=None)[::-1][:MAPS]
+    return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, by_head.shape), strict=True)]
 
 
-def _again(command: str, job: MeasuringJob, text: Path | None) -> str:
-    """The command line that does something else with this model and what it read."""
-    words = [f"--{job.medium[0]}", str(job.medium[1])] if job.medium is not None else ["--input", job.kind]
-    words += ["--text", str(text)] if text is not None else []
-    words += ["--field", job.reads.field] if job.reads.field is not None else []
-    return shlex.join(["sinkscope", command, job.name, *words])
+def show_measurement(measurement: Measurement, title: str, epsilon: float, intervene: str, full: bool) -> None:
+    """Print the summary; with `full` also one row per layer, the definitions, and every metric of the strongest heads.
+
+    `intervene`: the command line that the summary names for what to do next.
+    """
+    from rich.text import Text
+
+    from sinkscope.measurement.rates import warn_if_short
+    from sinkscope.measurement.summary import summary
+
+    answer = summary(measurement, epsilon, intervene=intervene, title=title)
+    for number, line in enumerate(answer.lines()):
+        show(Text.assemble(plain(line), style="bold" if number < len(answer.sentences) else ""))
+    warn_if_short(measurement.data)
+    if measurement.record["input"].get("kind") == "first-token":
+        _show_first_tokens(measurement, epsilon)
+    if not full:
+        show(plain("--full shows every layer, definition and metric"))
+        return
+    _show_layers(measurement, epsilon)
+    _show_definitions(measurement, epsilon)
+    _show_heads(measurement, epsilon)
+    for name, reason in measurement.record["not_measured"].items():
+        show(plain(f"not measured: {name}: {reason}"))
 
 
-def _by_domain(job: MeasuringJob, places: Path, folder: Path) -> list[dict[str, Any]]:
-    """A row per domain."""
-    from sinkscope.cli.measuring.domains import measure_domains
-    from sinkscope.data import domains
+def _show_layers(measurement: Measurement, epsilon: float) -> None:
+    frame = measurement.table(epsilon)
+    several = frame["stack"].nunique() > 1
+    rows = [
+        (
+            f"{row.stack} {row.layer}" if several else row.layer,
+            _cell(row.sink_rate, ".1f"),
+            _cell(row.low, ".1f", f" – {row.high:.1f}"),
+            "–"
+            if row.strongest_rate != row.strongest_rate
+            else f"{row.strongest_position} ({row.strongest_rate:.1f} %)",
+            f"{row.hidden_norm_ratio:.2f}",
+            f"{row.value_norm_ratio:.2f}" if "value_norm_ratio" in frame else "–",
+            *([_cell(100 * row.slot_mass, ".1f")] if "slot_mass" in frame else []),
+        )
+        for row in frame.itertuples()
+    ]
+    columns = ("layer", "sink rate, %", "95 % interval", "strongest at", "hidden norm ×", "value norm ×")
+    show(table((*columns, "on slots, %") if "slot_mass" in frame else columns, rows))
 
-    return measure_domains(job, domains(places), folder)
+
+def _show_definitions(measurement: Measurement, epsilon: float) -> None:
+    """The definitions that apply; the file has their rules and sources, and what the others lack."""
+    from sinkscope.measurement import TokenView
+
+    frame = measurement.definitions(epsilon)
+    frame = frame[~frame["note"].str.startswith("not observed")]
+    several = len(set(measurement.data["stack"].values)) > 1
+    title = f"definition of a sink{f' ({TokenView(measurement.data, epsilon).stack})' if several else ''}"
+    rows = [
+        (row.definition, _cell(row.sinks, ".2f"), _cell(row.position_0, ".0f", " %"), _cell(row.agreement, ".2f"))
+        for row in frame.itertuples()
+    ]
+    show(table((title, "sinks per sample", "at position 0", "agreement"), rows))
+    for remark, doubtful in frame[frame["note"] != ""].groupby("note", sort=False):
+        show(plain(f"{', '.join(doubtful['definition'])}: {remark}"))
 
 
-def _show_domains(rows: list[dict[str, Any]], folder: Path) -> None:
-    from sinkscope.cli.measuring.domains import show_domains
+def _show_heads(measurement: Measurement, epsilon: float) -> None:
+    """Every metric of the heads that give the most attention to position 0; the file has all heads."""
+    from sinkscope.measurement import HEAD_METRICS
 
-    show_domains(rows, folder)
+    frame = measurement.heads(epsilon)
+    if "alpha" not in frame:
+        return
+    frame = frame.nlargest(HEADS_SHOWN, "alpha")
+    several = len(set(measurement.data["stack"].values)) > 1
+    names = [
+        f"{row.stack} L{row.layer} H{row.head}" if several else f"L{row.layer} H{row.head}"
+        for row in frame.itertuples()
+    ]
+    rows = [(metric.heading(), *map(_cell, frame[metric.name])) for metric in HEAD_METRICS if metric.name in frame]
+    show(table(("strongest heads at position 0", *names), rows))
+
+
+def _cell(value: Any, form: str = ".3g", unit: str = "") -> str:
+    import pandas as pd
+
+    if pd.isna(value):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:{form}}{unit}" if isinstance(value, float) else str(value)
+
+
+def _show_first_tokens(measurement: Measurement, epsilon: float) -> None:
+    """How first tokens differ, and which of them become no sink."""
+    frame = measurement.first_tokens(epsilon)
+    quartiles = frame["heads"].quantile([0, 0.25, 0.5, 0.75, 1]).tolist()
+    show(plain(f"sink rate over {len(frame)} first tokens, quartiles: {', '.join(f'{q:.1f} %' for q in quartiles)}"))
+    frame = frame[frame["becomes_sink"].notna()]
+    sinks = frame[frame["becomes_sink"]]
+    if 2 * len(sinks) > len(frame):
+        show(plain(f"these do not become a sink (rate at most half the median): {_listed(frame.drop(sinks.index))}"))
+    else:
+        show(plain(f"only these become a sink (rate over half the median): {_listed(sinks[::-1])}"))
+
+
+def _listed(tokens: pd.DataFrame) -> str:
+    """The first tokens of a table, and how many more there are."""
+    names = ", ".join(f"{row.token!r} ({row.id})" for row in tokens.head(TOKENS_SHOWN).itertuples())
+    return f"{names}{f' and {len(tokens) - TOKENS_SHOWN} more' if len(tokens) > TOKENS_SHOWN else ''}" or "none"

@@ -1,350 +1,422 @@
-"""Options that several commands share: which model, how it is loaded, and what it reads."""
+"""The options that commands share, as frozen dataclasses: what models read, how they are loaded, what is written."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from sinkscope.cli.commands import When
+from sinkscope.cli.command import ADVANCED, When
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import SHIPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typer import Context
 else:
-    Context = typer.Context.__base__  # what Typer hands over is of its public class's base
+    Context = typer.Context.__base__  # Typer hands over an instance of its public class's base
 
 BAD_INPUT = 2  # the exit code
+AUTO = "auto"  # a corpus that follows from the model
+AUTO_BATCH = 0  # a batch size that follows from the number of tokens
+LISTS = (".yaml", ".yml", ".json")  # a file that lists models
+TEXT_KINDS = ("natural", "first-token")
+
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
-Medium = tuple[Literal["images", "audio"], Path]  # what is read in the place of text, and where it lies
+Medium = tuple[Literal["images", "audio"], Path]  # what is read instead of text, and its folder
 Split = Literal["validation", "all"]
+Windows = Literal["within", "starts", "packed"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
-TEXT_KINDS = ("natural", "first-token")
+
+def is_saved(name: str) -> bool:
+    """Whether `name` is a saved measurement, or a folder with one."""
+    path = Path(name).expanduser()
+    return path.suffix == ".nc" or (path / "measurement.nc").is_file()
 
 
 def _medium(values: Mapping[str, Any]) -> str | None:
-    """The option of what takes the place of text."""
+    """The option that replaces text."""
     return next((name for name in ("images", "audio") if values.get(name) is not None), None)
 
 
+def _models(values: Mapping[str, Any]) -> list[str]:
+    return [values["model"]] if "model" in values else [*(values.get("models") or ())]
+
+
 def _kinds(values: Mapping[str, Any]) -> set[str]:
-    """The kinds of input that are read; all that a survey's file may name."""
-    if any(name.endswith(SPEC_FILES) for name in values.get("models") or ()):
+    """The kinds of input that are read; a file may list any of them."""
+    if any(name.endswith(LISTS) for name in _models(values)):
         return {*get_args(InputKind)}
-    return {values["kind"]} if "kind" in values else {*(values.get("inputs") or ("natural",))}
+    return {values["kind"]} if "kind" in values else {*(values.get("kinds") or ("natural",))}
 
 
 def _measures(values: Mapping[str, Any]) -> bool:
     """Whether anything is loaded and measured: saved measurements are compared as they are."""
-    return not values.get("things") or not all(map(is_saved, values["things"]))
-
-
-def is_saved(thing: str) -> bool:
-    """Whether a name is that of a saved measurement, or of a folder with one."""
-    path = Path(thing).expanduser()
-    return path.suffix == ".nc" or (path / "measurement.nc").is_file()
-
-
-SPEC_FILES = (".yaml", ".yml", ".json")
-OF_TEXT = When(
-    lambda values: _medium(values) is None, "goes without --images and --audio, which take the place of text"
-)
-OF_KINDS = When(
-    lambda values: _kinds(values) & {*TEXT_KINDS}, "goes with natural and first-token input, which this run has none of"
-)
-OF_NATURAL = When(lambda values: "natural" in _kinds(values), "goes with natural input, which this run has none of")
-OF_ROWS = When(
-    lambda values: values.get("text") or str(values.get("corpus")).startswith(("text:", "hf:")),
-    "names a field of rows: it goes with --text, --corpus text:GLOB or --corpus hf:NAME",
-)
-OF_CORPUS = When(lambda values: values.get("text") is None, "and --text exclude each other: a --text is read whole")
-OF_SPLIT = When(
-    lambda values: values.get("corpus") != "prose", "goes with other corpora: prose, which is short, is read whole"
-)
-OF_MEDIA = When(_medium, "goes with --images or --audio: it is what stands beside each of them")
-OF_DRAWS = When(
-    lambda values: _medium(values) is None or "controls" in values, "draws texts and controls, of which there are none"
-)
-OF_MEASURED = When(_measures, "says how to measure: all of these are saved measurements")
-OF_PEOPLE = When(lambda values: not values["as_json"], "adds to what is printed: --json has all of it")
-OF_THE_HUB = When(
-    lambda values: any(_on_the_hub(name) for name in _models(values)), "is of the hub, where none of these models is"
-)
-
-
-def _models(values: Mapping[str, Any]) -> list[str]:
-    return [values["model"]] if "model" in values else [*(values.get("models") or values.get("things") or ())]
+    names = _models(values)
+    return not names or bool(values.get("checkpoints")) or not all(map(is_saved, names))
 
 
 def _on_the_hub(name: str) -> bool:
-    return name not in SHIPPED and (name.endswith(SPEC_FILES) or not Path(name).expanduser().exists())
+    return name not in SHIPPED and (name.endswith(LISTS) or not Path(name).expanduser().exists())
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a local folder, or a shipped model (nano).")]
-Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL...", help="Hub ids, local folders, or shipped models (nano), one by one.")
-]
+READS_TEXT = When(lambda values: _medium(values) is None, "goes without --images and --audio, which replace text")
+READS_WORDS = When(
+    lambda values: _kinds(values) & {*TEXT_KINDS}, "goes with natural and first-token input, which this run has none of"
+)
+READS_NATURAL = When(lambda values: "natural" in _kinds(values), "goes with natural input, which this run has none of")
+READS_ROWS = When(
+    lambda values: values.get("text") or str(values.get("corpus")).startswith(("text:", "hf:")),
+    "names a field of rows: it goes with --text, --corpus text:GLOB or --corpus hf:NAME",
+)
+READS_CORPUS = When(lambda values: values.get("text") is None, "and --text exclude each other: a --text is read whole")
+HAS_SPLITS = When(
+    lambda values: values.get("corpus") != "prose", "goes with other corpora: prose, which is short, is read whole"
+)
+READS_MEDIA = When(_medium, "goes with --images or --audio: it accompanies each of them")
+DRAWS = When(
+    lambda values: _medium(values) is None or "controls" in values, "draws texts and controls, of which there are none"
+)
+MEASURES = When(_measures, "says how to measure, but all of these are saved measurements")
+PRINTS = When(lambda values: not values["as_json"], "adds to what is printed: --json has all of it")
+ON_THE_HUB = When(
+    lambda values: any(_on_the_hub(name) for name in _models(values)), "goes with models on the hub: this run has none"
+)
 
 
-def _configured(context: Any, param: Any, path: Path | None) -> Path | None:
-    """The options in a file take the place of defaults; what is typed takes theirs."""
+def _batch_size(text: str | int) -> int:
+    """A number of samples, or `AUTO_BATCH`."""
+    if str(text) == "auto":
+        return AUTO_BATCH
+    if not str(text).isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text} is no number of samples of at least 1, nor auto")
+    return int(text)
+
+
+def _read_config(context: Any, param: Any, path: Path | None) -> Path | None:
+    """Make the options in a file the defaults of the command, which its command line overrides."""
     if path is None:
         return None
     import yaml
 
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(given, dict):
+    if not isinstance(values, dict):
         raise InputError(f"{path}: expected options and their values, such as  samples: 20")
-    given = {"on" if name is True else name: value for name, value in given.items()}  # YAML 1.1 reads `on` as a boolean
+    values = {"on" if name is True else name: value for name, value in values.items()}  # YAML 1.1: `on` is a boolean
     names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
-    for name in given:
+    for name in values:
         if str(name) not in names or names[str(name)] == param.name:
             raise unknown(f"option in {path}", str(name), [known for known in names if names[known] != param.name])
-    context.default_map = {**(context.default_map or {}), **{names[str(name)]: value for name, value in given.items()}}
+    context.default_map = {
+        **(context.default_map or {}),
+        **{names[str(name)]: value for name, value in values.items()},
+    }
     return path
 
 
+# The options, one by one. Those of the panel "Advanced" say so.
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A hub id, a folder, a GGUF file, or a shipped model (nano).")
+]
 Config = Annotated[
     Path | None,
     typer.Option(
         is_eager=True,
-        callback=_configured,
-        help="A YAML file of options by their names (samples: 20); what is typed beside it counts more.",
+        callback=_read_config,
+        help="A YAML file of options by name (samples: 20). Command-line options override it.",
+        rich_help_panel=ADVANCED,
     ),
 ]
-Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads."), OF_TEXT, OF_MEASURED]
-TextFile = Annotated[
+Text = Annotated[
     Path | None,
     typer.Option(
-        help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. "
-        "Of a folder, each file and each folder in it is measured by itself, a row each."
+        help="Read this file instead of a corpus: plain text, or JSON lines, CSV or Parquet with one document per row. "
+        "A folder is read as one text, except by measure with one model, which measures each entry separately."
     ),
-    OF_TEXT,
-    OF_KINDS,
-]
-OneText = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file to read, not a corpus: plain text, or JSON lines, CSV, Parquet with a document a row. A folder is "
-        "read as one text."
-    ),
-    OF_TEXT,
-    OF_KINDS,
-    OF_MEASURED,
+    READS_TEXT,
+    READS_WORDS,
+    MEASURES,
 ]
 TextField = Annotated[
     str | None,
-    typer.Option("--field", metavar="NAME", help="The field that is the text, in files of rows. Default: text."),
-    OF_TEXT,
-    OF_KINDS,
-    OF_ROWS,
-    OF_MEASURED,
-]
-WindowsOf = Annotated[
-    Literal["within", "starts", "packed"],
     typer.Option(
-        "--windows",
-        help="Of natural text. within: any stretch of a document; starts: the first of each; packed: of the documents "
-        "one behind the other.",
+        "--field",
+        metavar="NAME",
+        help="The field that holds the text, in files of rows. Default: text.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_TEXT,
-    OF_NATURAL,
-    OF_MEASURED,
+    READS_TEXT,
+    READS_WORDS,
+    READS_ROWS,
+    MEASURES,
 ]
 CorpusName = Annotated[
     str,
     typer.Option(
-        help="Where natural text comes from: prose (short English texts that come along), python, text:GLOB, hf:NAME. "
+        help="The source of natural text: prose (short English texts that are shipped), python, text:GLOB, hf:NAME. "
         "auto: python for models of this package, prose for others."
     ),
-    OF_TEXT,
-    OF_KINDS,
-    OF_CORPUS,
-    OF_MEASURED,
+    READS_TEXT,
+    READS_WORDS,
+    READS_CORPUS,
+    MEASURES,
 ]
 SplitName = Annotated[
     Split,
     typer.Option(
         "--split",
-        help="validation: the documents of a corpus that training leaves out, 2 percent; all: every document.",
+        help="validation: the 2 percent of documents that training leaves out; all: every document.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_TEXT,
-    OF_KINDS,
-    OF_CORPUS,
-    OF_SPLIT,
-    OF_MEASURED,
+    READS_TEXT,
+    READS_WORDS,
+    READS_CORPUS,
+    HAS_SPLITS,
+    MEASURES,
 ]
-Images = Annotated[
-    Path | None,
-    typer.Option("--images", metavar="DIR", help="Read the images in a folder, sorted by name, instead of text."),
-    OF_MEASURED,
-]
-Audio = Annotated[
-    Path | None,
-    typer.Option("--audio", metavar="DIR", help="Read the WAV files in a folder, sorted by name, instead of text."),
-    OF_MEASURED,
-]
-Prompt = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="What stands beside each image or recording, for models that read text too."),
-    OF_MEDIA,
-]
-Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sample."), OF_MEASURED]
-Samples = Annotated[int, typer.Option(min=1, help="Number of samples."), OF_MEASURED]
-Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.")]
 BosToken = Annotated[
-    Bos, typer.Option(help="auto: a BOS before natural text if the model was trained with one."), OF_TEXT, OF_MEASURED
+    Bos,
+    typer.Option(
+        help="auto: put a BOS before natural text if the model was trained with one.", rich_help_panel=ADVANCED
+    ),
+    READS_TEXT,
+    MEASURES,
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one."), OF_MEASURED]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat-template/--raw-text",
+        help="Put the text into a user's message, or leave it as it is. Default: a message if the model has a "
+        "template.",
+        rich_help_panel=ADVANCED,
+    ),
+    READS_TEXT,
+    READS_NATURAL,
+    MEASURES,
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the GPU if there is one."), MEASURES]
 Precision = Annotated[
     Dtype,
     typer.Option(
         metavar="DTYPE",
-        help=f"Precision of the weights: {', '.join(get_args(Dtype))}; auto is what they are stored in.",
+        help=f"Precision of the weights: {', '.join(get_args(Dtype))}. auto: as they are stored.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_MEASURED,
+    MEASURES,
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub."), OF_MEASURED, OF_THE_HUB]
-
-
-def _samples_at_once(given: str | int) -> int:
-    """A number of samples, or AUTO."""
-    if str(given) == "auto":
-        return AUTO
-    if not str(given).isdecimal() or int(given) < 1:
-        raise typer.BadParameter(f"{given} is no number of samples of at least 1, nor auto")
-    return int(given)
-
-
-AUTO = 0  # in the place of a batch size that was left to us
-BatchSize = Annotated[
-    int,
+Revision = Annotated[
+    str | None,
+    typer.Option(help="Branch, tag or commit on the hub.", rich_help_panel=ADVANCED),
+    MEASURES,
+    ON_THE_HUB,
+]
+Trust = Annotated[
+    bool,
     typer.Option(
-        parser=_samples_at_once,
-        metavar="N|auto",
-        help="Samples in memory at once, halved where they do not fit; auto: as many as make 8192 tokens, at most 64.",
+        "--trust-remote-code",
+        help="Run the Python code that comes with the model. Only for models whose code you trust.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_MEASURED,
+    MEASURES,
 ]
 DeviceMap = Annotated[
     str | None,
     typer.Option(
         metavar="MAP",
-        help="Spread the model over devices, and over memory: auto, balanced, sequential. Not with --device.",
+        help="Spread the model over devices and memory: auto, balanced, sequential. Not with --device.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_MEASURED,
+    MEASURES,
 ]
-Trust = Annotated[
-    bool,
+Attn = Annotated[
+    Attention | None,
+    typer.Option(help="The attention implementation of transformers.", rich_help_panel=ADVANCED),
+    MEASURES,
+]
+BatchSize = Annotated[
+    int,
     typer.Option(
-        "--trust-remote-code", help="Run Python code that comes with the model. Only for models that you trust as code."
+        parser=_batch_size,
+        metavar="N|auto",
+        help="Samples in memory at once, halved if they do not fit. auto: as many as make 8192 tokens, at most 64.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_MEASURED,
+    MEASURES,
 ]
-Attn = Annotated[Attention | None, typer.Option(help="The attention implementation of transformers."), OF_MEASURED]
-ChatTemplate = Annotated[
-    bool | None,
+Seed = Annotated[
+    int,
+    typer.Option(min=0, help="Seed of texts, tokens and random draws.", rich_help_panel=ADVANCED),
+    DRAWS,
+    MEASURES,
+]
+Samples = Annotated[int, typer.Option(min=1, help="Number of samples."), MEASURES]
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens per sample."), MEASURES]
+Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.", rich_help_panel=ADVANCED)]
+Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads."), READS_TEXT]
+WindowsOption = Annotated[
+    Windows,
     typer.Option(
-        "--chat-template/--raw-text",
-        help="Put the text into a user's message, or leave it as it is. Default: a message where the model has a "
-        "template.",
+        "--windows",
+        help="Where samples of natural text start. within: anywhere in a document; starts: at the start of each "
+        "document; packed: anywhere in the concatenation of all documents.",
+        rich_help_panel=ADVANCED,
     ),
-    OF_TEXT,
-    OF_NATURAL,
-    OF_MEASURED,
+    READS_TEXT,
+    READS_NATURAL,
+    MEASURES,
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of texts, tokens and random draws."), OF_DRAWS, OF_MEASURED]
+Images = Annotated[
+    Path | None,
+    typer.Option(
+        "--images",
+        metavar="DIR",
+        help="Read the images in a folder, sorted by name, instead of text.",
+        rich_help_panel=ADVANCED,
+    ),
+    MEASURES,
+]
+Audio = Annotated[
+    Path | None,
+    typer.Option(
+        "--audio",
+        metavar="DIR",
+        help="Read the WAV files in a folder, sorted by name, instead of text.",
+        rich_help_panel=ADVANCED,
+    ),
+    MEASURES,
+]
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The text that accompanies each image or recording, for models that read both.",
+        rich_help_panel=ADVANCED,
+    ),
+    READS_MEDIA,
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Print what the words of the verdict mean."), PRINTS]
+Tolerance = Annotated[
+    float,
+    typer.Option(min=0, help="KL in nats per token that counts as free.", rich_help_panel=ADVANCED),
+]
 Figure = Annotated[
     Literal["svg", "pdf", "png"] | None,
-    typer.Option(help="The figure as a file for papers, too (extra figures)."),
+    typer.Option(help="Also write the figure as a file for papers. Needs the extra figures.", rich_help_panel=ADVANCED),
 ]
-Tables = Annotated[
+TableFormat = Annotated[
     Literal["csv", "parquet"],
-    typer.Option("--tables", help="What tables are written as. Parquet needs the extra data."),
+    typer.Option("--tables", help="The format of tables. Parquet needs the extra data.", rich_help_panel=ADVANCED),
 ]
-PlanOnly = Annotated[
-    bool,
+Out = Annotated[
+    Path | None,
     typer.Option(
-        "--plan", help="Say how long it would take and how much memory, estimated from one batch; write nothing."
+        help="Folder for the results; those of an earlier call are replaced. Default: sinkscope-COMMAND/MODEL, with a "
+        "hash of the options that are not at their defaults."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Print the time and memory it would take; write nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
-def check_written(figure: str | None, tables: str = "csv") -> None:
-    """Raise `InputError`, before anything is computed, where figures or tables cannot be written as asked."""
-    if figure is not None:
-        from sinkscope.pictures import require_export
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """How a model is loaded."""
 
-        require_export()
-    if tables == "parquet":
-        from sinkscope.measurement.tables import require_parquet
+    device: Device = None
+    dtype: Precision = "auto"
+    revision: Revision = None
+    trust_remote_code: Trust = False
+    device_map: DeviceMap = None
+    attn: Attn = None
 
-        require_parquet()
-
-
-def usable_device(name: str | None) -> str:
-    """The device to use, tried out: a name that torch does not know or cannot reach is bad input."""
-    import torch
-
-    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device '{chosen}' cannot be used: {str(error).splitlines()[0]}") from error
-    return chosen
+    def __post_init__(self) -> None:
+        if self.device is not None and self.device_map is not None:
+            raise InputError("--device and --device-map exclude each other")
 
 
-def place(device: str | None, device_map: str | None) -> dict[str, str | None]:
-    """Where a model is loaded, as arguments of `load`. Raises `InputError` for both."""
-    if device_map is None:
-        return {"device": usable_device(device)}
-    if device is not None:
-        raise InputError("--device and --device-map exclude each other")
-    return {"device_map": device_map}
+@dataclass(frozen=True, kw_only=True)
+class RunningOptions(LoadingOptions):
+    """How a model is loaded and run."""
+
+    batch_size: BatchSize = 8
+    seed: Seed = 0
+
+    def batch_of(self, tokens: int) -> int:
+        """The batch size, for samples of that many tokens where it is "auto"."""
+        return self.batch_size if self.batch_size != AUTO_BATCH else max(1, min(64, 8192 // tokens))
 
 
-def loaded(model: str, context: Context) -> Any:
-    """The model of a command, as its options say how it is loaded, without a bar for its weights."""
-    from transformers.utils.logging import disable_progress_bar
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Where natural text comes from, and what precedes it."""
 
-    from sinkscope.model import load
-
-    disable_progress_bar()
-    given = context.params
-    how: dict[str, Any] = {name: given[name] for name in ("dtype", "revision", "attn", "trust_remote_code")}
-    return load(model, **how | place(given["device"], given["device_map"]))
-
-
-def batch_of(size: int, tokens: int) -> int:
-    """A batch size as it was given, or for samples of so many tokens."""
-    return size if size != AUTO else max(1, min(64, 8192 // tokens))
+    text: Text = None
+    corpus: CorpusName = AUTO
+    field: TextField = None
+    split: SplitName = "validation"
+    bos: BosToken = "auto"
+    chat_template: ChatTemplate = None
 
 
-def medium_of(context: Any) -> Medium | None:
-    """The folder of images or of recordings that takes the place of text, None for text.
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(TextOptions):
+    """What a model reads, apart from the kind of input, and how much of it."""
 
-    Raises `InputError` for both.
-    """
-    images, audio = context.params.get("images"), context.params.get("audio")
-    if images is not None and audio is not None:
-        raise InputError("--images and --audio exclude each other: measure one after the other")
-    if images is not None:
-        return "images", images
-    return None if audio is None else ("audio", audio)
+    tokens: Tokens = 64
+    samples: Samples = 100
+    windows: WindowsOption = "within"
+    images: Images = None
+    audio: Audio = None
+    prompt: Prompt = None
+    epsilon: Epsilon = 0.3
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.audio is not None:
+            raise InputError("--images and --audio exclude each other: measure one after the other")
+
+    @property
+    def medium(self) -> Medium | None:
+        """The folder of images or recordings that replaces text; None for text."""
+        if self.images is not None:
+            return "images", self.images
+        return None if self.audio is None else ("audio", self.audio)
 
 
-def slug(model: str) -> str:
-    """A model's name as part of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(SamplingOptions):
+    """One kind of input."""
+
+    kind: Kind = "natural"
+
+    @property
+    def name(self) -> str:
+        """What the model reads, in one word."""
+        return self.kind if self.medium is None else self.medium[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is written and printed."""
+
+    out: Out = None
+    plan_only: PlanOnly = False
+    as_json: AsJson = False
+
+
+LOADING, RUNNING, TEXTS, SAMPLING, INPUTS, OUTPUT = (
+    LoadingOptions(),
+    RunningOptions(),
+    TextOptions(),
+    SamplingOptions(),
+    InputOptions(),
+    OutputOptions(),
+)

@@ -1,276 +1,359 @@
-"""`sinkscope quantize`: what quantizing a model costs, which tokens to protect, and what that gives back."""
+"""`sinkscope quantize`: what rounding costs a model, and which tokens to keep in full precision."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperOption
 
 from sinkscope.cli import options
-from sinkscope.cli.commands import Command, When
-from sinkscope.cli.given import READS, RUNS, Reads, Runs, sharing
-from sinkscope.cli.measuring.folders import FILES, old_files, results_folder
-from sinkscope.cli.protecting import At, protecting
-from sinkscope.cli.trials import about, cost_of, show_cost, show_trial, watching, write_trial
-from sinkscope.errors import InputError
+from sinkscope.cli.command import ADVANCED, LateHelp, When, was_given
+from sinkscope.cli.opening import open_model, open_tokenizer, read_inputs, single_batch
+from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
+from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, show_written, size_in_words, watching
+from sinkscope.cli.writing import FILES, old_files, results_folder, write_trial
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
 if TYPE_CHECKING:
-    from sinkscope.cli.protecting import Build
-    from sinkscope.cli.writing.quantized import Exported
+    from torch import Tensor, nn
+
+    from sinkscope.data import Reading
     from sinkscope.quantization import Hazards, Prefix
+    from sinkscope.sinks import Choice, Tokens
     from sinkscope.trials import Trial
     from sinkscope.trials.schemes import Find
 
-SHOWN = 8  # sites on a terminal
+SITES_SHOWN = 8  # on a terminal
+PREFIX = "prefix"  # the folder of a prefix, in that of the results
+PREFIX_RATIO = 20.0  # medians, for prefixes: nano's sink has 56, and the usual 64 would miss it
+WIDENED = 1.0  # bits: a linear map is named if the protected tokens widen its range by at least as much
+FORMER_WORDS = {"tokens": "ids", "outlying": "outliers"}  # of --spare, accepted for one release
 
 
-class ListingSchemes(Command):
-    """A command whose help lists the schemes, looked up only then: that imports torch."""
+def _schemes_help() -> str:
+    from sinkscope.quantization import SCHEMES
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        from sinkscope.quantization import SCHEMES
-
-        for param in self.params:
-            if param.name == "scheme" and isinstance(param, TyperOption):
-                param.help = f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
-        super().format_help(ctx, formatter)
+    return f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
 
 
-def _named(values: Mapping[str, Any]) -> Any:
+def _scheme(values: Mapping[str, Any]) -> Any:
     from sinkscope.quantization import scheme_named
 
     return scheme_named(values["scheme"])
 
 
-def _trains_on(values: Mapping[str, Any]) -> bool:
+def _uses_other_texts(values: Mapping[str, Any]) -> bool:
     """Whether a trial fits something, or looks for tokens, in texts that are not scored."""
     from sinkscope.sinks import Choice
     from sinkscope.trials.schemes import takes
 
-    builders = protecting(values["protect"], values["spare"])
-    found = None if builders is None else [one for one in builders.values() if isinstance(one, Choice)]
-    return takes(_named(values), found) != "nothing"
+    protected = parse_protected(values["protect"], values["spare"])
+    choices = None if protected is None else [each for each in protected.values() if isinstance(each, Choice)]
+    return takes(_scheme(values), choices) != "nothing"
 
 
-OF_TRIALS = When(lambda values: values["scheme"] or not values["hazards"], "goes with a --scheme")
-OF_CACHES = When(
-    lambda values: values["scheme"] and _named(values).caches, "goes with a --scheme of caches, such as kv4-kivi"
+RUNS_TRIAL = When(lambda values: values["scheme"] or not values["hazards"], "goes with a --scheme")
+ROUNDS_CACHES = When(
+    lambda values: values["scheme"] and _scheme(values).caches, "goes with a --scheme of caches, such as kv4-kivi"
 )
-OF_MAPS = When(
-    lambda values: values["scheme"] and not _named(values).caches,
+ROUNDS_MAPS = When(
+    lambda values: values["scheme"] and not _scheme(values).caches,
     "goes with a --scheme of linear maps: others round no linear map",
 )
-OF_CALIBRATED = When(
-    lambda values: not values["scheme"] or _trains_on(values),
+CALIBRATES = When(
+    lambda values: not values["scheme"] or _uses_other_texts(values),
     "is not read: this --scheme fits nothing, and no token is looked for in texts",
 )
-OF_PROTECTED = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
+PROTECTS = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
 
 
-@sharing
 def quantize(
     context: options.Context,
     model: options.Model,
-    scheme: Annotated[str | None, typer.Option(metavar="NAME", help="How to quantize.")] = None,
+    scheme: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How to quantize."), LateHelp(_schemes_help)
+    ] = None,
     protect: Annotated[
         list[str] | None,
         typer.Option(
             metavar="WORDS",
             help="Tokens to keep in full precision, repeatable, each an arm: measured[@ε], outliers[:ratio], first:4, "
             "positions:0,5, ids:2,13, joined by +; prefix[:RATIO|bos|peak|DIR]; none. Default: sinks, outliers and "
-            "both where activations are rounded, sinks for caches, none where weights alone are.",
+            "both where activations are rounded, sinks for caches, none where only weights are.",
         ),
     ] = None,
     spare: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    hazards: Annotated[
+        bool, typer.Option("--hazards", help="Print what to protect in this model, and why: ranges, site by site.")
+    ] = False,
+    prefill: Annotated[
+        int | None,
+        typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
+        ROUNDS_CACHES,
+    ] = None,
+    explain: Annotated[options.Explain, RUNS_TRIAL] = False,
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts."
+            metavar="NAME",
+            help="Linear maps that stay as they are, repeatable: down_proj, layers.0, experts.",
+            rich_help_panel=ADVANCED,
         ),
-        OF_TRIALS,
-        OF_MAPS,
+        RUNS_TRIAL,
+        ROUNDS_MAPS,
     ] = None,
-    hazards: Annotated[
-        bool, typer.Option("--hazards", help="What to protect in this model, and why: ranges, site by site.")
-    ] = False,
     controls: Annotated[
-        int, typer.Option(min=1, help="Random choices of the same budget."), OF_TRIALS, OF_PROTECTED
+        int,
+        typer.Option(min=1, help="Random choices of the same budget.", rich_help_panel=ADVANCED),
+        RUNS_TRIAL,
+        PROTECTS,
     ] = 5,
-    behind: Annotated[
-        int | None,
-        typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
-        OF_CACHES,
-    ] = None,
     calibrate_on: Annotated[
         Path | None,
         typer.Option(
             help="A text to calibrate on. Default: other texts of the same source, as many as are scored where weights "
-            "or ranges are fitted, a quarter more where tokens are chosen."
+            "or ranges are fitted, a quarter more where tokens are chosen.",
+            rich_help_panel=ADVANCED,
         ),
-        OF_TRIALS,
-        OF_CALIBRATED,
+        RUNS_TRIAL,
+        CALIBRATES,
     ] = None,
     in_sample: Annotated[
-        bool, typer.Option("--in-sample", help="Calibrate on the scored texts."), OF_TRIALS, OF_CALIBRATED
+        bool,
+        typer.Option("--in-sample", help="Calibrate on the scored texts.", rich_help_panel=ADVANCED),
+        RUNS_TRIAL,
+        CALIBRATES,
     ] = False,
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Nats a token below which a change counts as free."), OF_TRIALS
-    ] = 0.02,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say what the words of the verdict mean."), OF_TRIALS, options.OF_PEOPLE
-    ] = False,
-    kind: options.Kind = "natural",
-    text: options.OneText = None,
-    reads: Reads = READS,
-    device: options.Device = None,
-    runs: Runs = RUNS,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the results, and for the protected tokens as JSON and safetensors, a prefix with keys and "
-            "values. Default: sinkscope-quantize/MODEL-SCHEME, with a hash of the options that are not at their "
-            "defaults."
-        ),
-    ] = None,
-    plan_only: options.PlanOnly = False,
-    as_json: options.AsJson = False,
+    tolerance: Annotated[options.Tolerance, RUNS_TRIAL] = 0.02,
+    inputs: InputOptions = INPUTS,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Quantize a model in simulation, and find which tokens to keep in full precision, compared with random ones."""
-    _check(scheme, hazards, calibrate_on, in_sample)
-    source = context.get_parameter_source("epsilon")
-    epsilon = reads.epsilon if source is not None and source.name == "COMMANDLINE" else None
-    builders = protecting(protect, spare, epsilon)  # words that say nothing are refused before anything is loaded
-    medium = options.medium_of(context)
-    words = [scheme or "hazards", *([] if kind == "natural" and medium is None else [medium[0] if medium else kind])]
-    folder = results_folder("quantize", out, [model], words, context)
-    from transformers.utils.logging import disable_progress_bar
-
-    from sinkscope import quantization
-    from sinkscope.cli.intervene import of_one_size
-    from sinkscope.cli.measuring.job import loaded, reading_of, tokenizer_of
-    from sinkscope.cli.writing.quantized import exported_of
-    from sinkscope.sinks import Choice, check_epsilon
-    from sinkscope.trials import needed, scheme_trial
-    from sinkscope.trials.schemes import default_choices, takes
-
-    check_epsilon(reads.epsilon)
-    chosen = None if scheme is None else quantization.scheme_named(scheme, skip or ())
-    tokens = any(isinstance(one, Choice) for one in (builders or {}).values())
-    if tokens and chosen is not None and chosen.protects == "nothing":
-        raise InputError(
-            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
-            "and values stay in full precision, or --protect none"
-        )
-    disable_progress_bar()
-    with only_json(as_json):
-        quantized = loaded(model, device, runs)
-        tokenizer = tokenizer_of(model, runs.revision)
-        count = reads.samples
-        if chosen is not None and calibrate_on is None and not in_sample and medium is None:
-            wanted = None if builders is None else [one for one in builders.values() if getattr(one, "chooses", True)]
-            count = needed(count, takes(chosen, wanted))
-        read = reading_of(quantized, model, kind, replace(reads, samples=count), runs, medium, text)
-        given = of_one_size(read)
-        _check_bos(given, tokenizer)
-        note(f"{short(model)}: {read.description}; first: {read.first}")
-        if chosen is not None and builders is None and not default_choices(chosen):
-            note(
-                f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
-            )
-        protects = len(default_choices(chosen) if chosen is not None and builders is None else builders or {})
-        scored = len(next(iter(given.values()))) * reads.samples // count
-        readings = _readings(
-            protects, scored, len(next(iter(given.values()))) - scored, controls, hazards, chosen is not None
-        )
-        cost = cost_of(quantized, given, readings, runs.batch_size)
-        if plan_only:
-            show_cost(cost, as_json, model=model, scheme=scheme)
-            return
-        note(f"{cost}; rounding comes on top")
-        choices: dict[str, Choice | Prefix | Find] = {}
-        prefixes: dict[str, Prefix] = {}
-
-        def found(word: str, build: Build, inputs: Mapping[str, Any]) -> Prefix:
-            prefixes[word] = build(At(quantized, inputs, tokenizer))
-            return prefixes[word]
-
-        for word, one in ({} if builders is None else builders).items():
-            if isinstance(one, Choice):
-                choices[word] = one
-            elif one.chooses and chosen is not None:  # in texts that are not scored
-                choices[word] = partial(found, word, one)
-            else:
-                choices[word] = found(word, one, given)
-        looked = None
-        if hazards:
-            first = next((choice for choice in choices.values() if isinstance(choice, Choice)), None)
-            looked = quantization.hazards(quantized, given, first, batch_size=runs.batch_size)
-        trial = None
-        if chosen is not None:
-            others = None
-            if calibrate_on is not None:
-                others = of_one_size(reading_of(quantized, model, kind, reads, runs, None, calibrate_on))
-            with watching() as watch:
-                trial = scheme_trial(
-                    quantized,
-                    given,
-                    chosen,
-                    None if builders is None else choices,
-                    controls,
-                    calibrate_on=others,
-                    calibrated_source=str(calibrate_on or read.description),
-                    in_sample=in_sample,
-                    context=behind,
-                    tolerance=tolerance,
-                    batch_size=runs.batch_size,
-                    seed=runs.seed,
-                    about=about("quantize", model=model, input=read.description),
-                    progress=watch,
-                )
-        known = {} if chosen is None or builders is not None else default_choices(chosen)
-        known |= {word: one for word, one in choices.items() if isinstance(one, Choice)}
-        known |= prefixes
-        exported = exported_of(model, quantized, given, known, tokenizer, looked)
-        if exported is not None and exported.lacking:
-            note(f"keys and values of the prefix are not written: {exported.lacking}")
-        paths = _write(model, folder, trial, looked, exported)
-    if as_json:
-        both = {} if trial is None else trial.to_json()
-        show_json({"model": model, **both, **({} if looked is None else {"hazards": looked.to_json()})})
-        return
-    if trial is not None:
-        show_trial(trial, paths, as_json=False, explain=explain)
-        _show_bytes(trial)
-    if looked is not None:
-        _show_hazards(looked)
-        if trial is None:
-            show(plain(f"written: {', '.join(map(str, paths))}"))
-
-
-def _readings(choices: int, scored: int, fitted: int, controls: int, hazards: bool, tried: bool) -> int:
-    """About how often a text is read: by the unchanged model, everything rounded, each choice with its controls and as
-    many first tokens; and to fit, or to find tokens."""
-    trial = scored * (2 + choices * (2 + controls)) + 2 * fitted if tried else 0
-    return trial + (2 * scored if hazards else 0)
-
-
-def _check(scheme: str | None, hazards: bool, calibrate_on: Path | None, in_sample: bool) -> None:
     if scheme is None and not hazards:
         raise InputError("give --scheme NAME for a trial, --hazards for what to protect and why, or both")
     if calibrate_on is not None and in_sample:
         raise InputError("--in-sample calibrates on the scored texts, --calibrate-on on others: give one of them")
+    protected = parse_protected(protect, spare, inputs.epsilon if was_given(context, "epsilon") else None)
+    words = [scheme or "hazards", *([] if inputs.name == "natural" else [inputs.name])]
+    folder = results_folder("quantize", output.out, [model], words, context)
+    from sinkscope import quantization
+    from sinkscope.sinks import Choice, check_epsilon
+    from sinkscope.trials import needed, scheme_trial
+    from sinkscope.trials.schemes import default_choices, takes
+
+    check_epsilon(inputs.epsilon)
+    rounding = None if scheme is None else quantization.scheme_named(scheme, skip or ())
+    chooses_tokens = any(isinstance(each, Choice) for each in (protected or {}).values())
+    if chooses_tokens and rounding is not None and rounding.protects == "nothing":
+        raise InputError(
+            f"--scheme {scheme} rounds weights alone, the same for all tokens: give --protect prefix:bos, whose keys "
+            "and values stay in full precision, or --protect none"
+        )
+    defaults = {} if rounding is None or protected is not None else default_choices(rounding)
+    with only_json(output.as_json):
+        subject = _QuantizedModel(model, running, inputs)
+        count = inputs.samples
+        if rounding is not None and calibrate_on is None and not in_sample and inputs.medium is None:
+            choices = None if protected is None else [each for each in protected.values() if _searches(each)]
+            count = needed(count, takes(rounding, choices))
+        reading = subject.read(replace(inputs, samples=count))
+        batch = single_batch(reading)
+        _check_bos(batch, subject.tokenizer)
+        note(f"{short(model)}: {reading.description}; first: {reading.first}")
+        if rounding is not None and protected is None and not defaults:
+            note(
+                f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
+            )
+        rows = len(next(iter(batch.values())))
+        scored = rows * inputs.samples // count
+        arms = len(defaults if protected is None else protected)
+        readings = _readings(arms, scored, rows - scored, controls, hazards, rounding is not None)
+        batch_size = running.batch_of(inputs.tokens)
+        cost = estimate_cost(subject.model, batch, readings, batch_size)
+        if output.plan_only:
+            show_cost(cost, output.as_json, model=model, scheme=scheme)
+            return
+        note(f"{cost}; rounding comes on top")
+        arms_of, prefixes = subject.protected_arms(protected or {}, batch, searches_later=rounding is not None)
+        ranges = None
+        if hazards:
+            first = next((arm for arm in arms_of.values() if isinstance(arm, Choice)), None)
+            ranges = quantization.hazards(subject.model, batch, first, batch_size=batch_size)
+        trial = None
+        if rounding is not None:
+            others = None
+            if calibrate_on is not None:
+                text = replace(inputs, text=calibrate_on, images=None, audio=None)
+                others = single_batch(subject.read(text))
+            with watching() as watch:
+                trial = scheme_trial(
+                    subject.model,
+                    batch,
+                    rounding,
+                    None if protected is None else arms_of,
+                    controls,
+                    calibrate_on=others,
+                    calibrated_source=str(calibrate_on or reading.description),
+                    in_sample=in_sample,
+                    context=prefill,
+                    tolerance=tolerance,
+                    batch_size=batch_size,
+                    seed=running.seed,
+                    about={"command": "quantize", "model": model, "input": reading.description},
+                    progress=watch,
+                )
+        resolved = {**defaults, **{word: arm for word, arm in arms_of.items() if isinstance(arm, Choice)}, **prefixes}
+        export = export_protected(model, subject.model, batch, resolved, subject.tokenizer, ranges)
+        if export is not None and export.lacking:
+            note(f"keys and values of the prefix are not written: {export.lacking}")
+        paths = _write(folder, trial, ranges, export)
+    if output.as_json:
+        numbers = {} if trial is None else trial.to_json()
+        show_json({"model": model, **numbers, **({} if ranges is None else {"hazards": ranges.to_json()})})
+        return
+    if trial is not None:
+        show_trial(trial, paths, as_json=False, explain=explain)
+        _show_bytes(trial)
+    if ranges is not None:
+        _show_hazards(ranges)
+        if trial is None:
+            show_written(paths)
 
 
-def _check_bos(given: Mapping[str, Any], tokenizer: Any) -> None:
-    """Raises `InputError` for rows that begin with two BOS: a server that adds one makes it three, or one too few."""
-    ids, bos = given.get("input_ids"), getattr(tokenizer, "bos_token_id", None)
+class _QuantizedModel:
+    """The model with its tokenizer, and what it reads."""
+
+    def __init__(self, name: str, running: RunningOptions, inputs: InputOptions) -> None:
+        self.name, self.running = name, running
+        self.model = open_model(name, running)
+        self.tokenizer = open_tokenizer(name, running)
+
+    def read(self, inputs: InputOptions) -> Reading:
+        return read_inputs(self.model, self.name, inputs, self.running)
+
+    def protected_arms(
+        self, protected: Mapping[str, Choice | PrefixWord], batch: Mapping[str, Any], *, searches_later: bool
+    ) -> tuple[dict[str, Choice | Prefix | Find], dict[str, Prefix]]:
+        """The arms of a trial by their words, and the prefixes among them.
+
+        With `searches_later` a prefix that depends on texts is found when the trial has split them into those that are
+        scored and others; the second mapping has it from then on.
+        """
+        arms: dict[str, Choice | Prefix | Find] = {}
+        prefixes: dict[str, Prefix] = {}
+
+        def find(word: str, prefix: PrefixWord, inputs: Mapping[str, Any]) -> Prefix:
+            prefixes[word] = prefix.build(self.model, inputs, self.tokenizer)
+            return prefixes[word]
+
+        for word, each in protected.items():
+            if not isinstance(each, PrefixWord):
+                arms[word] = each
+            elif each.searches and searches_later:
+                arms[word] = partial(find, word, each)
+            else:
+                arms[word] = find(word, each, batch)
+        return arms, prefixes
+
+
+@dataclass(frozen=True)
+class PrefixWord:
+    """A prefix on the command line: prefix:bos, prefix:peak, prefix:RATIO, or the folder of a saved one."""
+
+    by: str = ""
+    folder: Path | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether it depends on texts, which must then not be scored. The BOS and a saved prefix do not."""
+        return self.folder is None and self.by != "bos"
+
+    def build(self, model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prefix:
+        """Load the prefix, or find it in `inputs`: the BOS, by the peak after it, or by outliers of so many medians."""
+        from sinkscope.quantization import Prefix, find_prefix
+
+        if self.folder is not None:
+            return Prefix.load(self.folder, model, tokenizer)
+        bos = getattr(tokenizer, "bos_token_id", None)
+        ids = {name: inputs[name] for name in ("input_ids", "attention_mask") if inputs.get(name) is not None}
+        if self.by in ("bos", "peak"):
+            return find_prefix(model, ids, self.by, bos=bos, tokenizer=tokenizer)
+        ratio = float(self.by) if self.by else PREFIX_RATIO
+        return find_prefix(model, ids, threshold=ratio, bos=bos, tokenizer=tokenizer)
+
+
+def parse_protected(
+    protect: Sequence[str] | None, spare: Sequence[str] | None, epsilon: float | None = None
+) -> dict[str, Choice | PrefixWord] | None:
+    """Choices and prefixes by their words: empty for "none", None where nothing was asked for.
+
+    `spare`: words of --spare, the former name of --protect. `epsilon`: the threshold of `measured` without its own.
+    Raises `InputError` for unknown words, and for "none" together with others.
+    """
+    words = list(dict.fromkeys([*(protect or ()), *map(_current_word, spare or ())]))
+    if spare:
+        note(f"--spare is now --protect: {' '.join(f'--protect {word}' for word in words)}")
+    if "none" in words and len(words) > 1:
+        raise InputError("--protect none goes alone: everything rounded is part of every trial")
+    if not words:
+        return None
+    return {} if words == ["none"] else {word: _parse_word(word, epsilon) for word in words}
+
+
+def _current_word(word: str) -> str:
+    kind, colon, rest = word.partition(":")
+    return f"{FORMER_WORDS.get(kind, kind)}{colon}{rest}"
+
+
+def _parse_word(word: str, epsilon: float | None) -> Choice | PrefixWord:
+    kind, _, rest = word.partition(":")
+    if kind == "prefix":
+        return _parse_prefix(word, rest)
+    from sinkscope.sinks import Measured, Sum, parse
+
+    choice = parse(word)
+    assert choice is not None
+    if epsilon is None:
+        return choice
+
+    def with_epsilon(part: Choice) -> Choice:
+        return replace(part, epsilon=epsilon) if part == Measured() else part
+
+    return Sum(tuple(map(with_epsilon, choice.parts))) if isinstance(choice, Sum) else with_epsilon(choice)
+
+
+def _parse_prefix(word: str, rest: str) -> PrefixWord:
+    if not rest or rest in ("bos", "peak") or rest.replace(".", "", 1).isdecimal():
+        return PrefixWord(by=rest)
+    if not Path(rest).is_dir():
+        raise InputError(
+            f"--protect {word}: there is no folder {rest}; write prefix:DIR with a saved one, prefix:bos, "
+            f"prefix:peak or prefix:RATIO, a number of medians such as {PREFIX_RATIO:g}"
+        )
+    return PrefixWord(folder=Path(rest))
+
+
+def _searches(protected: Choice | PrefixWord) -> bool:
+    return not isinstance(protected, PrefixWord) or protected.searches
+
+
+def _readings(choices: int, scored: int, calibration: int, controls: int, hazards: bool, tried: bool) -> int:
+    """About how often a text is read: unchanged, with everything rounded, by each choice with its controls and as many
+    first tokens; and to fit, or to find tokens."""
+    trial = scored * (2 + choices * (2 + controls)) + 2 * calibration if tried else 0
+    return trial + (2 * scored if hazards else 0)
+
+
+def _check_bos(batch: Mapping[str, Any], tokenizer: Any) -> None:
+    """Raise `InputError` for rows that begin with two BOS: servers that add one would make it three."""
+    ids, bos = batch.get("input_ids"), getattr(tokenizer, "bos_token_id", None)
     if bos is not None and ids is not None and ids.shape[1] > 1 and bool((ids[:, :2] == bos).all(1).any()):
         row = int((ids[:, :2] == bos).all(1).nonzero()[0])
         raise InputError(
@@ -279,48 +362,164 @@ def _check_bos(given: Mapping[str, Any], tokenizer: Any) -> None:
         )
 
 
-def _write(
-    model: str, folder: Path, trial: Trial | None, looked: Hazards | None, exported: Exported | None
-) -> list[Path]:
-    """Whatever there is, in the place of an earlier call's."""
-    from sinkscope.cli.writing.quantized import write_extra
+@dataclass(frozen=True)
+class ProtectedExport:
+    """What other programs can act on: the protected tokens with their masks, and a prefix with keys and values.
+
+    `lacking`: why there is no prefix although its ids are known; empty otherwise.
+    """
+
+    data: dict[str, Any] | None
+    tokens: Tokens | None
+    prefix: Prefix | None
+    lacking: str = ""
+
+
+def export_protected(
+    name: str,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    protected: Mapping[str, Any],
+    tokenizer: Any,
+    ranges: Hazards | None,
+) -> ProtectedExport | None:
+    """The first choice of tokens, with the first prefix, or the prefix of the tokens that every text begins with.
+
+    Args:
+        name: The name of the model.
+        model: The model.
+        inputs: The texts in which the choice is resolved.
+        protected: Choices and prefixes by their words.
+        tokenizer: The model's tokenizer, or None.
+        ranges: Its hazards, if they were looked for: they name the linear maps.
+
+    Returns None where nothing is protected.
+    """
+    from sinkscope.quantization import Prefix, resolved
+    from sinkscope.sinks import Choice, NothingChosenError
+
+    prefix = next((each for each in protected.values() if isinstance(each, Prefix)), None)
+    choice = next((each for each in protected.values() if isinstance(each, Choice)), None)
+    try:
+        tokens = None if choice is None else resolved(choice, model, inputs)
+    except NothingChosenError:
+        tokens = None
+    data = None if tokens is None else describe_tokens(name, tokens, tokenizer, ranges)
+    if data is None and prefix is None:
+        return None
+    try:
+        if prefix is None and tokens is not None and data is not None and data["prefix_ids"]:
+            prefix = Prefix.of(model, data["prefix_ids"], found={"choice": tokens.describe()}, tokenizer=tokenizer)
+        if prefix is not None:
+            prefix.check_written()
+    except (InputError, UnsupportedModelError) as error:
+        return ProtectedExport(data, tokens, None, str(error))
+    return ProtectedExport(data, tokens, prefix)
+
+
+def describe_tokens(model: str, tokens: Tokens, tokenizer: Any, ranges: Hazards | None) -> dict[str, Any]:
+    """The protected tokens, JSON-able.
+
+    `positions`: protected in every row; `token_ids`: the token there, where it is the same in all rows; `prefix_ids`:
+    the ids of positions 0 … n − 1 where these are among them, to be computed once in full precision and put before
+    every prompt; `modules`: linear maps whose shared range these tokens widen by at least a bit, to be left
+    unquantized (`ignore` of llm-compressor) where tokens cannot be protected.
+    """
+    import numpy as np
+
+    mask, rows = tokens.any_head(), tokens.rows
+    assert rows is not None
+    positions = np.flatnonzero(mask.all(0)).tolist()
+    ids_at = {at: set(rows.ids[:, at].tolist()) for at in positions} if rows.ids is not None else {}
+    same = {at: next(iter(ids)) for at, ids in ids_at.items() if len(ids) == 1}
+    prefix = [same[at] for index, at in enumerate(positions) if index == at and at in same]
+    widened = None if ranges is None else ranges.sites[ranges.sites["bits_lost"] >= WIDENED]
+    return {
+        "model": model,
+        "choice": tokens.describe(),
+        "rows": len(mask),
+        "protected_per_row": tokens.count(),
+        "positions": positions,
+        "token_ids": {str(at): token for at, token in same.items()},
+        "tokens": {
+            str(at): None if tokenizer is None else str(tokenizer.decode([token])) for at, token in same.items()
+        },
+        "prefix_ids": prefix or None,
+        "bos_token_id": getattr(tokenizer, "bos_token_id", None),
+        "modules": None if widened is None else _modules(widened.to_dict("records")),
+        "masks": "protected.safetensors",
+    }
+
+
+def _modules(sites: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    inputs = [site for site in sites if str(site["site"]).startswith("into ")]
+    return [{"path": site["path"], "bits_lost": round(float(site["bits_lost"]), 2)} for site in inputs]
+
+
+def write_masks(path: Path, tokens: Tokens) -> None:
+    """Write `protected` (row, token) as 0 and 1, and `input_ids` where there are any, −1 after the end of a row."""
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    assert tokens.rows is not None
+    tensors = {"protected": torch.from_numpy(tokens.any_head().astype(np.uint8))}
+    if tokens.rows.ids is not None:
+        tensors["input_ids"] = torch.from_numpy(np.ascontiguousarray(tokens.rows.ids))
+    save_file(tensors, path, metadata={"axes": "row, token: real tokens of each row from its first on"})
+
+
+def _write_extra(draft: Path, *, ranges: Hazards | None, export: ProtectedExport | None) -> None:
+    """Write hazards as JSON and tables, the protected tokens, and a prefix."""
+    from sinkscope.files import write_json, write_text
+
+    if ranges is not None:
+        write_json(draft / "hazards.json", ranges.to_json())
+        for name in ("sites", "casts", "advice"):
+            write_text(draft / f"{name}.csv", getattr(ranges, name).to_csv(index=False))
+    if export is not None and export.tokens is not None:
+        write_json(draft / "protected.json", export.data)
+        write_masks(draft / "protected.safetensors", export.tokens)
+    if export is not None and export.prefix is not None:
+        export.prefix.save(draft / PREFIX)
+
+
+def _write(folder: Path, trial: Trial | None, ranges: Hazards | None, export: ProtectedExport | None) -> list[Path]:
+    """Replace the results in `folder`; returns the files."""
     from sinkscope.files import replacing
     from sinkscope.report.writing import write_report
 
-    extra = partial(write_extra, looked=looked, exported=exported)
+    extra: Callable[[Path], None] = partial(_write_extra, ranges=ranges, export=export)
     if trial is not None:
-        return write_trial(trial, "quantize", folder, hazards=looked, extra=extra)
-    assert looked is not None
+        return write_trial(trial, "quantize", folder, hazards=ranges, extra=extra)
+    assert ranges is not None
     with replacing(folder, partial(old_files, "quantize")) as draft:
-        write_report(looked, draft / "figure.html")
+        write_report(ranges, draft / "figure.html")
         extra(draft)
     return [folder / name for name in FILES["quantize"] if (folder / name).exists()]
 
 
 def _show_bytes(trial: Trial) -> None:
-    """Bytes of matrices, and of caches that really hold what is rounded."""
+    """Print the bytes of matrices, and of caches that store what is rounded."""
     if "weight_bytes" in (record := trial.record):
         whole, small = record["weight_bytes_16"], record["weight_bytes"]
-        show(plain(f"matrices: {size(small)} with scales, {size(whole)} in 16 bits"))
+        show(plain(f"matrices: {size_in_words(small)} with scales, {size_in_words(whole)} in 16 bits"))
     if record.get("stored"):
         held = trial.data["bytes"]
         full, rounded = float(held.isel(arm=0)), float(held.sel(arm=str(trial.baseline)))
-        show(plain(f"cache of a text after its context: {size(rounded)} with scales, {size(full)} full"))
+        show(
+            plain(
+                f"cache of a text after its context: {size_in_words(rounded)} with scales, {size_in_words(full)} full"
+            )
+        )
 
 
-def size(count: float) -> str:
-    """Bytes in the unit that leaves one to four digits: 2.9 MiB, 3,070 KiB."""
-    unit, power = ("MiB", 20) if count >= 10 * 2**20 else ("KiB", 10)
-    value = count / 2**power
-    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-
-
-def _show_hazards(looked: Hazards) -> None:
+def _show_hazards(ranges: Hazards) -> None:
     rows = [
         (row.block, row.site, f"{row.max_median:.1f}", f"{row.max_median_without:.1f}", f"{row.bits_lost:.1f}",
          f"{row.channel_ratio:.1f}", row.set_by_position)
-        for row in looked.worst(SHOWN).itertuples()
+        for row in ranges.worst(SITES_SHOWN).itertuples()
     ]  # fmt: skip
     show(table(["block", "site", "max/median", "without", "bits lost", "channel", "set by position"], rows))
-    for row in looked.advice.itertuples():
+    for row in ranges.advice.itertuples():
         show(plain(f"{row.what}: {row.where}, since {row.why}"))

@@ -7,22 +7,22 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli import options
 from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
-WHAT = (
-    "Runs and folders of runs, measurements (.nc), trials, calibrations "
-    "(.nc or their folders), surveys, theory results, experiments (results/experiments, or one record). For the "
-    "records of your own question, also its Python file."
+PATHS = (
+    "Runs and folders of runs, measurements (.nc) and folders of them, trials, calibrations, theory results, "
+    "experiments (results/experiments, or one record). For the records of your own question, also its Python file."
 )
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help=WHAT)],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help=PATHS)],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Write one self-contained HTML page from stored results: measurements, runs, surveys, experiments, theory."""
+    """Write one self-contained HTML page from stored results: measurements, trials, runs, experiments, theory."""
     check_writable(out.parent)
     from sinkscope.report.page import write_page
     from sinkscope.report.writing import page_of_result
@@ -32,4 +32,4 @@ def report(
     if as_json:
         show_json({"report": str(out), "sections": [section.title for section in page.sections]})
     else:
-        show(plain(f"{out}: {len(page.sections)} sections, {out.stat().st_size / 1e6:.1f} MB, opens without network"))
+        show(plain(f"{out}: {len(page.sections)} sections, {out.stat().st_size / 1e6:.1f} MB, opens without a network"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from sinkscope.cli import options
 from sinkscope.errors import unknown
 from sinkscope.report.terminal import flat, note, show, show_json, table
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 FACTS = {
     "formula": "formula",
     "rows": "a row of weights",
-    "acts": "learned, and where",
+    "acts": "what is learned, and where",
     "metric_weights": "the sink rate reads",
     "effect": "published effect",
     "source": "source",
@@ -26,7 +27,7 @@ FACTS = {
 
 def zoo(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one operation with its options.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the attention operations, or show one: formula, where it acts, options, published effect, path, source."""
     from sinkscope.attention import ALIASES, ENTRIES, sections
@@ -35,19 +36,19 @@ def zoo(
     if name is not None and name not in ENTRIES:
         raise unknown("attention operation", name, ENTRIES)
     if name is not None:
-        found = described(ENTRIES[name])
-        show_json(found) if as_json else _show_one(found)
+        operation = described(ENTRIES[name])
+        show_json(operation) if as_json else _show_one(operation)
         return
-    titled = {section.title: [described(entry) for entry in section.entries.values()] for section in sections()}
+    operations = {section.title: [described(entry) for entry in section.entries.values()] for section in sections()}
     if as_json:
-        listed = [{"section": title, **entry} for title, entries in titled.items() for entry in entries]
+        listed = [{"section": title, **entry} for title, entries in operations.items() for entry in entries]
         show_json({"operations": listed})
     else:
-        _show_list(titled)
+        _show_list(operations)
 
 
 def described(entry: Entry) -> dict[str, Any]:
-    """Everything the catalog knows of an operation, as JSON-able data."""
+    """Everything that the catalog knows about an operation, JSON-able."""
     from sinkscope.attention import explain
 
     return {
@@ -64,9 +65,9 @@ def described(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _show_list(sections: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Two lines for an operation, so that a narrow terminal shows them too."""
-    for title, entries in sections.items():
+def _show_list(operations: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Two lines per operation, so that a narrow terminal shows them too."""
+    for title, entries in operations.items():
         show(Text(f"{title}\n", "bold"))
         rows = [(each["name"], f"{each['formula']}\n{each['rows']}. {each['source']}\n") for each in entries]
         show(table(("", ""), rows, numbers_from=2))
@@ -80,11 +81,11 @@ def _show_one(entry: Mapping[str, Any]) -> None:
     show(table(("", ""), facts, numbers_from=2))
     if entry["options"]:
         show(Text(""))
-        options = [(name, "none" if value is None else value) for name, value in entry["options"].items()]
-        show(table(("option", "default"), options, numbers_from=2))
+        defaults = [(name, "none" if value is None else value) for name, value in entry["options"].items()]
+        show(table(("option", "default"), defaults, numbers_from=2))
     show(Text(""))
-    pieces = [(place, value) for place, value in flat(entry["spec"]) if value != []]
+    pieces = [(name, value) for name, value in flat(entry["spec"]) if value != []]
     show(table(("spec", ""), pieces, numbers_from=2))
     first = next(iter(entry["options"].items()), None)
-    changed = "" if first is None else f" --set attention.{first[0]}={first[1]}"
-    note(f"next: sinkscope train nano --set attention={entry['name']}{changed} --plan")
+    change = "" if first is None else f" --set attention.{first[0]}={first[1]}"
+    note(f"next: sinkscope train nano --set attention={entry['name']}{change} --plan")

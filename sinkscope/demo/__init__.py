@@ -1,4 +1,4 @@
-"""The main job: measure a model, watch a sink emerge in one run and not in another, and write it all down."""
+"""The demonstration: measure a model, watch a sink emerge in one training run and not in another, write a page."""
 
 from sinkscope.demo.children import ChildFailed
 from sinkscope.demo.job import run

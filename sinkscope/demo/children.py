@@ -25,7 +25,7 @@ class ChildFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Child:
-    """One `sinkscope train` process; what it says goes to `messages`."""
+    """One `sinkscope train` process; `messages` holds its standard error."""
 
     label: str
     process: subprocess.Popen[bytes]
@@ -41,11 +41,11 @@ class Child:
         if code:
             self.messages.seek(0)
             lines = self.messages.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-            wording = "\n".join(f"  {line}" for line in lines)
-            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{wording}")
+            text = "\n".join(f"  {line}" for line in lines)
+            raise ChildFailed(f"training {self.label} ended with exit code {code}; its last lines:\n{text}")
 
     def stop(self) -> None:
-        """End the process: politely, then for certain. Its run can be gone on with."""
+        """Terminate the process, and kill it if it does not end. Its run can be continued."""
         if self.running:
             self.process.terminate()
         try:
@@ -57,15 +57,15 @@ class Child:
 
 def command(plan: DemoPlan, attention: str) -> list[str]:
     """The command line of one run."""
-    changes = [part for override in plan.overrides(attention) for part in ("--set", override)]
+    changes = [word for override in plan.overrides(attention) for word in ("--set", override)]
     return [sys.executable, "-m", "sinkscope", "train", plan.recipe, *changes, "--out", str(plan.runs), "--resume"]
 
 
 @contextmanager
 def children(plan: DemoPlan) -> Iterator[list[Child]]:
-    """Start the plan's runs; when the block ends, for whatever reason, none is left running.
+    """Start the plan's runs; none is left running when the block ends, for whatever reason.
 
-    A request to terminate this process counts as Ctrl-C, so that it does not leave children behind either.
+    A request to terminate this process counts as Ctrl-C, so that it leaves no children running either.
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(plan.threads)}
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def children(plan: DemoPlan) -> Iterator[list[Child]]:
         started = []
         for attention in plan.attentions:
             messages = stack.enter_context(tempfile.TemporaryFile())
-            # A session of its own keeps the terminal's Ctrl-C for the parent, which stops its children in order.
+            # In a session of its own a child does not get the terminal's Ctrl-C: the parent stops it.
             process = subprocess.Popen(
                 command(plan, attention),
                 env=environment,

@@ -1,4 +1,4 @@
-"""The terminal while the runs train: a row per run, redrawn as their logs grow."""
+"""The terminal while the runs train: one row per run, redrawn as the logs grow."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ EXPLANATION = (
 
 
 @runtime_checkable
-class Watched(Protocol):
-    """What is followed: a training process, see `Child`."""
+class TrainingProcess(Protocol):
+    """A process to follow, see `Child`."""
 
     @property
     def label(self) -> str: ...
@@ -45,17 +45,24 @@ class Watched(Protocol):
 
 
 def watch(
-    started: Sequence[Watched],
+    started: Sequence[TrainingProcess],
     folders: Sequence[Path],
     steps: int,
     until: float | None = None,
     enough: Callable[[StoredRun], bool] = lambda run: True,
     patience: float = 0.0,
 ) -> list[StoredRun]:
-    """Follow the runs in `folders` until all have ended or the monotonic clock shows `until`; return them as they are.
+    """Follow the runs until all have ended, or until a time; return them as they are then.
 
-    A run that is not `enough` by then is given `patience` more seconds to become so. Raises `ChildFailed` when one
-    fails.
+    Args:
+        started: The processes.
+        folders: The folders of their runs.
+        steps: Steps of a whole run.
+        until: The time, on the monotonic clock; None for no limit.
+        enough: Whether a run got far enough; others are given `patience` more seconds.
+        patience: Those seconds.
+
+    Raises `ChildFailed` when a process fails.
     """
     rows: Watch[State] = Watch(lambda now: view(now[0], steps, now[1]), lambda now: lines(now[0], steps), stderr())
     with rows as show:
@@ -73,7 +80,7 @@ def watch(
 
 
 def lines(runs: Sequence[StoredRun], steps: int) -> Iterator[tuple[tuple[str, int], str]]:
-    """A line per evaluation."""
+    """One line per evaluation."""
     for run in runs:
         for row in run.rows:
             if row.get(SINK) is not None:
@@ -83,12 +90,12 @@ def lines(runs: Sequence[StoredRun], steps: int) -> Iterator[tuple[tuple[str, in
 
 
 def stored(label: str, folder: Path) -> StoredRun:
-    """A run as logged so far; without rows before the first one."""
+    """A run as logged so far; without rows if it has not begun."""
     return read_run(folder, label) if (folder / LOG).is_file() else StoredRun(label, ())
 
 
 def view(runs: Sequence[StoredRun], steps: int, left: float | None = None) -> Text:
-    """Two lines a run, as it stands; `left` are the seconds until the runs are stopped, None where they are not."""
+    """Two lines per run; `left` are the seconds until the runs are stopped, None if they are not."""
     scale = max([FULL_HEIGHT, *(value for run in runs for value in run.curve(SINK)[1])])
     lines = [line for run in runs for line in _lines(run, steps, scale, left)]
     ruler = Text(f"{'':<16}each column is {steps / COLUMNS:.0f} steps, a full block is {scale:.0f} %", "dim")
@@ -108,20 +115,20 @@ def _lines(run: StoredRun, steps: int, scale: float, left: float | None) -> list
 
 
 def timeline(at: Sequence[int], values: Sequence[float], steps: int, scale: float) -> str:
-    """Values over all steps of a run as 48 block characters; a full block is `scale`, a dot is yet to come."""
-    drawn = ""
-    shown = 0.0
+    """Values over all steps of a run as 48 block characters; a full block is `scale`, a dot has not been reached."""
+    line = ""
+    mean = 0.0
     for column in range(COLUMNS):
         start, end = column * steps / COLUMNS, (column + 1) * steps / COLUMNS
         inside = [value for step, value in zip(at, values, strict=True) if start < step <= end]
-        shown = sum(inside) / len(inside) if inside else shown
+        mean = sum(inside) / len(inside) if inside else mean
         reached = bool(at) and at[-1] > start
-        drawn += BLOCKS[min(len(BLOCKS) - 1, int(shown / scale * len(BLOCKS)))] if reached else "·"
-    return drawn
+        line += BLOCKS[min(len(BLOCKS) - 1, int(mean / scale * len(BLOCKS)))] if reached else "·"
+    return line
 
 
 def _time_left(run: StoredRun, steps: int) -> str:
-    """By the newest pace, which a run that was gone on with also has."""
+    """From the newest pace, which a continued run has too."""
     times, seconds = run.curve("seconds")
     if len(times) < 2 or times[-1] == times[-RECENT:][0]:
         return "…"

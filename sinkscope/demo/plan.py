@@ -9,22 +9,17 @@ from sinkscope.training.machine import processors
 
 MODEL = "nano"
 STEPS = 1100
-MOST_THREADS = 4
-"""A model of this size does not get faster with more."""
-
-QUICK_SECONDS = 66.0
-"""Of the 90 s of the quick demonstration, counted from its start; the rest is for imports and the report."""
-
-PATIENCE = 90.0
-"""Seconds that a slow machine gets beyond these to come to the first evaluation."""
+MOST_THREADS = 4  # a model of this size is not faster with more
+QUICK_SECONDS = 66.0  # of the 90 s of the quick demonstration, from its start; imports and the report take the rest
+PATIENCE = 90.0  # seconds that a slow machine gets on top to reach the first evaluation
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """Runs of one recipe that differ in the attention operation alone, beside a model that was trained before.
+    """Runs of one recipe that differ only in the attention operation, and a trained model to measure first.
 
     `model` is a shipped model or a run's folder; `changes` are overrides of the recipe. After `seconds`, counted from
-    the demonstration's start, the runs are stopped where they are; None lets them finish.
+    the start of the demonstration, the runs are stopped; None lets them finish.
     """
 
     out: Path
@@ -42,21 +37,21 @@ class DemoPlan:
         return self.out / "runs"
 
     def overrides(self, attention: str) -> list[str]:
-        """All overrides of one run. How often a run evaluates and saves does not decide which run it is."""
-        often = (f"eval_every={self.eval_every}", f"save_every={self.save_every}", "log_every=5")
-        return [f"attention={attention}", *often, *self.changes]
+        """All overrides of one run. How often it evaluates and saves does not change its identity."""
+        frequencies = (f"eval_every={self.eval_every}", f"save_every={self.save_every}", "log_every=5")
+        return [f"attention={attention}", *frequencies, *self.changes]
 
     @property
     def threads(self) -> int:
-        """Threads of each run: the cores are shared out."""
+        """Threads per run: the runs divide the cores."""
         return max(1, min(MOST_THREADS, processors() // len(self.attentions)))
 
 
 def full(out: Path) -> DemoPlan:
-    """Softmax and sigmoid side by side, to the end."""
+    """Softmax and sigmoid in parallel, to the end."""
     return DemoPlan(out, ("softmax", "sigmoid"), eval_every=25, save_every=100)
 
 
 def quick(out: Path) -> DemoPlan:
-    """The beginning of the full demonstration's softmax run, which that would go on with."""
+    """The beginning of the softmax run of the full demonstration, which can continue it."""
     return DemoPlan(out, ("softmax",), eval_every=10, save_every=20, seconds=QUICK_SECONDS)

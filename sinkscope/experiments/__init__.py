@@ -1,6 +1,6 @@
-"""Questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread.
+"""Questions as experiments: variations of a recipe, claims fixed before their runs, grades.
 
-What makes runs is imported when it is first used: what was found can be read without torch.
+What makes runs is imported when it is first used: results can be read without torch.
 """
 
 from __future__ import annotations
@@ -8,21 +8,34 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.effects import (
-    diverges,
+    Contrast,
+    Has,
+    Runs,
+    SeedEffect,
+    SeedWise,
+    Shares,
+    curve_correlation,
     gap,
     gap_at_equal_loss,
+    half_way,
+    largest,
+    last,
+    least,
     level,
+    log_level,
+    log_quotient,
     log_ratio,
     log_ratio_at_equal_loss,
+    metric_gap,
+    onset,
     peak,
     range_of,
     rising,
 )
-from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.expected import Expected, expected
-from sinkscope.experiments.findings import Findings, Judged, path_of, read, verdicts
+from sinkscope.experiments.findings import Findings, path_of, read
+from sinkscope.experiments.grading import Judged, labels_read, standing_of, verdicts, without_sinks
 from sinkscope.experiments.keys import Key, key_of, keys
 from sinkscope.experiments.known import RESULTS, known, with_rows
 from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
@@ -31,20 +44,22 @@ from sinkscope.experiments.question import (
     SCALES,
     TIMES,
     Assertion,
+    FromRecipe,
     Question,
-    Runs,
     Scale,
-    SeedEffect,
     Variation,
-    Withdrawn,
     above,
     above_ratio,
     below,
+    more_models,
+    most_models,
     recipe,
     task,
+    times,
     within,
 )
 from sinkscope.experiments.registering import QUESTIONS, find, questions_in  # so that entry points are taken
+from sinkscope.experiments.registration import Registration, Standing
 from sinkscope.experiments.rows import read_rows, write_rows
 
 if TYPE_CHECKING:
@@ -84,6 +99,8 @@ __all__ = [
     "Contrast",
     "Expected",
     "Findings",
+    "FromRecipe",
+    "Has",
     "Job",
     "Judged",
     "Key",
@@ -92,30 +109,43 @@ __all__ = [
     "Observed",
     "Progress",
     "Question",
+    "Registration",
     "RunStore",
     "Runs",
     "Scale",
     "SeedEffect",
     "SeedWise",
+    "Shares",
+    "Standing",
     "Sweep",
     "Task",
     "Variation",
-    "Withdrawn",
     "above",
     "above_ratio",
     "backend_named",
     "below",
-    "diverges",
+    "curve_correlation",
     "expected",
     "find",
     "gap",
     "gap_at_equal_loss",
+    "half_way",
     "key_of",
     "keys",
     "known",
+    "labels_read",
+    "largest",
+    "last",
+    "least",
     "level",
+    "log_level",
+    "log_quotient",
     "log_ratio",
     "log_ratio_at_equal_loss",
+    "metric_gap",
+    "more_models",
+    "most_models",
+    "onset",
     "path_of",
     "peak",
     "questions_in",
@@ -125,12 +155,15 @@ __all__ = [
     "recipe",
     "rising",
     "run",
+    "standing_of",
     "task",
+    "times",
     "training_metrics",
     "validation_windows",
     "verdicts",
     "with_rows",
     "within",
+    "without_sinks",
     "write_rows",
 ]
 

@@ -23,7 +23,7 @@ def keys(question: Question, scale: str) -> dict[str, str]:
     if scale in question.not_at:
         return {}
     try:
-        return {label: key_of(job) for (label, _), job in question.recipes(scale, 1).items()}
+        return {label: key_of(job) for (label, _), job in question.recipes(scale, [0]).items()}
     except InputError as error:
         raise InputError(f"experiment '{question.name}': {error}") from error
 

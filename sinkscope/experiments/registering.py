@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.abc import SourceLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.question import Question
+from sinkscope.experiments.registration import Registration
 from sinkscope.registry import Registry, taking
 
 if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job
 
+OF_BEFORE = ("from_seed", "Withdrawn", "withdrawn", "diverges", "Above", "Below", "Within", "SeedsAbove")
+NOW = "claims are written otherwise now: seeds=6 in the question; more_models, most_models, above, below, within"
 QUESTIONS: Registry[Question] = Registry("question", what="experiment")
 Asked = TypeVar("Asked", bound="Question | Callable[[], Question]")
 Kind = TypeVar("Kind", bound="type[Job]")
@@ -77,17 +82,45 @@ def find(name: str) -> Question:
 
 
 def questions_in(path: Path) -> dict[str, Question]:
-    """The questions in a Python file, by name; the file is run. Raises `InputError` where it cannot be."""
+    """The questions in a Python file, by name, each with its registration; the file is run.
+
+    Raises `InputError` where it cannot be.
+    """
     if not path.is_file():
         raise InputError(f"no file {path}")
-    spec = importlib.util.spec_from_file_location(f"sinkscope_question_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    registration, content = Registration.read(path)
+    loader = _Bytes(path, content)
+    spec = spec_from_loader(f"sinkscope_question_{path.stem}", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path}: {type(error).__name__}: {error}") from error
-    return {value.name: value for value in vars(module).values() if isinstance(value, Question)}
+        raise InputError(f"{path}: {type(error).__name__}: {error}{_hint(error)}") from error
+    return {
+        value.name: replace(value, registration=registration)
+        for value in vars(module).values()
+        if isinstance(value, Question)
+    }
+
+
+class _Bytes(SourceLoader):
+    """Loads a module from bytes that were read: what is run is what is hashed, whoever edits the file meanwhile."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = path, content
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self.path)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self.content
+
+
+def _hint(error: Exception) -> str:
+    """What to write now, where a file was written for the earlier rules."""
+    if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in OF_BEFORE):
+        return f"; {NOW}"
+    return ""

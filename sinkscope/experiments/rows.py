@@ -1,8 +1,8 @@
 """Runs as rows: two files of JSON lines, one run a line in each, sorted by key and seed, read by many questions.
 
 `runs.jsonl` holds `key` (`keys.key_of`), `seed`, `run` (the name of its folder), `status`, `layout`, `seconds`, where
-known `started`, `reason` and `host`, `metrics`, and `heads` as they were at the last evaluation. `runs.curves.jsonl`
-beside it holds `key`, `seed`, `steps` and `curves`. What is not a number is null.
+known `started`, `reason`, `host` and `registered`, then `metrics`, and `heads` as they were at the last evaluation.
+`runs.curves.jsonl` holds `key`, `seed`, `steps` and `curves`. What is not a number is null.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sinkscope.experiments.keys import Key
 from sinkscope.experiments.observed import LARGEST, Observed, largest_known
 from sinkscope.files import write_text
 
-ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host")
+ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "registered")
 DIGITS = 9  # significant digits that are kept, with which a float32 is read back as it was
 
 

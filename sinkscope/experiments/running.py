@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,15 @@ from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.known import RESULTS, still_failed
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.provenance import provenance_of
-from sinkscope.experiments.question import Question
+from sinkscope.experiments.question import Question, Seeds
+from sinkscope.experiments.registration import register
 from sinkscope.experiments.rows import read_rows
 from sinkscope.experiments.sweep.on_ray import work_on_ray
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore, known, observed
 from sinkscope.experiments.sweep.sweeping import Backend, Jobs, Sweep, Watch
 from sinkscope.files import check_writable
-from sinkscope.training import Run
+from sinkscope.training import RECORD, Run
 
 Cell = tuple[str, int]  # a variation's label and a seed
 Recorded = tuple[Observed, Findings]  # a run, and the record that it stands in
@@ -71,7 +72,7 @@ def run(
     question: Question,
     *,
     scale: str = "nano",
-    seeds: int | Sequence[int] = 3,
+    seeds: Seeds | None = None,
     out: Path = Path("runs"),
     results: Path = RESULTS,
     workers: int = 1,
@@ -92,7 +93,7 @@ def run(
 
     What else stood in the question's record stays there: other seeds, and variations that are not asked any more, which
     nothing judges. Runs that would have another name today, since the question, the code or the text changed, do not;
-    their folders do. `seeds`: how many from 0 on, or which.
+    their folders do. `seeds`: those of the question; or how many of its first ones, or which, are run now.
     `compiled`: trainings on text run under `torch.compile`, which changes numbers by rounding alone; the record counts
     such runs.
 
@@ -119,6 +120,7 @@ def run(
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
+        _register(question, [made[cell].path for cell in untrained])
         sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
     left = {cell: one for cell, one in made.items() if cell not in taken}
     runs, failed = _read(left, kinds, settled, sweep)
@@ -161,7 +163,7 @@ def _found(
 ) -> Findings:
     """What was made, what was not, what was taken from records, and the variations that were not asked for."""
     every = {**{cell: one for cell, (one, _) in added.items()}, **runs}
-    asked = {variation.label for variation in question.variations}
+    asked = set(question.labels)
     named = {run.run for run in every.values()}  # a variation that has another name now does not stand there twice
     there = before.runs if before else {}
     others = {
@@ -180,15 +182,19 @@ def _found(
         question.name,
         scale,
         max(seed + 1 for _, seed in (*made, *every)),
-        {label: _of_label(every, label) for label in dict.fromkeys([*asked_in(question), *(one for one, _ in others)])},
+        {label: _of_label(every, label) for label in dict.fromkeys([*question.labels, *(one for one, _ in others)])},
         still_failed({**lost, **noted}, {label: _of_label(every, label) for label, _ in every}),
         provenance_of((made[cell] for cell in runs), sources),
     )
 
 
-def asked_in(question: Question) -> list[str]:
-    """The labels of a question's variations, in order."""
-    return [variation.label for variation in question.variations]
+def _register(question: Question, folders: Iterable[Path]) -> None:
+    """Write the hash of the question's file into the folders of runs that have not started."""
+    fresh = [folder for folder in folders if not (folder / RECORD).exists()]
+    if question.registration is not None and fresh:
+        note = question.registration.noted()
+        for folder in fresh:
+            register(folder, question.name, note)
 
 
 def _settled(run: Run, kind: type[Job]) -> Observed | None:

@@ -75,6 +75,7 @@ from .observers.received import SlotReceived as SlotReceived
 from .observers.rows import whole as whole
 from .observers.rows import whole_rows as whole_rows
 from .observers.spikes import SpikeDimensions as SpikeDimensions
+from .observers.strongest_keys import StrongestKeys as StrongestKeys
 from .observers.update import SinkUpdate as SinkUpdate
 from .observing import Observation as Observation
 from .observing import observe as observe

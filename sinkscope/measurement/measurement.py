@@ -13,7 +13,18 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import chosen, definitions, depths, heads, rates, tables, tokens
+from sinkscope.measurement import (
+    chosen,
+    definitions,
+    depths,
+    features,
+    heads,
+    joining,
+    rates,
+    tables,
+    token_table,
+    tokens,
+)
 from sinkscope.measurement.metrics import EPSILONS, Interval
 from sinkscope.measurement.selection import VISIBLE, denominator_of, record_of
 from sinkscope.netcdf import read_netcdf, write_netcdf
@@ -221,16 +232,57 @@ class Measurement:
         """
         return tables.write_tables(self.tables(epsilon), Path(folder), form)
 
-    def plot(self, epsilon: float = 0.3, *, kind: str = "sink", position: int | None = None) -> go.Figure:
+    def __add__(self, other: Measurement) -> Measurement:
+        """The samples of both, as if measured in one go. Raises `InputError` for another model or other observers."""
+        if not isinstance(other, Measurement):
+            return NotImplemented
+        return Measurement(joining.joined(self.data, other.data))
+
+    def features(self, k: int = 8, *, per_token: bool = False) -> xr.Dataset:
+        """The k keys of each head that generated queries give most: `attention` α, the `key`s' positions, `value_norm`.
+
+        (sample, layer, head, strongest), after the last generated token; `per_token`: after each of them, with an axis
+        `position`. Observe `StrongestKeys` around `generate()`. Raises `InputError` without it, and for a larger k.
+        """
+        return features.features(self.data, k, per_token=per_token)
+
+    def by_token(self, layer: int | None = None) -> pd.DataFrame:
+        """A row per token: sample, position, token_id, text, α of each head ("alpha LAYER.HEAD"), norms of its states.
+
+        `layer`: one layer alone, with the norms of its queries, keys and values. Texts need `tokenizer=` in `measure`.
+        Raises `InputError` for a layer that was not measured, and without attention received.
+        """
+        return token_table.token_table(self.data, layer)
+
+    def plot(
+        self,
+        kind: str | float = "sink",
+        epsilon: float = 0.3,
+        *,
+        position: int | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> go.Figure:
         """A figure: of the `kind` "sink", sink rate per position beside attention received per layer and head;
         "positions" and "heads", each of the two alone; "hidden", norms of the residual stream over depth, "depths",
         at every position; "values", norms of values per layer.
 
-        `position`: the one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
+        `m.plot("map", layer=3, head=0)`: one head's map on the first sample (observer `AttentionMaps`). `position`: the
+        one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
         unknown kind, for a position that was not measured, and where what is shown was not observed.
         """
         from sinkscope.measurement.plots import plot  # Plotly takes longer to load than all the rest
 
+        if not isinstance(kind, str):  # m.plot(0.2), as it was called when epsilon came first
+            epsilon, kind = kind, "sink"
+        if kind == "map":
+            from sinkscope.measurement.map_figure import head_map
+
+            if layer is None or head is None:
+                raise InputError("plot 'map' shows one head: give layer= and head=")
+            return head_map(self.data, layer, head)
+        if layer is not None or head is not None:
+            raise InputError(f"layer= and head= go with plot 'map', not with '{kind}'")
         return plot(self.data, epsilon, kind, position)
 
     def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:

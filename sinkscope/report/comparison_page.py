@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sinkscope.measurement import Comparison, Comparisons
+from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.theme import template
 
@@ -65,7 +66,6 @@ def _plain(heads: pd.DataFrame) -> pd.DataFrame:
 
 def _fact(measurement: object) -> str:
     record = measurement.record  # type: ignore[attr-defined]
-    said = record["input"].get("description", "")
-    return (
-        f"{record['model']}: {record['samples']} samples, up to {record['tokens']} tokens{f'; {said}' if said else ''}"
-    )
+    description = record["input"].get("description", "")
+    size = f"{record['samples']} samples, up to {record['tokens']} tokens"
+    return f"{short(record['model'])}: {size}{f'; {description}' if description else ''}"

@@ -36,7 +36,7 @@ MOST_SIDE_BY_SIDE = 4
 MOST_RUNS = 12  # more of them are grouped, and drawn when they are opened
 EPSILON = 0.3
 TITLE = "Attention sinks: stored results"
-CLAIM = ("claim", "verdict", "found", "asked", "cases", "statement", "source")
+CLAIM = ("claim", "grade", "found", "asked", "cases", "statement", "source")
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from sinkscope.names import short
 from sinkscope.quantization import Hazards
 from sinkscope.report.page import Page, Section
 from sinkscope.report.provenance import joined
@@ -37,7 +38,9 @@ def hazards_sections(hazards: Hazards) -> list[Section]:
 def hazards_page(hazards: Hazards) -> Page:
     """A page of hazards alone."""
     facts = {"hazards": joined((name, _plain(value)) for name, value in hazards.record.items())}
-    return Page(f"What to protect in {hazards.record['model']}", _lead(hazards), [], hazards_sections(hazards), facts)
+    return Page(
+        f"What to protect in {short(hazards.record['model'])}", _lead(hazards), [], hazards_sections(hazards), facts
+    )
 
 
 def _lead(hazards: Hazards) -> str:

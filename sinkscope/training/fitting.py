@@ -1,4 +1,4 @@
-"""Parts of a recipe that are right by themselves but do not fit each other."""
+"""Checks of parts of a recipe that are valid by themselves but do not fit each other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sinkscope.training.loss import Loss
 
 
 def check_fit(config: LabConfig, operations: Sequence[AttentionSpec], loss: Loss, data: DataConfig) -> None:
-    """Raises `InputError` for the first two parts of a recipe that contradict each other, before anything is read.
+    """Raises `InputError` for the first two parts of a recipe that contradict each other, before data are read.
 
-    `operations`: the recipe's own, without the masks of data and loss, which `config` has.
+    `operations` are the recipe's as written; `config` has them with the masks of data and loss.
     """
     context = config.max_position_embeddings
     _check_targets(config, operations, loss)
@@ -34,7 +34,7 @@ def check_fit(config: LabConfig, operations: Sequence[AttentionSpec], loss: Loss
 
 
 def check_sizes(config: LabConfig) -> None:
-    """Raises `InputError` for an operation that does not fit the model's sizes, before anything is written."""
+    """Raises `InputError` for an operation that does not fit the model's sizes, before a run is written."""
     with torch.device("meta"):
         for layer, spec in enumerate(config.specs):
             spec.build(
@@ -47,17 +47,17 @@ def check_sizes(config: LabConfig) -> None:
 
 
 def _check_targets(config: LabConfig, operations: Sequence[AttentionSpec], loss: Loss) -> None:
-    """No token that the loss scores may be seen where it is predicted: the model would learn to copy."""
+    """No position may see the token that it is scored on: the model would learn to copy it."""
     if loss.prefix >= (context := config.max_position_embeddings):
         raise InputError(f"loss.prefix = {loss.prefix} leaves nothing to predict in a context of {context}")
     if config.is_causal and loss.masked is not None:
         raise InputError(
-            "loss.masked fills in tokens from both sides, and a causal model sees one: set model.is_causal=false, or "
+            "loss.masked predicts tokens from both sides, and a causal model sees one: set model.is_causal=false, or "
             "leave loss.masked out"
         )
     if not config.is_causal and loss.masked is None:
         raise InputError(
-            "model.is_causal = false: every token sees the next one, which the next-token loss would only have it "
+            "model.is_causal = false: every token sees the next one, so the next-token loss would only teach it to "
             "copy; set loss.masked.share=0.15 to train it on masked tokens"
         )
     if loss.prefix and not config.is_causal:
@@ -73,12 +73,12 @@ def _check_targets(config: LabConfig, operations: Sequence[AttentionSpec], loss:
 
 
 def _check_documents(config: LabConfig, operations: Sequence[AttentionSpec], data: DataConfig) -> None:
-    """A mask of documents, and positions that restart, need windows that number their documents, and attention."""
-    apart = any(isinstance(leaf, Document) for spec in operations for leaf in leaves(spec.mask))
-    if apart and data.packing == "causal" and not config.restart_positions:
+    """A document mask and restarting positions need windows that number their documents, and attention layers."""
+    by_document = any(isinstance(leaf, Document) for spec in operations for leaf in leaves(spec.mask))
+    if by_document and data.packing == "causal" and not config.restart_positions:
         raise InputError(
-            "attention.mask keeps documents apart, and windows with data.packing = causal do not number theirs: set "
-            "data.packing=intra_document, which needs no mask of documents beside it"
+            "attention.mask separates documents, and windows with data.packing = causal do not number theirs: set "
+            "data.packing=intra_document, which needs no document mask"
         )
     if config.is_hybrid and config.restart_positions:
         raise InputError(

@@ -16,16 +16,16 @@ from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.recipes import RECIPES
 
-FIRST = ("optimizer.name=", "attention=", "attention.name=")  # what options belong to, wherever it was written
+FIRST = ("optimizer.name=", "attention=", "attention.name=")  # put first: the other options belong to these
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """A recipe by its name or from a YAML (or JSON) file, with fields changed by `key=value` overrides.
 
-    A file may start from a named recipe (`base: nano`) and list only what differs; its `name` defaults to the
-    file's. An override's key is dotted (`optimizer.lr=1e-3`, `attention.alpha=0.2`), its value YAML; fields of `data`
-    may stand alone (`corpus=python`). Raises
-    `InputError` in one line for an unknown recipe, field or value, with the nearest valid one.
+    A file may start from a named recipe (`base: nano`) and list only what differs; its `name` defaults to the file's.
+    An override's key is dotted (`optimizer.lr=1e-3`, `attention.alpha=0.2`), its value YAML; fields of `data` need no
+    prefix (`corpus=python`). Raises `InputError` in one line for an unknown recipe, field or value, with the nearest
+    valid one.
     """
     fields = _fields(name_or_path)
     for override in sorted(overrides, key=lambda text: not text.startswith(FIRST)):
@@ -36,14 +36,14 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
             value = parse_fields(text)
         except yaml.YAMLError:
             value = text
-        _put(fields, _whole(key), value, override)
+        _put(fields, _dotted(key), value, override)
     return Recipe(**fields)
 
 
-def _whole(key: str) -> str:
-    """The dotted name of a field; those of `data` may stand alone, as `corpus`, which other commands call so."""
-    alone = key not in Recipe.model_fields and key in DataConfig.model_fields
-    return f"data.{key}" if alone else key
+def _dotted(key: str) -> str:
+    """The full name of a field; `corpus` is `data.corpus`, since other commands have an option of that name."""
+    in_data = key not in Recipe.model_fields and key in DataConfig.model_fields
+    return f"data.{key}" if in_data else key
 
 
 def changed(recipe: Recipe | str | Path, changes: Mapping[str, Any]) -> Recipe:
@@ -72,34 +72,34 @@ def _fields(name_or_path: str | Path) -> dict[str, Any]:
 def _put(fields: dict[str, Any], key: str, value: Any, override: str) -> None:
     """Set a dotted field."""
     if key.strip() == "optimizer.name" and isinstance(fields.get("optimizer"), dict):
-        fields["optimizer"] = _shared(fields["optimizer"], value)
+        fields["optimizer"] = _shared_fields(fields["optimizer"], value)
     *parents, last = key.strip().split(".")
     part = fields
-    if parents == ["attention"] and isinstance(fields.get("attention"), str):  # options may follow a name
+    if parents == ["attention"] and isinstance(fields.get("attention"), str):  # an option of a name
         fields["attention"] = {"name": fields["attention"]}
     for parent in parents:
         if part.get(parent) is None:  # a part that is None by default
             part[parent] = {}
         inner = part[parent]
         if not isinstance(inner, dict):
-            raise InputError(f"override '{override}': '{parent}' is a value, it has no fields")
+            raise InputError(f"override '{override}': '{parent}' is a value and has no fields")
         part = inner
     part[last] = value
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`changes` over `base`, part by part; an attention operation is replaced whole."""
+    """`base` with `changes`, part by part; an attention operation is replaced as a whole."""
     merged = copy.deepcopy(base)
     for name, value in changes.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         if both and name == "optimizer":
-            merged[name] = _shared(merged[name], value.get("name", merged[name].get("name")))
+            merged[name] = _shared_fields(merged[name], value.get("name", merged[name].get("name")))
         merged[name] = _merge(merged[name], value) if both and name != "attention" else value
     return merged
 
 
-def _shared(optimizer: dict[str, Any], name: Any) -> dict[str, Any]:
-    """Of an optimizer's fields, those that the optimizer `name` has too: its others keep their own defaults."""
+def _shared_fields(optimizer: dict[str, Any], name: Any) -> dict[str, Any]:
+    """The fields that the optimizer `name` has too; its other fields take their defaults."""
     if name == optimizer.get("name") or name not in OPTIMIZERS:
         return optimizer
     return {field: value for field, value in optimizer.items() if field in OPTIMIZERS[name].model_fields}

@@ -1,4 +1,4 @@
-"""What is trained on: which tokens count, what they see, and what is added to the loss (Gu et al. 2025, section 6)."""
+"""The training loss: which tokens it scores, what these see, and added terms (Gu et al. 2025, section 6)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from sinkscope.training.penalty import ActivationPenalty
 
 
 class Loss(Part):
-    """Mean next-token cross-entropy in nats over a window's tokens but the first; `masked` for bidirectional models.
+    """Mean next-token cross-entropy in nats over a window's tokens except the first; `masked` for bidirectional models.
 
-    `prefix` p > 0 is prefix language modeling: L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}), every token sees the
-    first p, and those are not predicted (the operation's mask becomes `mask | prefix(p)`; where documents are packed
-    apart, `mask | (prefix(p) & document)`: a prefix is seen in its own document alone). Source: Gu et al. 2025,
-    section 6. `leaky_validation`: the paper's code scores the prefix as well when it validates, although those tokens
-    see their own targets; off by default, so that losses compare.
-
-    `window` w is shifted window attention: L = Σ_t log P(x_t | x_{t−w..t−1}), every token sees w tokens, itself
-    included (the operation's mask becomes `mask & window(w)`, after which a prefix is seen by all); None for none.
-    `activation_penalty` is added in training alone, so that validation losses compare; so is z-loss, `z_loss` · mean_t
-    (log Σ_v exp z_tv)² over the tokens that count, which keeps logits z from drifting (Chowdhery et al. 2022, section
-    5, with 1e-4).
+    Attributes:
+        prefix: p > 0 is prefix language modeling, L = Σ_{t > p} log P(x_t | x_{p+1..t−1}, x_{1..p}): every token sees
+            the first p, and those are not predicted. The operation's mask becomes `mask | prefix(p)`; with
+            intra-document packing `mask | (prefix(p) & document)`, so that only its own document sees a prefix.
+            Source: Gu et al. 2025, section 6.
+        leaky_validation: score the prefix in validation, as the paper's code does, although those tokens see their own
+            targets; off by default, so that losses compare.
+        window: w is shifted window attention, L = Σ_t log P(x_t | x_{t−w..t−1}): every token sees w tokens, itself
+            included. The operation's mask becomes `mask & window(w)`; a prefix is added afterwards.
+        activation_penalty: added in training only, so that validation losses compare.
+        masked: the objective of bidirectional models.
+        z_loss: the factor of mean_t (log Σ_v exp z_tv)² over the scored tokens, added in training only, which keeps
+            logits z from drifting (Chowdhery et al. 2022, section 5, with 1e-4).
     """
 
     prefix: NonNegativeInt = 0
@@ -41,11 +43,11 @@ class Loss(Part):
     @field_validator("activation_penalty")
     @classmethod
     def _some(cls, penalty: ActivationPenalty | None) -> ActivationPenalty | None:
-        """A penalty of strength 0 is no penalty: the same numbers, hence the same hash."""
+        """A penalty of strength 0 becomes None: the same numbers, hence the same hash."""
         return penalty if penalty is not None and penalty.strength else None
 
     def examples(self, windows: Dataset, *, validating: bool = False) -> Dataset:
-        """The windows with the labels that count. Raises `InputError` for a prefix that leaves nothing to predict."""
+        """The windows with the labels to score. Raises `InputError` for a prefix that leaves nothing to predict."""
         if self.prefix == 0 or (validating and self.leaky_validation):
             return windows
         return _WithoutPrefix(windows, self.prefix)

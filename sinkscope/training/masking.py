@@ -1,4 +1,4 @@
-"""Masked language modeling: tokens are hidden, and a model that sees both sides fills them in (Devlin et al. 2019)."""
+"""Masked language modeling: a model that sees both sides predicts hidden tokens (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sinkscope.invalid import Part
 
 
 class MaskedTokens(Part):
-    """L = mean over hidden positions i of −log P(x_i | x̃), in nats, with x̃ the window in which tokens are hidden.
+    """L = mean over chosen positions i of −log P(x_i | x̃), in nats, with x̃ the window after tokens were hidden.
 
-    Every token that counts in the loss, but the special ones and those that `data.interventions` wrote, is chosen with
-    probability `share`. Of the chosen ones a share `mask` becomes the mask token, a share `random` a token drawn
-    uniformly from the vocabulary without special tokens, and the others stay. Training draws by (`seed`, item) and so
-    anew in every pass; validation draws by (`data.split_seed`, window), so that it is the same at every step and for
-    every seed. Source: Devlin et al. 2019; theirs draws once for all passes.
+    Every scored token, except special tokens and those that `data.interventions` wrote, is chosen with probability
+    `share`. A share `mask` of the chosen tokens becomes the mask token, a share `random` a token drawn uniformly from
+    the vocabulary without special tokens, and the others stay. Training draws by (`seed`, item), so anew in every pass;
+    validation draws by (`data.split_seed`, window), so the same at every step and for every seed. Source: Devlin et al.
+    2019, who draw once for all passes.
     """
 
     share: float = Field(default=0.15, gt=0, lt=1)
@@ -38,10 +38,10 @@ class MaskedTokens(Part):
 
 
 class Masked(Dataset[Window]):
-    """Windows with hidden tokens: `input_ids` hold x̃, `labels` x at the hidden positions and -100 elsewhere.
+    """Windows with hidden tokens: `input_ids` are x̃, `labels` are x at the chosen positions and −100 elsewhere.
 
-    Where the windows have labels, only positions that these score, and whose token they hold, are chosen from. (`draw`,
-    item) alone decide what is hidden, so that a resumed run sees the same; what else a window holds stays.
+    If the windows have labels, only positions whose label is their own token can be chosen. The draw depends on
+    (`draw`, item) alone, so that a resumed run sees the same; other entries of a window are kept.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Masked(Dataset[Window]):
     def __getitem__(self, item: int) -> Window:
         window: Window = dict(self.windows[item])
         ids, generator = window["input_ids"].clone(), seeded("mask", *self.draw, item)
-        chosen = (torch.rand(len(ids), generator=generator) < self.masked.share) & self._open(window)
+        chosen = (torch.rand(len(ids), generator=generator) < self.masked.share) & self._maskable(window)
         window["labels"] = torch.where(chosen, ids, UNSCORED)
         fate = torch.rand(len(ids), generator=generator)
         drawn = self.ordinary[torch.randint(len(self.ordinary), (len(ids),), generator=generator)]
@@ -68,8 +68,8 @@ class Masked(Dataset[Window]):
         window["input_ids"] = ids
         return window
 
-    def _open(self, window: Window) -> Tensor:
-        """Which tokens may be hidden. A token that an intervention wrote is not the one that its label holds."""
+    def _maskable(self, window: Window) -> Tensor:
+        """Which tokens may be hidden: not a token that an intervention wrote, which differs from its label."""
         ids = window["input_ids"]
         ordinary = ~torch.isin(ids, self.special)
         return ordinary & (ids == window["labels"]) if "labels" in window else ordinary

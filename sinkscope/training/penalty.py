@@ -16,19 +16,20 @@ from sinkscope.invalid import Part
 from sinkscope.model import LabForCausalLM
 
 Activation = Literal["stream", "attention", "feedforward"]
-GUARD = 1e-6  # beside the squared variance, as in the outlier metric
+GUARD = 1e-6  # added to the squared variance, as in the outlier metric
 
 
 class ActivationPenalty(Part):
-    """loss + strength · mean over depths of p(h), with h what a sequence's tokens have there, in fp32.
+    """loss + strength · mean over depths of p(h), with h the activations of a sequence's tokens there, in fp32.
 
-    `kind` p: `l2`, `infinity` or `kurtosis` (see the functions of these names), each the mean over sequences. `of`:
-    the residual `stream` behind a block, or what the block's `attention` (a hybrid's mixer) or `feedforward` adds to
-    it, before any gain and norm of the branch. `depths`: numbers of blocks, from 1; 0 is the embeddings, of the stream
-    alone; None for all blocks. Sink tokens count among the tokens.
+    Sink tokens count among the tokens. Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605), who combine it
+    with quantization-aware training. The squared norm: Merity et al. 2017, section 4.
 
-    Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605); theirs joins it with quantization-aware training. The
-    squared norm: Merity et al. 2017, section 4.
+    Attributes:
+        kind: p, one of `l2`, `infinity` and `kurtosis` (see the functions of these names), averaged over sequences.
+        of: the residual `stream` after a block, or what the block's `attention` (a hybrid's mixer) or `feedforward`
+            adds to it, before any gain and norm of the branch.
+        depths: numbers of blocks, from 1; 0 is the embeddings, for the stream only; None for all blocks.
     """
 
     kind: Literal["l2", "infinity", "kurtosis"] = "kurtosis"
@@ -37,13 +38,13 @@ class ActivationPenalty(Part):
     depths: tuple[int, ...] | None = Field(default=None, min_length=1)
 
     def at(self, blocks: int) -> tuple[int, ...]:
-        """The depths in a model of so many blocks. Raises `InputError` for those that it does not have."""
+        """The depths in a model of `blocks` blocks. Raises `InputError` for depths that it does not have."""
         depths = tuple(range(1, blocks + 1)) if self.depths is None else self.depths
         least = 0 if self.of == "stream" else 1
         for depth in depths:
             if not least <= depth <= blocks:
                 raise InputError(
-                    f"loss.activation_penalty.depths: {depth} is none of the {self.of}, which has {least} to {blocks}"
+                    f"loss.activation_penalty.depths: {depth} is outside the {self.of}'s depths, {least} to {blocks}"
                 )
         return depths
 
@@ -68,30 +69,31 @@ def kurtosis(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]
 FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {"l2": l2, "infinity": infinity, "kurtosis": kurtosis}
 
 
-class Watch:
-    """Keeps the penalized activations of a model while it trains, until the penalty is computed from them.
+class PenalizedActivations:
+    """Keeps the penalized activations of a forward pass in training until the penalty is computed from them.
 
-    Hooks stay on the model, before it is compiled or distributed. Raises `InputError` for another than a lab model.
+    Its hooks stay on the model; register them before the model is compiled or distributed. Raises `InputError` for a
+    model that is not a lab model.
     """
 
     def __init__(self, penalty: ActivationPenalty, model: nn.Module) -> None:
         if not isinstance(model, LabForCausalLM):
-            raise InputError(f"loss.activation_penalty: {type(model).__name__} is no lab model")
+            raise InputError(f"loss.activation_penalty: {type(model).__name__} is not a lab model")
         self.penalty = penalty
-        self._seen: dict[int, Tensor] = {}
+        self._activations: dict[int, Tensor] = {}
         for depth in penalty.at(len(model.model.layers)):
             _penalized(penalty, model, depth).register_forward_hook(partial(self._note, depth))
 
     def term(self) -> Float[Tensor, ""]:
-        """strength · p of the forward pass just made, with its gradient."""
+        """strength · p of the latest forward pass, with its gradient."""
         formula = FORMULAS[self.penalty.kind]
-        seen, self._seen = self._seen, {}
-        terms = [formula(hidden.float()) for _, hidden in sorted(seen.items())]
+        activations, self._activations = self._activations, {}
+        terms = [formula(hidden.float()) for _, hidden in sorted(activations.items())]
         return self.penalty.strength * torch.stack(terms).mean()
 
     def _note(self, depth: int, module: nn.Module, inputs: Any, output: Any) -> None:
         if module.training:
-            self._seen[depth] = output[0] if isinstance(output, tuple) else output
+            self._activations[depth] = output[0] if isinstance(output, tuple) else output
 
 
 def _penalized(penalty: ActivationPenalty, model: LabForCausalLM, depth: int) -> nn.Module:

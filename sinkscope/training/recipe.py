@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import (
     BaseModel,
@@ -24,15 +25,15 @@ from pydantic import (
 from transformers import PreTrainedTokenizerBase
 
 from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, Prefix, Window, named, resolve
-from sinkscope.data import DataConfig
+from sinkscope.data import DataConfig, RandomTokens
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part, in_one_line, unknown_field
-from sinkscope.model import LabConfig
+from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.model.operations import as_applied, as_data, per_layer
-from sinkscope.training.corrections import corrections
 from sinkscope.training.fitting import check_fit, check_sizes
 from sinkscope.training.loss import Loss
-from sinkscope.training.optimizers import AnyOptimizer
+from sinkscope.training.optimizers import AnyOptimizer, Muon
+from sinkscope.training.optimizers.muon import left_to_adamw
 from sinkscope.training.schedule import Constant, Schedule
 
 FIELDS_OF_MODEL = [name for name in LabConfig.__annotations__ if name != "use_cache"]
@@ -49,7 +50,7 @@ SAID_BY_FINGERPRINT = {"corpus", "mixture", "tokenizer", "max_characters", "vali
 
 
 def without_defaults(part: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Any]:
-    """The dumped fields that differ from their defaults, and those that say which part it is."""
+    """The dumped fields that differ from their defaults, and those that name the part."""
     defaults = _defaults(type(part))
     return {
         name: value
@@ -60,22 +61,22 @@ def without_defaults(part: BaseModel, dumped: Mapping[str, Any]) -> dict[str, An
 
 @cache
 def _defaults(part: type[BaseModel]) -> Mapping[str, Any]:
-    """The default of every field. Shared: only read."""
+    """The default of every field. Shared: do not change it."""
     return {name: field.get_default(call_default_factory=True) for name, field in part.model_fields.items()}
 
 
 def _name_or_dict(spec: AttentionSpec) -> str | dict[str, Any]:
-    found = named(spec)
-    if found is None:
+    catalog_name = named(spec)
+    if catalog_name is None:
         return spec.to_dict()
-    return found if len(found) > 1 else str(found["name"])
+    return catalog_name if len(catalog_name) > 1 else str(catalog_name["name"])
 
 
 Attention = AttentionSpec | tuple[AttentionSpec, ...]
 
 
 def _resolved_all(attention: object) -> object:
-    """One operation, or those of a list, of which the layers take theirs in turn."""
+    """One operation, or those of a list, which the layers take in turn."""
     return tuple(map(resolve, attention)) if isinstance(attention, list | tuple) else resolve(attention)
 
 
@@ -84,7 +85,7 @@ def _names_or_dicts(attention: Attention) -> Any:
 
 
 def _in_file_names(attention: str | dict[str, Any] | list[Any]) -> str:
-    """`softmax_scaled-alpha=0.2`; `custom` for an operation without a name; `custom+softmax` where layers differ."""
+    """`softmax_scaled-alpha=0.2`; `custom` for an operation without a name; `custom+softmax` if layers differ."""
     if isinstance(attention, list):
         return "+".join(dict.fromkeys(map(_in_file_names, attention)))
     if isinstance(attention, str):
@@ -93,23 +94,31 @@ def _in_file_names(attention: str | dict[str, Any] | list[Any]) -> str:
     return "-".join([attention["name"], *options]) if "name" in attention else "custom"
 
 
-def _named(optimizer: Any) -> Any:
-    """AdamW where no optimizer is named."""
+def _with_name(optimizer: Any) -> Any:
+    """AdamW if no optimizer is named."""
     return {"name": "adamw", **optimizer} if isinstance(optimizer, dict) else optimizer
 
 
 class Recipe(Part):
-    """Everything that decides a training run, and how often it saves (`save_every`), evaluates and logs, in steps.
+    """Everything that decides a training run.
 
-    `batch_size` counts sequences of `context` tokens per step; `micro_batch` of them, if given, are in memory at once.
-    `attention` is an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`; or a list of
-    these, of which the layers take theirs in turn. `model` holds fields of `LabConfig`; what the tokenizer or the
-    recipe decides (ids, context) is not repeated there, but `vocab_size` may pad the vocabulary. `start_from` names a
-    lab model to start from instead of random weights: a shipped one, or the folder of a run or of a model, of the same
-    sizes and tokenizer; its digest is in the run's fingerprint. `precision` "bf16" keeps fp32 weights and runs under
-    autocast. `compile` and `micro_batch` say how the run is made: they change numbers by rounding alone, as another
-    machine does, and not its name. Wrong values raise `InputError` when the recipe is built, in one line with the
-    field's dotted name and the nearest valid choice.
+    Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the nearest
+    valid choice. `compile` and `micro_batch` change numbers by rounding only, as another machine does, and do not
+    change the run's name.
+
+    Attributes:
+        steps: updates of the weights.
+        batch_size: sequences of `context` tokens per step.
+        micro_batch: sequences in memory at once; the whole batch by default.
+        context: tokens of a sequence.
+        precision: "bf16" keeps fp32 weights and runs under autocast.
+        save_every: steps between checkpoints; also `eval_every` and `log_every`. `keep` checkpoints are kept.
+        start_from: a lab model to start from instead of random weights: a shipped one, or the folder of a run or of a
+            model, of the same sizes and tokenizer; its digest is in the run's fingerprint.
+        attention: an `AttentionSpec`, its dict, its catalog name, or `{"name": ..., option: value}`; or a list of
+            these, which the layers take in turn.
+        model: fields of `LabConfig`, without those that the tokenizer or the recipe decides (ids, context);
+            `vocab_size` may pad the vocabulary.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -130,7 +139,7 @@ class Recipe(Part):
     start_from: str | None = None
     attention: Annotated[Attention, BeforeValidator(_resolved_all), PlainSerializer(_names_or_dicts)] = AttentionSpec()
     model: dict[str, Any] = Field(default_factory=dict)
-    optimizer: Annotated[AnyOptimizer, BeforeValidator(_named)]
+    optimizer: Annotated[AnyOptimizer, BeforeValidator(_with_name)]
     schedule: Schedule = Constant()
     loss: Loss = Loss()
     data: DataConfig = DataConfig()
@@ -171,12 +180,12 @@ class Recipe(Part):
 
     @property
     def operations(self) -> tuple[AttentionSpec, ...]:
-        """What `attention` names, one operation or more, as it is written: without the masks of data and loss."""
+        """The operations that `attention` names, as written: without the masks of data and loss."""
         return self.attention if isinstance(self.attention, tuple) else (self.attention,)
 
     @property
     def operation(self) -> Attention:
-        """The attention operation, or those of a list, under the masks that data and loss ask for."""
+        """The attention operation, or those of a list, with the masks that data and loss ask for."""
         masked = tuple(map(self._masked, self.operations))
         return masked if isinstance(self.attention, tuple) else masked[0]
 
@@ -186,10 +195,10 @@ class Recipe(Part):
         return self.data.packing == "intra_document" or bool(self.model.get("restart_positions", False))
 
     def decisive(self) -> dict[str, Any]:
-        """What decides the numbers, resolved and JSON-able: equal for two spellings of one meaning.
+        """What decides the numbers, resolved and JSON-able: equal for two spellings of one recipe.
 
-        Fields with their default values are left out, so that a field which is new does not rename every run; a default
-        that changes must raise `DEFAULTS`.
+        Fields with their default values are left out, so that a new field does not rename every run; whoever changes a
+        default must raise `DEFAULTS`.
         """
         values = self.model_dump(mode="json", exclude=WITHOUT_INFLUENCE | {"start_from", "attention", "model"})
         values["data"] = {name: value for name, value in values["data"].items() if name not in SAID_BY_FINGERPRINT}
@@ -203,7 +212,7 @@ class Recipe(Part):
         operations = per_layer(self.attention, config.num_hidden_layers)
         values |= {
             "defaults": DEFAULTS,
-            "compile": False,  # in every name so far, when it still told runs apart
+            "compile": False,  # part of every name since it distinguished runs
             "attention": as_data([as_applied(one, True) if config.is_causal else one for one in operations]),
             "model": model,
         }
@@ -213,7 +222,7 @@ class Recipe(Part):
     def hash(self, fingerprint: Mapping[str, Any]) -> str:
         """12 hex digits of the sha256 over what decides a run's numbers: the recipe, and the text and tokens it reads.
 
-        Of the fingerprint the name of the corpus and the versions are left out: the digests say what they led to.
+        The name of the corpus and the versions in the fingerprint are left out: the digests record what they led to.
         """
         digests = {name: value for name, value in fingerprint.items() if name not in ("corpus", "versions")}
         decisive = {"recipe": self.decisive(), "data": digests}
@@ -231,31 +240,32 @@ class Recipe(Part):
         return f"{self.name}-{_in_file_names(named)}-{self.hash(fingerprint)}"
 
     def _masked(self, operation: AttentionSpec) -> AttentionSpec:
-        """The operation under the masks that data and loss ask for."""
-        mask, apart = operation.mask, self.data.packing == "intra_document"
-        if apart:
+        """The operation with the masks that data and loss ask for."""
+        mask, by_document = operation.mask, self.data.packing == "intra_document"
+        if by_document:
             mask = mask & Document()
         if self.loss.window is not None:
             mask = mask & Window(self.loss.window)
         if self.loss.prefix:
             prefix = Prefix(self.loss.prefix)
-            mask = mask | (prefix & Document() if apart else prefix)
+            mask = mask | (prefix & Document() if by_document else prefix)
         return operation if mask is operation.mask else replace(operation, mask=mask)
 
     def _resolved(self) -> _Resolved:
-        """The model's configuration, shared by recipes that say the same of it: only read."""
+        """The model's configuration, shared by recipes that agree on it: do not change it."""
         try:
-            said = json.dumps([self.model, self.context], sort_keys=True), *map(self._masked, self.operations)
-        except TypeError:  # a value that is not JSON: the configuration names it
+            key = json.dumps([self.model, self.context], sort_keys=True), *map(self._masked, self.operations)
+        except TypeError:  # a value that is not JSON: LabConfig names it
             return _Resolved(self._lab_config())
-        if said not in _RESOLVED:
+        if key not in _RESOLVED:
             if len(_RESOLVED) >= MOST_RESOLVED:
                 _RESOLVED.clear()
-            _RESOLVED[said] = _Resolved(self._lab_config())
-        return _RESOLVED[said]
+            _RESOLVED[key] = _Resolved(self._lab_config())
+        return _RESOLVED[key]
 
-    def _lab_config(self, **given: Any) -> LabConfig:
-        fields = {**self.model, **given, "attention": self.operation, "max_position_embeddings": self.context}
+    def _lab_config(self, **from_tokenizer: Any) -> LabConfig:
+        decided = {"attention": self.operation, "max_position_embeddings": self.context}
+        fields = {**self.model, **from_tokenizer, **decided}
         try:
             return LabConfig(**fields)
         except StrictDataclassError as error:
@@ -268,19 +278,19 @@ _RESOLVED: dict[tuple[Hashable, ...], _Resolved] = {}
 
 @dataclass(frozen=True, eq=False)
 class _Resolved:
-    """A model's configuration with what is asked of it again and again. Shared: only read."""
+    """A model's configuration with what is computed from it once. Shared: do not change it."""
 
     config: LabConfig
 
     @cached_property
     def fitting(self) -> LabConfig:
-        """The configuration, known to fit its operations. Raises `InputError` for one that does not."""
+        """The configuration, checked to fit its operations. Raises `InputError` if it does not."""
         check_sizes(self.config)
         return self.config
 
     @cached_property
     def unusual(self) -> Mapping[str, Any]:
-        """Its fields that differ from the defaults, those aside that stand elsewhere in a recipe."""
+        """Its fields that differ from the defaults, without those that other fields of the recipe set."""
         usual = _usual()
         sizes = [name for name in FIELDS_OF_MODEL if name not in FROM_ELSEWHERE and name != "vocab_size"]
         return {name: value for name in sizes if (value := getattr(self.config, name)) != getattr(usual, name)}
@@ -288,8 +298,26 @@ class _Resolved:
 
 @cache
 def _usual() -> LabConfig:
-    """The model's defaults. Shared: only read."""
+    """The model's defaults. Shared: do not change it."""
     return LabConfig()
+
+
+def corrections(config: LabConfig, optimizer: AnyOptimizer, loss: Loss, data: DataConfig) -> list[str]:
+    """Corrections of this package that changed the numbers of a recipe although no field did; none for most recipes.
+
+    They are part of the hash: a run from before a correction is another run, with another name.
+    """
+    names = []
+    if any(isinstance(intervention, RandomTokens) for intervention in data.interventions):
+        names.append("random tokens are labels too, and others in validation")
+    if loss.prefix and data.packing == "intra_document":
+        names.append("a prefix is seen in its own document alone")
+    if isinstance(optimizer, Muon):
+        with torch.device("meta"):
+            tables = left_to_adamw(LabForCausalLM(config))
+        if any(parameter.ndim == 2 for parameter in tables):
+            names.append("Muon takes matrices that map activations alone")
+    return names
 
 
 def _plain_numbers(value: Any) -> Any:

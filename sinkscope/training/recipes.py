@@ -1,9 +1,9 @@
-"""The recipes that have a name; `60m` and `1b` are the paper's (Gu et al. 2025; sail-sg/Attention-Sink).
+"""Named recipes; `60m` and `1b` are the paper's (Gu et al. 2025; sail-sg/Attention-Sink).
 
-`nano-sft` is the paper's instruction tuning (appendix E: UltraChat200k, lr 2e-5 cosine, batch 64 × 2048, one epoch)
-at nano's scale. What differs: conversations about Python functions, which exist offline; batch 32 × 128; a rate of
-a twentieth of the pre-training's, as 2e-5 is of the paper's 4e-4. That the loss counts responses alone is our choice:
-what we read of the paper does not say.
+`nano-sft` is the paper's instruction tuning (appendix E: UltraChat200k, lr 2e-5 cosine, batch 64 × 2048, one epoch) at
+nano's scale. It differs in its text (conversations about Python functions, which exist offline), in its batch of
+32 × 128, and in its rate, a twentieth of the pre-training rate, as 2e-5 is of the paper's 4e-4. Scoring only the
+responses is our choice; the paper does not state it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _sizes(layers: int, heads: int, width: int, feed_forward: int, **more: Any) 
 
 
 def _paper(name: str, steps: int, model: dict[str, Any]) -> Recipe:
-    """What both models of the paper share. Its released configurations set min_lr = lr: constant after warm-up."""
+    """The common part of both models of the paper. Its released configurations set min_lr = lr: no decay."""
     return Recipe(
         name=name,
         steps=steps,

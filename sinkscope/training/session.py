@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
-from transformers import set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.utils import logging
 
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.live import alive, stderr
+from sinkscope.live import Watch, alive, bars, stderr
 from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
 from sinkscope.training.loading import load_recipe
 from sinkscope.training.machine import compiling, resolved_device
 from sinkscope.training.masking import Masked
-from sinkscope.training.progress import LiveProgress, without_bars
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import (
     CHECKPOINTS,
@@ -48,6 +51,65 @@ from sinkscope.training.sink import SinkCallback
 from sinkscope.training.trainer import RecipeTrainer
 from sinkscope.training.validation import require_scored
 
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers' own bars (one per file it writes) off the terminal."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+class LiveProgress(TrainerCallback):
+    """A bar on a terminal (step, losses, sink rate, tokens/s, time left); elsewhere a line per evaluation."""
+
+    def __init__(self, name: str, rows: LogWriter, screen: Console) -> None:
+        self.name = name
+        self.rows = rows
+        left = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(min_width=7))
+        self.bars = bars(TextColumn("{task.fields[values]}"), left)
+        self.task = self.bars.add_task(name, values="", start=False)
+        self.watch: Watch[TrainerState] = Watch(self.view, self.lines, screen)
+
+    def view(self, state: TrainerState) -> Progress:
+        self.bars.update(self.task, completed=state.global_step, values=summary(self.rows.last))
+        return self.bars
+
+    def lines(self, state: TrainerState) -> Iterator[tuple[int, str]]:
+        values = summary({**self.rows.last, **self.rows.pending})
+        yield state.global_step, f"{self.name}: step {state.global_step}/{state.max_steps} {values}"
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bars.update(self.task, completed=state.global_step, total=state.max_steps)
+        self.bars.start_task(self.task)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.watch.screen.is_terminal:
+            self.watch(state)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.watch(state)
+
+
+def summary(row: dict[str, Any]) -> str:
+    """The newest values in a few words."""
+    shown = {
+        "loss": "loss {:.2f}",
+        "validation_loss": "val {:.2f}",
+        "sink/position_0": "sink {:.1f}%",
+        "tokens_per_second": "{:,.0f} tok/s",
+    }
+    return " ".join(form.format(row[name]) for name, form in shown.items() if row.get(name) is not None)
+
+
 SINK_SAMPLES = 100
 MODEL_INPUTS = ("input_ids", "document_ids")
 
@@ -61,25 +123,32 @@ def train(
     device: str = "auto",
     parallel: str = "auto",
 ) -> Run:
-    """Train a recipe (a value, a name or a YAML file) in a folder of its own under `out`; return the run.
+    """Train a recipe in a folder of its own under `out`, and return the run. Seeds the global random generators.
 
-    The folder's name holds the hash of what decides the numbers, so doing a run twice is doing it once: a finished
-    one is returned as it is. An interrupted one continues from its newest whole checkpoint with `resume=True`; on CPU
-    in fp32 its weights are then bit for bit those of an undisturbed run. Every `eval_every` steps the loss on fixed
-    validation windows and the attention sink on the first 64 tokens of up to 100 of them are logged (`log.jsonl`),
-    under the mask of their documents where training had one.
-    `device` is "auto" (a GPU where there is one) or "cpu". Seeds the global random generators.
+    The folder's name contains the hash of what decides the numbers, so training a recipe twice trains it once: a
+    finished run is returned as it is. Every `eval_every` steps two things are logged to `log.jsonl`: the loss on fixed
+    validation windows, and the attention sink on the first 64 tokens of up to 100 of them (with the document mask, if
+    training has one).
 
-    Under a launcher (`torchrun`, `accelerate launch`) its processes train together: `batch_size` is that of all, step
-    s sees the same windows, and the losses are those of one process but for rounding; the hash is the same too. The
-    main process alone writes; every process needs to see the folder. `parallel` "ddp" keeps the whole model in every
-    process, "fsdp" shards it over GPUs (FSDP2), "auto" is what `accelerate launch` was configured for, else "ddp".
-    Checkpoints are the same files in all cases: a run may go on with another number of processes.
+    Under a launcher (`torchrun`, `accelerate launch`) all processes train one model: `batch_size` counts the sequences
+    of all of them, step s sees the same windows, and the losses equal those of one process up to rounding; so does the
+    hash. Only the main process writes; every process needs to see the folder. A run may continue on another number of
+    processes; a sharded run stays sharded.
 
-    Raises `InputError` for bad input, a run that was interrupted (without `resume`), one that another process is
-    training, a folder that holds another configuration or cannot be written, a batch that does not divide over the
-    processes, an optimizer that needs whole matrices under "fsdp"; `TrainingDiverged` when the loss stops being finite.
-    The main process raises it for all, the others `ReportedElsewhere`.
+    Args:
+        recipe: a value, a name or a YAML file.
+        out: the parent folder of runs.
+        resume: continue an interrupted run from its newest whole checkpoint. On CPU in fp32 its weights are then bit
+            for bit those of an uninterrupted run.
+        progress: show a bar on a terminal, or a line per evaluation.
+        device: "auto" (a GPU if there is one) or "cpu".
+        parallel: "ddp" keeps the whole model in every process, "fsdp" shards it over GPUs (FSDP2), "auto" takes what
+            `accelerate launch` was configured for, else "ddp".
+
+    Raises `InputError` for bad input, an interrupted run without `resume`, a run that another process is training, a
+    folder that holds another configuration or cannot be written, a batch that does not divide over the processes, and
+    an optimizer that needs whole matrices under "fsdp". Raises `TrainingDiverged` if the loss stops being finite. The
+    main process raises these for all, the others `ReportedElsewhere`.
     """
     return train_kind(LAB, recipe, out, resume=resume, progress=progress, device=device, parallel=parallel)
 
@@ -94,7 +163,7 @@ def train_kind(
     device: str = "auto",
     parallel: str = "auto",
 ) -> Run:
-    """`train` for a kind of model; of a recipe's `model` another kind than the lab's takes the sizes alone."""
+    """`train` for a kind of model. Kinds other than the lab model read only the sizes in a recipe's `model`."""
     device = resolved_device(device)
     processes = joined(device)
     sharded = processes.together(lambda: uses_sharding(parallel, device, processes))
@@ -104,11 +173,11 @@ def train_kind(
             raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
         resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if resolved.start_from is not None and kind is not LAB:
-            raise InputError(f"start_from = '{resolved.start_from}': only the lab model starts from another's weights")
+            raise InputError(f"start_from = '{resolved.start_from}': only the lab model can start from given weights")
         if resolved.loss.masked is not None and kind is not LAB:
             raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
-        said = f"reading and encoding the corpus '{resolved.data.corpus}' (once; the next run has it)"
-        with alive(said) if progress else nullcontext():
+        activity = f"reading and encoding the corpus '{resolved.data.corpus}' (once; the next run reuses it)"
+        with alive(activity) if progress else nullcontext():
             data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 
@@ -117,8 +186,8 @@ def train_kind(
     processes.agree("the run", folder.name)
     if processes.from_main(lambda: settled(folder)):
         return Run(folder)
-    with ExitStack() as held:
-        processes.from_main(lambda: held.enter_context(locked(folder)))
+    with ExitStack() as stack:
+        processes.from_main(lambda: stack.enter_context(locked(folder)))
         if not processes.from_main(lambda: settled(folder)):
             before = processes.from_main(lambda: open_run(folder, resolved, data.fingerprint, resume=resume))
             session = processes.together(
@@ -159,7 +228,7 @@ class _Session:
         self.trainer = self._trainer(device)
         shown = progress and processes.main
         self.bar = LiveProgress(folder.name.rpartition("-")[0], self.rows, self.screen) if shown else None
-        self.record = Record.of(recipe, data.fingerprint, self.model, self.trainer.args.device)
+        self.record = Record.begin(recipe, data.fingerprint, self.model, self.trainer.args.device)
         if processes.world > 1:
             self.record.host |= {"processes": processes.world, "parallel": "fsdp" if sharded else "ddp"}
         if recipe.compile:
@@ -168,7 +237,7 @@ class _Session:
         self.record.notes = self.notes
 
     def run(self) -> None:
-        """Train to the end; whatever happens, the record says so."""
+        """Train to the end. The record states how it ended, also after an error."""
         self._write_record("running")
         try:
             with without_bars(), self.processes.ending_together():
@@ -184,7 +253,7 @@ class _Session:
         self.processes.from_main(lambda: self._write_record("finished"))
 
     def _newest_checkpoint(self) -> Path | None:
-        """The checkpoint to go on from; None at the beginning. For the main process, as it sets damaged ones aside."""
+        """The checkpoint to continue from; None at the beginning. Main process only: it sets damaged ones aside."""
         known = len(self.notes)
         checkpoint = checkpoints.newest_whole(self.folder / CHECKPOINTS, self._announce)
         if checkpoint is not None:
@@ -194,7 +263,7 @@ class _Session:
         return checkpoint
 
     def _rows(self) -> LogWriter:
-        """The log, cut back to the checkpoint; in other processes than the main one a writer that only counts."""
+        """The log, cut back to the checkpoint. In the other processes, a writer that only counts."""
         recipe, path = self.recipe, self.folder / LOG
         tokens = recipe.batch_size * recipe.context
         if not self.processes.main:
@@ -239,17 +308,19 @@ class _Session:
         )
         inputs = inputs_of(spread(validation, SINK_SAMPLES), kind.sink_tokens)
         trainer.add_callback(self.rows)
-        heads, every = self._heads(inputs), recipe.eval_every
-        watched = SinkCallback(trainer, inputs, every=every, also=kind.metrics, heads=heads, keep=self.rows.keep)
-        trainer.add_callback(watched)
+        heads = self._head_numbers(inputs)
+        sinks = SinkCallback(
+            trainer, inputs, every=recipe.eval_every, also=kind.metrics, heads=heads, keep=self.rows.keep
+        )
+        trainer.add_callback(sinks)
         return trainer
 
-    def _heads(self, inputs: Mapping[str, Tensor]) -> HeadNumbers | None:
-        """What is kept of heads: of the lab's causal models, whose windows are text alone."""
+    def _head_numbers(self, inputs: Mapping[str, Tensor]) -> HeadNumbers | None:
+        """The numbers per head that are kept: of causal lab models only, whose windows are plain text."""
         if self.kind is not LAB or self.recipe.loss.masked is not None:
             return None
         first = inputs["input_ids"][:, 0]
-        return HeadNumbers.of(first, self.recipe.context, self.model.config.vocab_size)
+        return HeadNumbers.build(first, self.recipe.context, self.model.config.vocab_size)
 
     def _train(self) -> None:
         if self.bar is not None:
@@ -266,7 +337,7 @@ class _Session:
 
     def _write_model(self, weights: Mapping[str, Tensor] | None) -> None:
         self._update_record("finished")
-        self.model.config.use_cache = True  # Trainer switched it off, and generation would stay slow
+        self.model.config.use_cache = True  # Trainer switched it off, which would slow generation down
         try:
             with writing(self.folder / MODEL) as draft:
                 self.model.save_pretrained(draft, state_dict=weights)
@@ -288,16 +359,16 @@ class _Session:
 
 
 def spread(windows: Dataset, count: int) -> Subset:
-    """At most `count` windows, evenly over all of them (neighbors come from one document)."""
+    """At most `count` windows, spread evenly (neighboring windows come from one document)."""
     available = len(windows)  # type: ignore[arg-type]
     count = min(count, available)
     return Subset(windows, [index * available // count for index in range(count)])
 
 
 def inputs_of(windows: Dataset, tokens: int | None = None) -> dict[str, Tensor]:
-    """Model inputs of all windows (sample, token): ids and, where windows number them, documents.
+    """Model inputs of all windows (sample, token): ids and, if windows number them, documents.
 
-    `tokens`: only the first so many.
+    `tokens`: keep only the first so many.
     """
     items = [windows[index] for index in range(len(windows))]  # type: ignore[arg-type]
     return {name: torch.stack([item[name][:tokens] for item in items]) for name in MODEL_INPUTS if name in items[0]}

@@ -1,4 +1,4 @@
-"""The attention sink during anybody's training, as metrics of their own `transformers.Trainer`."""
+"""The attention sink as metrics of any `transformers.Trainer`, or of a loop with `accelerate`."""
 
 from __future__ import annotations
 
@@ -44,19 +44,29 @@ Keep = Callable[[int, dict[str, list[float | None]]], None]
 class SinkCallback(TrainerCallback):
     """Measures the attention sink on a fixed batch every `every` steps and logs it through the trainer.
 
-    Give it to a trainer, `Trainer(..., callbacks=[SinkCallback()])`, or add it, `trainer.add_callback(SinkCallback(
-    trainer))`: without one it finds the trainer that calls it. Every reporter of the trainer then gets the values of
-    `sink_metrics`: before the first step, at each multiple of `every`, and at the end. `inputs` are token ids (N,
-    T) or a dict of model inputs, as `sinkscope.measure` takes them; without them, the first `tokens` tokens of
-    `samples` items of the trainer's evaluation (else training) dataset. `batch_size` samples are run at once. What
-    `also` reads of the model is logged with it. `keep` is given each measured step and what `heads` reads there, which
-    are too many numbers for a reporter.
+    Pass it to a trainer, `Trainer(..., callbacks=[SinkCallback()])`, or add it later,
+    `trainer.add_callback(SinkCallback(trainer))`. Every reporter of the trainer then gets the values of `sink_metrics`
+    before the first step, at each multiple of `every`, and at the end.
 
-    Weights after training are bit for bit those without the callback: random generators, modes and the trainer's
-    control flow are left as they were. Of several processes the main one measures (DDP); under FSDP2 the weights are
-    gathered there each time, into a copy of the whole model, which needs to be added before training begins. Raises
-    `InputError` for weights that DeepSpeed or FSDP 1 shards, for a dataset without an order, and for one with no item
-    of `tokens` tokens.
+    The weights after training are bit for bit those without the callback: random generators, modes and the trainer's
+    control flow are left as they were. With several processes the main one measures (DDP). Under FSDP2 the weights are
+    gathered there each time, in a copy of the whole model; add the callback before training begins.
+
+    Args:
+        trainer: the trainer to log through; None finds the trainer that calls the callback.
+        inputs: token ids (N, T) or a dict of model inputs, as for `sinkscope.measure`; None takes the first `tokens`
+            tokens of `samples` items of the trainer's evaluation (else training) dataset.
+        every: steps between measurements.
+        epsilon: the share of attention above which a token is a sink.
+        tokens: the number of tokens per sample, if `inputs` is None.
+        samples: the number of samples, if `inputs` is None.
+        batch_size: samples that are run at once.
+        also: further metrics of the model, logged with the sink.
+        heads: numbers per head, which are too many for a reporter.
+        keep: called with each measured step and its numbers per head.
+
+    Raises `InputError` for weights that DeepSpeed or FSDP 1 shards, for a dataset without an order, and for one
+    without an item of `tokens` tokens.
     """
 
     def __init__(
@@ -88,7 +98,7 @@ class SinkCallback(TrainerCallback):
             self._bind(trainer)
 
     def _bind(self, trainer: Trainer) -> None:
-        """Take this trainer for one's own."""
+        """Use this trainer."""
         self.trainer = trainer
         self.full_model = full_model(trainer)
         if self.inputs is None:
@@ -97,16 +107,16 @@ class SinkCallback(TrainerCallback):
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Before the trainer wraps or shards its model."""
+        """Binds the trainer before it wraps or shards its model."""
         if self.trainer is None:
-            self._bind(_calling(self))
+            self._bind(_calling_trainer(self))
         return control
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self.trainer is None:  # added to a trainer that was there
-            self._bind(_calling(self))
+        if self.trainer is None:  # added after the trainer was built
+            self._bind(_calling_trainer(self))
         return self._log(control) if state.global_step == 0 else control
 
     def on_step_end(
@@ -119,10 +129,10 @@ class SinkCallback(TrainerCallback):
         with self.full_model.model() as model:
             if model is None:
                 return control
-            found = self._metrics(model)
+            values = self._metrics(model)
         due = control.should_log
         self.trainer.control = control
-        self.trainer.log(found)
+        self.trainer.log(values)
         self.trainer.control.should_log = due  # logging clears it, and the loss of this step would not be logged
         return self.trainer.control
 
@@ -130,25 +140,25 @@ class SinkCallback(TrainerCallback):
         try:
             check_weights(model)
         except InputError:
-            return dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the trainer to decide
+            return dict.fromkeys(METRICS, math.nan)  # the trainer decides what to do about NaN weights
         with preserved_rng():
             observers = [AttentionReceived("all"), HiddenNorms(), *(self.heads.observers if self.heads else ())]
             measured = measure(model, self.inputs, observers, batch_size=self.batch_size)
             if self.heads is not None:
                 self.keep(self.trainer.state.global_step, self.heads(model, measured, self.epsilon))
-            found = sink_metrics(measured, self.epsilon)
-            return found if self.also is None else found | dict(self.also(model))
+            values = sink_metrics(measured, self.epsilon)
+            return values if self.also is None else values | dict(self.also(model))
 
 
 class SinkLogger:
-    """The same for a loop of your own with `accelerate`: `logger = SinkLogger(accelerator, model, inputs, every=100)`,
-    and `logger(step)` in the loop, behind each step.
+    """Measures the attention sink in a training loop with `accelerate`.
 
-    At each multiple of `every` the main process measures the unwrapped model on `inputs` (token ids (N, T) or a dict)
-    and logs the values of `sink_metrics` through `accelerator.log(..., step=step)`, which every tracker gets under the
-    names as they stand here; `logger(step)` returns them, None where nothing was due or another process measures.
-    Random generators and modes are left as they were. Raises `InputError` for weights that are sharded (FSDP,
-    DeepSpeed, Megatron), of which no process has all.
+    `logger = SinkLogger(accelerator, model, inputs, every=100)`, and `logger(step)` after each step of the loop. At
+    each multiple of `every` the main process measures the unwrapped model on `inputs` (token ids (N, T) or a dict) and
+    logs the values of `sink_metrics` through `accelerator.log(..., step=step)`; every tracker gets them under the same
+    names. `logger(step)` returns the values; None if nothing was due, and in the other processes. Random generators and
+    modes are left as they were. Raises `InputError` for sharded weights (FSDP, DeepSpeed, Megatron), since no process
+    has all of them.
     """
 
     def __init__(
@@ -177,38 +187,38 @@ class SinkLogger:
         try:
             check_weights(model)
         except InputError:
-            found = dict.fromkeys(METRICS, math.nan)  # what to do about NaN weights is for the loop to decide
+            values = dict.fromkeys(METRICS, math.nan)  # the loop decides what to do about NaN weights
         else:
             with preserved_rng():
                 observers = [AttentionReceived("all"), HiddenNorms()]
                 measured = measure(model, self.inputs, observers, batch_size=self.batch_size)
-                found = sink_metrics(measured, self.epsilon)
-        self.accelerator.log(found, step=step)
-        return found
+                values = sink_metrics(measured, self.epsilon)
+        self.accelerator.log(values, step=step)
+        return values
 
 
-def _calling(callback: TrainerCallback) -> Trainer:
-    """The trainer whose event this is: callbacks are told much, but not who calls."""
+def _calling_trainer(callback: TrainerCallback) -> Trainer:
+    """The trainer that calls the callback, found on the call stack, since events do not pass it."""
     frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, Trainer) and callback in caller.callback_handler.callbacks:
             return caller
         frame = frame.f_back
-    raise InputError("SinkCallback: no transformers.Trainer calls it: pass it one, SinkCallback(trainer)")
+    raise InputError("SinkCallback is not called by a transformers.Trainer: pass one, SinkCallback(trainer)")
 
 
 def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, float]:
-    """What is logged of a measurement.
+    """The metrics of a measurement that are logged in training.
 
-    `sink/position_0`: the sink rate of the first position, percent. `sink/strongest_position` and `sink/strongest`:
-    the position (0-based) with the highest rate, and that rate, among those that more than half of the queries can
-    see (`measurements.strongest_position`; both NaN where nothing could be measured). `sink/mass` and `sink/lift`:
-    `metrics.sink_mass` (percent) and `metrics.step` of the first position. `sink/hidden_norm_ratio`: ‖h_0‖ /
-    mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest.
+    - `sink/position_0`: the sink rate of the first position, percent
+    - `sink/strongest_position`, `sink/strongest`: the position (0-based) with the highest rate among those that more
+      than half of the queries can see (`measurement.strongest_position`), and that rate; NaN if nothing was measured
+    - `sink/mass`, `sink/lift`: `metrics.sink_mass` (percent) and `metrics.step` of the first position
+    - `sink/hidden_norm_ratio`: ‖h_0‖ / mean_{t>0} ‖h_t‖, averaged over samples, at the depth where it is largest
     """
-    found = strongest_position(measurement.data, epsilon)
-    position, rate = (math.nan, math.nan) if found is None else (found.position, found.rate)
+    strongest = strongest_position(measurement.data, epsilon)
+    position, rate = (math.nan, math.nan) if strongest is None else (strongest.position, strongest.rate)
     ratio = float(measurement.hidden_norm_ratio().max())
     first = measurement.sink_rate(epsilon=epsilon, position=0)
     values = received(measurement.data)
@@ -221,7 +231,7 @@ def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:
     if isinstance(dataset, Mapping) and not isinstance(dataset, Dataset):
         dataset = next(iter(dataset.values()))
     if dataset is None or isinstance(dataset, IterableDataset):
-        raise InputError("SinkCallback needs inputs: the trainer has no dataset whose first items could be taken")
+        raise InputError("SinkCallback needs inputs: the trainer has no dataset with an order to take items from")
     rows: list[Tensor] = []
     with preserved_rng():
         for index in range(len(dataset)):
@@ -231,7 +241,7 @@ def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:
             if len(rows) == samples:
                 break
     if not rows:
-        raise InputError(f"SinkCallback: no item of the dataset has {tokens} tokens: give inputs, or fewer tokens")
+        raise InputError(f"SinkCallback: no item of the dataset has {tokens} tokens: pass inputs, or fewer tokens")
     return torch.stack(rows)
 
 

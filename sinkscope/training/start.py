@@ -1,4 +1,4 @@
-"""Initial weights from a model that was trained before (Gu et al. 2025, appendix E)."""
+"""Initial weights from a trained model (Gu et al. 2025, appendix E)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FREE = {"attention", "max_position_embeddings", "restart_positions", "bos_token_
 
 
 def lab_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LabForCausalLM:
-    """The recipe's model with random weights, or with those it starts from.
+    """The recipe's model with random weights, or with those of `start_from`.
 
-    Raises `InputError` where these do not fit.
+    Raises `InputError` if these do not fit.
     """
     model = LabForCausalLM(recipe.lab_config(tokenizer))
     if recipe.start_from is not None:
@@ -38,10 +38,10 @@ def lab_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LabForCausa
 
 
 def start_fingerprint(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What the weights that a recipe starts from add to its run's fingerprint: their digest, not where they lie.
+    """The part of a run's fingerprint for the weights that it starts from: their digest, not their path.
 
-    Raises `InputError` where there are no weights, where sizes, choices or the attention operation (but for its mask)
-    differ from the recipe's, and where the tokenizer is not that of the data.
+    Raises `InputError` if there are no weights, if sizes, choices or the attention operation (except its mask) differ
+    from the recipe's, and if the tokenizer is not that of the data.
     """
     if recipe.start_from is None:
         return {}
@@ -71,10 +71,10 @@ def _folder(name: str) -> Path:
 def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     config = recipe.lab_config(tokenizer)
     for field in FIELDS_OF_MODEL:
-        its, ours = getattr(start, field), getattr(config, field)
-        if field not in FREE and its != ours:
+        loaded, asked = getattr(start, field), getattr(config, field)
+        if field not in FREE and loaded != asked:
             raise InputError(
-                f"start_from '{recipe.start_from}': its model.{field} is {its!r}, the recipe's is {ours!r}"
+                f"start_from '{recipe.start_from}': its model.{field} is {loaded!r}, the recipe's is {asked!r}"
             )
     if [replace(spec, mask=Causal()) for spec in start.specs] != [
         replace(spec, mask=Causal()) for spec in config.specs
@@ -85,15 +85,15 @@ def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokeniz
         )
 
 
-def _check_tokenizer(recipe: Recipe, start: PreTrainedTokenizerFast, ours: PreTrainedTokenizerFast) -> None:
-    if _encodes(start) != _encodes(ours):
+def _check_tokenizer(recipe: Recipe, start: PreTrainedTokenizerFast, data: PreTrainedTokenizerFast) -> None:
+    if _encoding(start) != _encoding(data):
         raise InputError(
-            f"start_from '{recipe.start_from}': its tokenizer is another one than data.tokenizer = "
+            f"start_from '{recipe.start_from}': its tokenizer differs from data.tokenizer = "
             f"'{recipe.data.tokenizer}'; set data.tokenizer to '{recipe.start_from}'"
         )
 
 
-def _encodes(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What decides how text is encoded, apart from what stands around it."""
+def _encoding(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What decides how text is encoded, without the special tokens added around it."""
     state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     return {name: state[name] for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")}

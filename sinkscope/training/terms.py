@@ -1,4 +1,4 @@
-"""Terms that are added to the training loss, and logged beside it."""
+"""Terms that are added to the training loss and logged separately."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def z_loss(
 
 
 class Terms:
-    """What was added to the loss since the last row of the log, by name: a number for each pass.
+    """Terms added to the loss since the last row of the log, by name: a number for each pass.
 
-    A term of a whole step is the sum over its passes; in several processes, the mean over them.
+    A term of a whole step is the sum over its passes; with several processes, the mean over them.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,16 @@ class Terms:
         self._latest: list[Tensor] = []
 
     def begin(self) -> None:
-        """Another pass begins."""
+        """Start another pass."""
         self._latest = []
 
     def add(self, name: str, term: Float[Tensor, ""]) -> None:
-        """Note a term of this pass."""
+        """Record a term of this pass."""
         self._added[name].append(term.detach())
         self._latest.append(term.detach())
 
     def latest(self) -> Float[Tensor, ""] | float:
-        """The sum of this pass's terms, 0 where there are none."""
+        """The sum of this pass's terms, 0 without any."""
         return torch.stack(self._latest).sum() if self._latest else 0.0
 
     def means(self, passes: int, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:

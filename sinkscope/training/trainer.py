@@ -25,7 +25,7 @@ from sinkscope.model.reparam import held
 from sinkscope.training.distributed.batches import split_batch
 from sinkscope.training.distributed.processes import Processes
 from sinkscope.training.machine import check_machine, unchanged_matmuls
-from sinkscope.training.penalty import Watch
+from sinkscope.training.penalty import PenalizedActivations
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.run import TrainingDiverged, checkpoints
 from sinkscope.training.schedule import scheduler
@@ -34,10 +34,10 @@ from sinkscope.training.validation import by_sequence, targets, token_mean
 
 
 class RecipeTrainer(Trainer):
-    """A `Trainer` with the recipe's optimizer and schedule, which notices NaNs and leaves only whole checkpoints.
+    """A `Trainer` with the recipe's optimizer and schedule that stops at NaNs and leaves only whole checkpoints.
 
-    `before_saving` is called first at every checkpoint, so that what belongs to the steps before it is on the disk.
-    On several processes every one calls every method; the main one alone writes.
+    `before_saving` is called before every checkpoint, so that the log of its steps is on the disk. With several
+    processes, each calls every method; only the main one writes.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class RecipeTrainer(Trainer):
         self.optimizer: torch.optim.Optimizer | None
         self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
         self._losses: list[tuple[int, Tensor]] = []
-        self._counted: dict[int, Tensor] = {}  # by step, how many tokens count
-        self._validated: list[Tensor] = []
+        self._scored_tokens: dict[int, Tensor] = {}  # by step
+        self._validation_losses: list[Tensor] = []
         self._begun = -1  # the step whose first pass was made
         penalty = recipe.loss.activation_penalty
-        self.watch = None if penalty is None else Watch(penalty, model)
+        self.penalized = None if penalty is None else PenalizedActivations(penalty, model)
         self.terms = Terms()
         with unchanged_matmuls():
             args = self.arguments(folder, device, validation_windows=len(validation))  # type: ignore[arg-type]
@@ -92,25 +92,25 @@ class RecipeTrainer(Trainer):
         return self.lr_scheduler
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Nothing reads the count, and it walks over every parameter at every step."""
+        """0: nothing reads the count, and computing it visits every parameter at every step."""
         return 0
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         count = num_items_in_batch
-        if isinstance(count, Tensor):  # of all processes and passes of a step; a sum over no token is 0, not 0 / 0
-            self._counted[self.state.global_step + 1], count = count, count.clamp(min=1)
+        if isinstance(count, Tensor):  # over all processes and passes of a step; clamped, since 0 / 0 is no loss
+            self._scored_tokens[self.state.global_step + 1], count = count, count.clamp(min=1)
         loss, outputs = super().compute_loss(model, inputs, True, count)
         if model.training:
             loss = self._with_terms(loss, outputs, inputs, count)
         return (loss, outputs) if return_outputs else loss
 
     def _with_terms(self, loss: Tensor, outputs: Any, inputs: Any, count: Any) -> Tensor:
-        """The loss and what the recipe adds to it in training."""
+        """The loss plus the terms that the recipe adds to it in training."""
         self.terms.begin()
-        if self.watch is not None:
-            self.terms.add("activation_penalty", term := self.watch.term() / self.args.gradient_accumulation_steps)
+        if self.penalized is not None:
+            self.terms.add("activation_penalty", term := self.penalized.term() / self.args.gradient_accumulation_steps)
             loss = loss + term
         if strength := self.recipe.loss.z_loss:
             summed = z_loss(outputs["logits"], inputs["labels"], shifted=self._loss_shifts_labels)
@@ -125,21 +125,21 @@ class RecipeTrainer(Trainer):
         first, self._begun = self._begun != self.state.global_step, self.state.global_step
         with nullcontext() if first else held(self.model):
             loss = super().training_step(model, inputs, num_items_in_batch)
-        loss = loss - self.terms.latest()  # what is logged as the loss compares with that of other runs
+        loss = loss - self.terms.latest()  # the logged loss compares with that of runs without these terms
         self._losses.append((self.state.global_step + 1, loss))
         return loss
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Loss and number of tokens of every sequence, kept; Trainer's own mean over batches would weigh them alike."""
-        given = dict(self._prepare_inputs(inputs))
-        labels = given.pop("labels")
+        """Keeps the loss and the number of tokens of every sequence: Trainer's mean would weigh batches equally."""
+        model_inputs = dict(self._prepare_inputs(inputs))
+        labels = model_inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**given)["logits"]
-        found = by_sequence(logits, labels, shifted=self._loss_shifts_labels)
-        self._validated.append(self.gather_function(found))
-        return found[:, 0].sum() / found[:, 1].sum().clamp(min=1), None, None
+            logits = model(**model_inputs)["logits"]
+        sequences = by_sequence(logits, labels, shifted=self._loss_shifts_labels)
+        self._validation_losses.append(self.gather_function(sequences))
+        return sequences[:, 0].sum() / sequences[:, 1].sum().clamp(min=1), None, None
 
     def evaluation_loop(
         self,
@@ -149,12 +149,12 @@ class RecipeTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """As Trainer's, with the mean over tokens as the loss, whatever batches they come in."""
-        self._validated = []
-        found = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        if found.metrics is not None:
-            found.metrics[f"{metric_key_prefix}_loss"] = token_mean(torch.cat(self._validated))
-        return found
+        """Trainer's, with the mean over tokens as the loss, independent of batches."""
+        self._validation_losses = []
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        if output.metrics is not None:
+            output.metrics[f"{metric_key_prefix}_loss"] = token_mean(torch.cat(self._validation_losses))
+        return output
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         norm = torch.as_tensor(logs.get("grad_norm", 0.0))
@@ -163,19 +163,19 @@ class RecipeTrainer(Trainer):
         if "loss" in logs:
             passes = self.args.gradient_accumulation_steps
             logs |= self.terms.means(passes, lambda term: self.accelerator.reduce(term, reduction="mean"))
-            logs["loss"] *= self._of_steps_with_tokens()
+            logs["loss"] *= self._steps_per_scored_step()
         super().log(logs, start_time)
 
-    def _of_steps_with_tokens(self) -> float:
-        """What makes a mean over steps one over those of them that had a token to predict; NaN where none had."""
-        counted, self._counted = self._counted, {}
-        if not counted:
+    def _steps_per_scored_step(self) -> float:
+        """The factor from a mean over steps to one over the steps with a token to predict; NaN if there is none."""
+        tokens, self._scored_tokens = self._scored_tokens, {}
+        if not tokens:
             return 1.0
-        having = int(torch.stack(list(counted.values())).gt(0).sum())
-        return len(counted) / having if having else math.nan
+        scored = int(torch.stack(list(tokens.values())).gt(0).sum())
+        return len(tokens) / scored if scored else math.nan
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Losses are looked at only here, since reading one makes a GPU wait; a checkpoint is always logged first."""
+        """Losses are read only here, since reading one makes a GPU wait; a checkpoint is always logged first."""
         if self.control.should_log and self._losses:
             self._require_finite()
         super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -196,7 +196,7 @@ class RecipeTrainer(Trainer):
         self.processes.together(lambda: self._write_checkpoint(*args, **kwargs))
 
     def full_weights(self) -> dict[str, Tensor] | None:
-        """What to save of the model, gathered in the main process; None for the model's own, which are whole."""
+        """The weights to save, gathered in the main process; None if the model holds all of them."""
         return None
 
     def _write_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -206,7 +206,7 @@ class RecipeTrainer(Trainer):
             super()._save_checkpoint(*args, **kwargs)
             if not self.processes.main:
                 return
-            (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here would read
+            (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
             checkpoints.seal(checkpoint)
         except (OSError, RuntimeError, SafetensorError, InputError) as error:
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -216,9 +216,9 @@ class RecipeTrainer(Trainer):
         checkpoints.prune(folder, self.recipe.keep)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """The main process's, under the name that one process alone gives it.
+        """Saves the state of the main process, under the file name of a single process.
 
-        Nothing that a recipe trains draws random numbers in a step, so several processes need none when they resume.
+        No step of a recipe draws random numbers, so the other processes need no state to resume.
         """
         if self.processes.main:
             super()._save_rng_state(output_dir)
@@ -230,9 +230,9 @@ class RecipeTrainer(Trainer):
 def arguments(
     recipe: Recipe, folder: Path, device: str, validation_windows: int, world: int = 1, **more: Any
 ) -> TrainingArguments:
-    """The recipe as `Trainer`'s arguments, for one of `world` processes on `device` ("cpu", else what there is).
+    """The recipe as `Trainer`'s arguments, for one of `world` processes on `device` ("cpu", else what is available).
 
-    Raises `InputError` where the machine cannot do it, or where the batch does not divide over the processes.
+    Raises `InputError` if the machine cannot train the recipe, or if the batch does not divide over the processes.
     """
     check_machine(recipe, device)
     batch = split_batch(recipe, world, validation_windows)
@@ -265,17 +265,17 @@ def arguments(
         )
     except ValueError as error:  # the recipe itself is valid: this is about hardware
         raise InputError(f"this machine cannot train the recipe: {' '.join(str(error).split())}") from error
-    args.mixed_precision = "bf16" if recipe.precision == "bf16" else "no"  # not what a launcher's environment says
+    args.mixed_precision = "bf16" if recipe.precision == "bf16" else "no"  # overrides a launcher's environment
     args._n_gpu = min(args.n_gpu, 1)  # several GPUs in one process would multiply the batch
     return args
 
 
 def _require_one_mean(model: Any) -> None:
-    """Causal and lab models divide by the tokens of the whole batch; BERT's loss is a mean over the part it gets."""
+    """Causal and lab models divide by the tokens of the whole batch; BERT's loss is a mean over the part it reads."""
     if model.loss_type != "ForCausalLM" and not isinstance(model, LabForCausalLM):
         raise InputError(
-            f"the loss of {type(model).__name__} is a mean over the part of a batch that one process holds at once, so "
-            "parts of a batch would weigh wrongly: train it in one process and without micro_batch"
+            f"the loss of {type(model).__name__} is a mean over the part of a batch that one process holds at once, "
+            "which would weigh the parts wrongly: train it in one process and without micro_batch"
         )
 
 

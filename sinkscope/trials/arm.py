@@ -38,9 +38,9 @@ class Texts:
     def of(cls, model: nn.Module, inputs: Any) -> Texts:
         """Ids (N, T), or a dict of model inputs, as `measure` takes them. Raises `InputError` as it does."""
         model = unwrapped(model)
-        known, count = checked_inputs(model, inputs)
+        inputs_by_name, count = checked_inputs(model, inputs)
         stream = Stream.of(model)
-        return cls(known, count, slice(0, count), stream.mask_name, stream.stack == "decoder")
+        return cls(inputs_by_name, count, slice(0, count), stream.mask_name, stream.stack == "decoder")
 
     @classmethod
     def of_ids(cls, ids: Int[Tensor, "text token"], start: int = 0) -> Texts:
@@ -73,12 +73,12 @@ class Texts:
 
     def digest(self) -> str:
         """A hash of every tensor of the inputs, in the order of their names."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for name, value in sorted(self.inputs.items()):
             if isinstance(value, Tensor):
-                found.update(name.encode() + str(tuple(value.shape)).encode())
-                found.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
-        return found.hexdigest()
+                hashed.update(name.encode() + str(tuple(value.shape)).encode())
+                hashed.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+        return hashed.hexdigest()
 
 
 Open = Callable[[nn.Module, Texts], AbstractContextManager[Cache | None]]

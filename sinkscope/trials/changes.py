@@ -47,7 +47,7 @@ QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "tr
 """The arms of "does the sink matter"."""
 OTHERS = "trim-others"
 CONSTANT = ("mean-sink", "fold-sink", "swap-sink")  # with numbers of other texts
-BEHIND = (1, 2, 4, 8, 16, 32)  # the curve over `after`
+AFTER_CURVE = (1, 2, 4, 8, 16, 32)  # the curve over `after`
 LOOKED_AT = 16  # texts in which the sink is looked for afterwards
 By = Literal["after", "layer"]
 
@@ -117,13 +117,13 @@ class SinkArms:
 def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length: int | None = None) -> Targets | None:
     """For each target another key before its first query, for the same queries: the control number `index`.
 
-    Each text draws its own order of these keys, from `seed` and what it says, and takes the next one for each control;
-    so controls differ, and depend neither on batches nor on other arms. None where a text has no such key left, and
+    Each text shuffles these keys by `seed` and a hash of its tokens, and takes the next one for each control, so that
+    controls differ and depend neither on batches nor on other arms. None where a text has no such key left, and
     where there are fewer than two for some target: then nothing is compared.
     """
     lengths = _real(texts, length).sum(-1).tolist()
     first = np.broadcast_to(targets.first, (len(lengths), targets.first.shape[1]))
-    found = np.full((len(lengths), max(int(first[first < NEVER].max()), first.shape[1])), NEVER)
+    first_queries = np.full((len(lengths), max(int(first[first < NEVER].max()), first.shape[1])), NEVER)
     for row, digest in enumerate(_digests(texts)):
         sinks = np.flatnonzero(first[row] < NEVER)
         taken = set(sinks.tolist())
@@ -136,8 +136,8 @@ def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length:
             if not free:
                 return None
             taken.add(free[0])
-            found[row, free[0]] = first[row, sink]
-    return Targets(found)
+            first_queries[row, free[0]] = first[row, sink]
+    return Targets(first_queries)
 
 
 def matters(
@@ -159,7 +159,7 @@ def matters(
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """Does the sink matter? It is hidden, muted, made a constant, exchanged and trimmed, for the queries behind it.
+    """Does the sink matter? It is hidden, muted, made a constant, swapped and trimmed, for the queries after it.
 
     The sinks are chosen, and constants measured, on texts that are not scored. Scored are predictions at tokens that
     the change reaches. The record's `sink` says what is known besides: the mean attention that hiding takes (`mass`),
@@ -172,10 +172,10 @@ def matters(
         inputs: Texts, as `measure` takes them; a fifth of them, at least eight, is for the choice and the constants.
         what: Names of `QUESTION`.
         on: Which tokens: positions, a choice or its words, `Tokens`. Default: the sinks, as measured.
-        after: Queries from so many tokens behind a sink on are changed.
+        after: Queries at least this many tokens after a sink are changed.
         layers: Running numbers of layers, None for all.
         by: "after": a curve over 1, 2, 4, 8, 16, 32; "layer": each layer by itself.
-        calibrate_on: Texts of one's own for the choice and the constants; all of `inputs` are scored then.
+        calibrate_on: Other texts for the choice and the constants; all of `inputs` are scored then.
         controls: Draws of other keys; fewer where fewer keys come before the first query.
         epsilon: Of the sink rate.
         tolerance: τ of the words.
@@ -185,20 +185,21 @@ def matters(
         about: More for the record.
         progress: As in `run`.
 
-    Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts without a token behind.
+    Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts that end before any
+    changed query.
     """
     model = unwrapped(model)
     if not what or (wrong := next((name for name in what if name not in QUESTION), None)):
         raise unknown("arm", str(wrong or ""), QUESTION)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
-    steps: tuple[int, ...] = BEHIND if by == "after" else (after,)
+    steps: tuple[int, ...] = AFTER_CURVE if by == "after" else (after,)
     length = row_length(model, parts.scored.inputs)
     wanted = [Targets.of(tokens, step) for step in steps]
     steps = tuple(s for s, t in zip(steps, wanted, strict=True) if _last(t) < length - 1)
     if not steps:
         raise InputError(
-            f"the texts have {length} tokens, and none comes {after} behind position {max(wanted[0].positions)}: give "
+            f"the texts have {length} tokens, and none comes {after} after position {max(wanted[0].positions)}: give "
             "longer texts, or a smaller after"
         )
     notes: list[str] = []
@@ -287,7 +288,7 @@ def afterwards(
     `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
     `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
     """
-    found: dict[str, dict[str, Any]] = {}
+    places: dict[str, dict[str, Any]] = {}
     some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
     for name, change in {REFERENCE: None, **changes}.items():
         rates = []
@@ -301,18 +302,18 @@ def afterwards(
         seen = np.isfinite(rate).any()
         best = int(np.nanargmax(rate)) if seen else None
         largest = None if best is None else float(rate[best])
-        found[name] = {"position": best, "rate": largest, "rate_of_old": max(old, default=None)}
-    return found
+        places[name] = {"position": best, "rate": largest, "rate_of_old": max(old, default=None)}
+    return places
 
 
 def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -> Float[np.ndarray, "sample position"]:
     """Sink_k^ε of every position that enough queries see, %, NaN for the others."""
     data = measure(model, inputs, [AttentionReceived()], batch_size=batch_size).data
-    own = data["stack"].values == Stream.of(model).stack
-    received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, own]
+    layers = data["stack"].values == Stream.of(model).stack
+    received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, layers]
     rates = metrics.sample_rates(received, epsilon)
     if "visible_queries" in data:
-        visible = data["visible_queries"].transpose("sample", "layer", "position").values[:, own].max(1)
+        visible = data["visible_queries"].transpose("sample", "layer", "position").values[:, layers].max(1)
     else:
         real = ~np.isnan(rates)
         visible = real[:, ::-1].cumsum(-1)[:, ::-1] * real
@@ -372,14 +373,14 @@ def sentences(trial: Trial) -> list[str]:
         return trial.sentences()
     if "after" not in sink:
         name = trial.named("arm")[0]
-        said = [f"'{name}' {trial.cost_in_words(name)}.", *_against_controls(trial, name)]
+        lines = [f"'{name}' {trial.cost_in_words(name)}.", *_against_controls(trial, name)]
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"][name]
         rates = f"{_rate(old['rate_of_old'])} → {_rate(new['rate_of_old'])}"
-        return [*said, f"Sink rate at position {sink['positions'][0]}: {rates}."]
+        return [*lines, f"Sink rate at position {sink['positions'][0]}: {rates}."]
     arms, score = trial.named("arm"), score_of(trial)
     unit = "nats" if score == "nats" else "nats of KL"
     broken = "hide-sink" in arms and trial.grade("hide-sink").word == "breaks"
-    said, parts = [], []
+    lines, parts = [], []
     for arm in (arm for arm in WORDS if arm in arms):
         breaks = " breaks the model," if trial.grade(arm).word == "breaks" else ""
         parts.append(f"{WORDS[arm]}{breaks} {_signed(trial.cost(arm, score))}")
@@ -390,23 +391,23 @@ def sentences(trial: Trial) -> list[str]:
     elif "trim-sink" in arms:
         parts.append(f"too little mass to move ({moved:.3f})")
     where = ", ".join(map(str, sink["positions"][:8]))
-    head = f"The sink at position {where}, for queries from {sink['after']} tokens behind it on, {unit} a token"
-    said.append(f"{head}: {'; '.join(parts)}.")
+    head = f"The sink at position {where}, for queries at least {sink['after']} tokens after it, {unit} a token"
+    lines.append(f"{head}: {'; '.join(parts)}.")
     if broken:
-        said.append("Hiding it breaks the model, so only equal mass, mean and fold are compared.")
+        lines.append("Hiding it breaks the model, so only equal mass, mean and fold are compared.")
     for arm in arms:
         if not (broken and arm in ("hide-sink", "mute-sink", "swap-sink")):
-            said += _against_controls(trial, arm)
+            lines += _against_controls(trial, arm)
     if "trim-sink" in arms and moved >= ENOUGH:
         more = trial.difference("trim-sink", OTHERS, score)
-        said.append(f"Mass on the sink costs {_compared(more)} the same mass on other tokens ({_signed(more)}).")
+        lines.append(f"Mass on the sink costs {_compared(more)} the same mass on other tokens ({_signed(more)}).")
     if "hide-sink" in arms:
         old, new = sink["afterwards"][REFERENCE], sink["afterwards"]["hide-sink"]
-        said.append(
+        lines.append(
             f"The largest sink rate is {_rate(old['rate'])} at position {old['position']}, and when that is hidden "
             f"{_rate(new['rate'])} at position {new['position']}."
         )
-    return said
+    return lines
 
 
 def score_of(trial: Trial) -> Literal["nats", "kl"]:
@@ -586,12 +587,12 @@ def _digests(texts: Texts) -> list[int]:
     else:
         main = next(v for v in texts.inputs.values() if isinstance(v, Tensor) and len(v) == texts.count)
         rows = [row.detach().cpu().float() for row in main]
-    found = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
-    return [int.from_bytes(each.digest()[:6], "big") for each in found]
+    hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
+    return [int.from_bytes(each.digest()[:6], "big") for each in hashes]
 
 
-def _signed(found: Interval) -> str:
+def _signed(interval: Interval) -> str:
     """+.011 (.006 to .016)."""
-    if not np.isfinite([found.low, found.high]).all():
-        return f"{found.value:+.3f}"
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    if not np.isfinite([interval.low, interval.high]).all():
+        return f"{interval.value:+.3f}"
+    return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"

@@ -242,8 +242,8 @@ class Protection:
         return Protect(policy if self.online is None else Protect(policy, self.online, 0), tokens, recent)
 
     def describe(self) -> dict[str, Any]:
-        found = {"words": "none" if self.choice is None and self.tokens is None else str(self.choice or "tokens")}
-        return found if self.tokens is None else found | self.tokens.describe()
+        about = {"words": "none" if self.choice is None and self.tokens is None else str(self.choice or "tokens")}
+        return about if self.tokens is None else about | self.tokens.describe()
 
 
 @dataclass(frozen=True)
@@ -533,7 +533,7 @@ def _sentences(trial: Trial) -> list[str]:
     its sinks taken away.
     """
     facts = trial.record.get("arms", {})
-    said = []
+    lines = []
 
     def place(arm: str) -> tuple[bool, float]:
         compared = bool(trial.controls(arm)) and not facts.get(arm, {}).get("without_sinks_of")
@@ -544,28 +544,28 @@ def _sentences(trial: Trial) -> list[str]:
             loss = trial.difference(arm, whole)
             what = f"'{whole}' with its sinks taken away and random tokens kept in their place"
             if loss.low > 0:
-                said.append(f"{what} costs {_nats(loss)} nats more: it needs them.")
+                lines.append(f"{what} costs {_nats(loss)} nats more: it needs them.")
             else:
-                said.append(f"{what} does not cost more beyond chance (difference {_nats(loss)} nats).")
+                lines.append(f"{what} does not cost more beyond chance (difference {_nats(loss)} nats).")
         elif not trial.controls(arm) or trial.word(arm) == "breaks":
-            said.append(trial.sentence(arm))
+            lines.append(trial.sentence(arm))
         else:
             gain = _negated(trial.difference(arm))
             if gain.low > 0:
-                told = f"'{arm}' beats random at the same bytes by {_nats(gain)} nats"
+                text = f"'{arm}' beats random at the same bytes by {_nats(gain)} nats"
             elif gain.high < 0:
-                told = f"'{arm}' is worse than random at the same bytes, by {_nats(_negated(gain))} nats"
+                text = f"'{arm}' is worse than random at the same bytes, by {_nats(_negated(gain))} nats"
             else:
-                told = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
-            said.append(f"{told}; {trial.cost_in_words(arm)}.")
-    said += _unequal(trial, facts)
+                text = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
+            lines.append(f"{text}; {trial.cost_in_words(arm)}.")
+    lines += _unequal(trial, facts)
     if "recall" in trial.data:
         full = trial.mean(trial.arms[0], "recall").value
         rates = [f"{arm} {100 * trial.mean(arm, 'recall').value:.0f} %" for arm in trial.named("arm")]
-        said.append(f"Recall: full {100 * full:.0f} %, {', '.join(rates)}.")
+        lines.append(f"Recall: full {100 * full:.0f} %, {', '.join(rates)}.")
         if full < SMALLEST_RECALL:
-            said.append("The model answers few questions with the full cache, so recall says little about caches.")
-    return said
+            lines.append("The model answers few questions with the full cache, so recall says little about caches.")
+    return lines
 
 
 def _keys(facts: Mapping[str, Any], arm: str, name: str = "keys") -> int | None:

@@ -53,11 +53,11 @@ class Feed:
         kept = ids.shape[1] if last is None else last
         if self.seen and ids.shape[1] > 1 and not reads_at_once(self.model, self.cache):
             return torch.cat([self.read_all(one, 1) for one in ids.split(1, 1)], 1)[:, -kept:]
-        given: dict[str, Any] = {"input_ids": ids, "past_key_values": self.cache, "use_cache": True}
+        inputs: dict[str, Any] = {"input_ids": ids, "past_key_values": self.cache, "use_cache": True}
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
-        given |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
-        given |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}
-        logits: Tensor = self.model(**given).logits[:, -kept:]
+        inputs |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
+        inputs |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}
+        logits: Tensor = self.model(**inputs).logits[:, -kept:]
         self.seen += ids.shape[1]
         return logits.float()
 

@@ -30,20 +30,20 @@ def cost_figure(table: pd.DataFrame, baseline: float | None, by: str = "kl") -> 
     rows = [name for name, role in zip(table["arm"], table["role"], strict=True) if role != "control"]
     result = figure(height=170 + 30 * len(rows))
     for role, (title, color, symbol) in STYLES.items():
-        own = table[table["role"] == role]
-        if own.empty:
+        rows = table[table["role"] == role]
+        if rows.empty:
             continue
-        values = own[column].tolist()
-        names = own["of" if role == "control" else "arm"]
+        values = rows[column].tolist()
+        names = rows["of" if role == "control" else "arm"]
         result.add_scatter(
             x=values,
-            y=[escape(name or arm) for name, arm in zip(names, own["arm"], strict=True)],
+            y=[escape(name or arm) for name, arm in zip(names, rows["arm"], strict=True)],
             error_x=None
             if role == "control"
-            else intervals(values, own[f"{column}_low"].tolist(), own[f"{column}_high"].tolist()),
+            else intervals(values, rows[f"{column}_low"].tolist(), rows[f"{column}_high"].tolist()),
             mode="markers",
             name=title,
-            text=[escape(name) for name in own["arm"]],
+            text=[escape(name) for name in rows["arm"]],
             marker={"color": color, "symbol": symbol, "size": 7 if role == "control" else 10, "line": {"width": 2}},
             hovertemplate="%{text}: %{x:.4g}<extra></extra>",
         )

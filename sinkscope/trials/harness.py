@@ -25,7 +25,7 @@ def cached_lm(model: nn.Module, tokenizer: Any, arm: Arm, **options: Any) -> Any
 
         lm_eval.simple_evaluate(cached_lm(model, tokenizer, arm), tasks=["…"])
 
-    Log-likelihoods: the context in one pass, then the continuation, a given token at a time, at its true positions; a
+    Log-likelihoods: the context in one pass, then the continuation, a given token at a time, at its true positions; one
     row at a time, so that no padding is needed. Generation: lm-eval's own, with the arm's cache. `options` are those of
     lm-eval's `HFLM`, which it is. What a task puts at the context's end, such as its question, is seen before anything
     is dropped. Raises `InputError` where lm-eval is not installed.
@@ -85,14 +85,14 @@ def cached_class() -> type:
         def _loglikelihood_tokens(
             self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
         ) -> list[tuple[float, bool]]:
-            found = []
+            answers = []
             for asked, context, continuation in tqdm(requests, disable=disable_tqdm, desc=f"scored, {self.arm.name}"):
                 kept = cut(context, continuation, self.max_length)
                 answer = summed(self.model, self.arm, kept, continuation)
                 if asked is not None:
                     self.cache_hook.add_partial("loglikelihood", asked, answer)
-                found.append(answer)
-            return found
+                answers.append(answer)
+            return answers
 
         def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
             with torch.no_grad(), self.arm.open(self.model, Texts.of_ids(context)) as opened:

@@ -101,7 +101,7 @@ def _registered_class() -> type:
 
         @classmethod
         def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: Any = None) -> Any:
-            given = {name: value for name, value in (additional_config or {}).items() if value is not None}
-            return made(**{**arg_dict, **given})
+            options = {name: value for name, value in (additional_config or {}).items() if value is not None}
+            return made(**{**arg_dict, **options})
 
     return Sinkscope

@@ -41,8 +41,8 @@ def text_scores(
     Raises `UnsupportedModelError` for a model that predicts no next token, and `InputError` for texts of one token and
     predictions that are not finite.
     """
-    found = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
-    return TextScores(found["loss"], found["entropy"], 1 - found["error"])
+    scores = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
+    return TextScores(scores["loss"], scores["entropy"], 1 - scores["error"])
 
 
 def means(
@@ -59,27 +59,27 @@ def means(
     `counted(texts)` is called after each batch. Raises as `scores` does.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
-    check_decoder(model, given)
+    inputs_by_name, samples = checked_inputs(model, inputs, batch_size)
+    check_decoder(model, inputs_by_name)
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     parts: list[dict[str, Tensor]] = []
     image = image_token(model)
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, inputs_by_name, samples, batch_size):
             logs, places = next_tokens(logits_of(model, batch, options), batch, image, from_token)
             parts.append(objectives(logs, batch["input_ids"], places, names))
             counted(len(logs))
-    found = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
-    for values in found.values():
+    scores = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
+    for values in scores.values():
         if not np.isfinite(values).all():
             raise InputError(f"the predictions of text {int(np.argmin(np.isfinite(values)))} are NaN or infinite")
-    return found
+    return scores
 
 
-def check_decoder(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_decoder(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `UnsupportedModelError` for a model that predicts no next token of ids."""
-    if Stream.of(model).stack != "decoder" or not isinstance(given.get("input_ids"), Tensor):
+    if Stream.of(model).stack != "decoder" or not isinstance(inputs.get("input_ids"), Tensor):
         raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
 
 
@@ -106,14 +106,14 @@ def next_tokens(
     return logits[:, :-1].float().log_softmax(-1), counted
 
 
-def shared_tokens(given: Mapping[str, Any]) -> int:
+def shared_tokens(inputs: Mapping[str, Any]) -> int:
     """How many tokens all texts begin with: a BOS, a chat template; 0 where anything else than ids tells them apart.
 
     Predicting them is no achievement, and one that every calibration could be chosen for.
     """
-    ids = given.get("input_ids")
-    others = [name for name, value in given.items() if isinstance(value, Tensor) and name != "input_ids"]
-    padded = isinstance(mask := given.get("attention_mask"), Tensor) and not bool(mask.all())
+    ids = inputs.get("input_ids")
+    others = [name for name, value in inputs.items() if isinstance(value, Tensor) and name != "input_ids"]
+    padded = isinstance(mask := inputs.get("attention_mask"), Tensor) and not bool(mask.all())
     if not isinstance(ids, Tensor) or len(ids) < 2 or padded or {*others} - {"attention_mask"}:
         return 0
     same = (ids == ids[0]).all(0)

@@ -1,4 +1,4 @@
-"""Whether what stood in the context can still be told once a cache has dropped what it thought could go."""
+"""Recall: whether a model still answers what stood in the context, once its cache has dropped keys."""
 
 from __future__ import annotations
 

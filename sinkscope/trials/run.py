@@ -78,34 +78,34 @@ def run(
     a folder of another trial.
     """
     model = unwrapped(model)
-    given = texts if isinstance(texts, Texts) else Texts.of(model, texts)
-    reading.check(given)
+    scored_texts = texts if isinstance(texts, Texts) else Texts.of(model, texts)
+    reading.check(scored_texts)
     wrong = [name for name in score if name not in PER_TEXT[:3]]
     if wrong or not score:
         raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
-    plan = _plan(arms, given, controls, seed)
-    left_out = _left_out(plan, given)
+    plan = _plan(arms, scored_texts, controls, seed)
+    left_out = _left_out(plan, scored_texts)
     if rounds:
-        if not isinstance(reading, ThroughCache) or given.ids is None:
+        if not isinstance(reading, ThroughCache) or scored_texts.ids is None:
             raise InputError("steps are timed where texts are read through a cache: rounds=0 otherwise")
-        if given.ids.shape[1] - reading.context <= WARM_UP:
+        if scored_texts.ids.shape[1] - reading.context <= WARM_UP:
             raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")
     more: dict[str, Any] = {"needles": None if needles is None else [len(needles), *needles.keys.shape[1:]]}
     more |= {"clock": clock_of(model)} if rounds else {}
     about = {**more, **(about or {})}
-    record = _record(model, given, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)
+    record = _record(model, scored_texts, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)
     store = _Store.open(out, record)
-    found: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
+    scores_by_arm: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
     running = [one for one in plan if not one.equal_to]
     asked = [] if needles is None else needles.split(batch_size)
-    timed = 0 if not rounds else (rounds + 1) * min(batch_size, given.count)
-    total, done = len(running) * (given.count + sum(map(len, asked)) + timed), 0
-    for start in range(0, given.count, batch_size):
-        batch = given.part(slice(start, min(start + batch_size, given.count)))
+    timed = 0 if not rounds else (rounds + 1) * min(batch_size, scored_texts.count)
+    total, done = len(running) * (scored_texts.count + sum(map(len, asked)) + timed), 0
+    for start in range(0, scored_texts.count, batch_size):
+        batch = scored_texts.part(slice(start, min(start + batch_size, scored_texts.count)))
         stored = store.read(batch.rows)
         missing = [one.arm for one in running if one.arm.name not in stored]
         for name, scores in stored.items():
-            found[name].append(scores)
+            scores_by_arm[name].append(scores)
         done += batch.count * (len(running) - len(missing))
         wanted = _with_references(missing, [one.arm for one in running])
         hidden = None if left_out is None else left_out[batch.rows]
@@ -113,32 +113,32 @@ def run(
             if name in stored:
                 continue
             store.write(batch.rows, name, scores)
-            found[name].append(scores)
+            scores_by_arm[name].append(scores)
             done += batch.count
             if progress is not None:
-                progress(done, total, _so_far(found, plan))
+                progress(done, total, _so_far(scores_by_arm, plan))
     answers: dict[str, list[Recalled]] = {one.arm.name: [] for one in running}
     for number, part in enumerate(asked):
         for one in running:
             answers[one.arm.name].append(recalled(model, part, [one.arm], number * batch_size)[one.arm.name])
             done += len(part)
             if progress is not None:
-                progress(done, total, _so_far(found, plan))
+                progress(done, total, _so_far(scores_by_arm, plan))
     arrays = {} if needles is None else _recall(answers, plan)
     if rounds:
-        assert given.ids is not None
+        assert scored_texts.ids is not None
         assert isinstance(reading, ThroughCache)
-        first = given.ids[:batch_size]
+        first = scored_texts.ids[:batch_size]
         seconds = speeds(model, first, [one.arm for one in running], context=reading.context, rounds=rounds)
         times = [seconds[one.equal_to or one.arm.name] for one in plan]
         arrays["prefill_seconds"] = ("arm",), np.array([each.prefill for each in times])
         arrays["step_seconds"] = ("arm",), np.array([each.step for each in times])
         if progress is not None:
-            progress(total, total, _so_far(found, plan))
+            progress(total, total, _so_far(scores_by_arm, plan))
     for one in plan:
         if one.equal_to:
-            found[one.arm.name] = found[one.equal_to]
-    return Trial(_dataset(found, plan, score, record, arrays))
+            scores_by_arm[one.arm.name] = scores_by_arm[one.equal_to]
+    return Trial(_dataset(scores_by_arm, plan, score, record, arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +171,8 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int) -> list[_
             plan.append(_Planned(replace(control, name=name, against=arm.against), "control", arm.name, draw))
     names = [one.arm.name for one in plan]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        said = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
-        raise InputError(f"an arm is named '{twice}', {said}: each needs a name of its own")
+        clash = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
+        raise InputError(f"an arm is named '{twice}', {clash}: each needs a name of its own")
     if absent := next((arm.against for arm in arms if arm.against not in names), None):
         raise InputError(f"an arm is compared with '{absent}', which is no arm: there are {', '.join(names)}")
     first: dict[Any, str] = {}
@@ -216,27 +216,27 @@ class _Store:
         if out is None:
             return cls(None, {})
         folder = Path(out)
-        own = hashlib.sha256(json.dumps(record["identity"], sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(record["identity"], sort_keys=True).encode()).hexdigest()
         head = folder / "trial.json"
         if head.exists():
             try:
                 known = json.loads(head.read_text()).get("identity_sha256")
             except (OSError, ValueError):
                 known = None
-            if known != own:
+            if known != digest:
                 raise InputError(
                     f"{folder} holds another trial (other texts, arms, model or options): name a new folder"
                 )
         else:
-            write_json(head, {"identity_sha256": own, **record["identity"]})
+            write_json(head, {"identity_sha256": digest, **record["identity"]})
         return cls(folder, cls._lines(folder / "scores.jsonl"))
 
     @staticmethod
     def _lines(path: Path) -> dict[tuple[int, int, str], Scores]:
         """What is there; a last line that a kill cut short is dropped, so that the file can be appended to."""
-        found: dict[tuple[int, int, str], Scores] = {}
+        scores: dict[tuple[int, int, str], Scores] = {}
         if not path.exists():
-            return found
+            return scores
         whole = 0
         with path.open("rb") as lines:
             for line in lines:
@@ -248,12 +248,12 @@ class _Store:
                     break
                 whole += len(line)
                 parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
-                found[row["start"], row["stop"], row["arm"]] = Scores(
+                scores[row["start"], row["stop"], row["arm"]] = Scores(
                     **parts, bytes=row["bytes"], seconds=row["seconds"]
                 )
         if whole < path.stat().st_size:
             os.truncate(path, whole)
-        return found
+        return scores
 
     def read(self, rows: slice) -> dict[str, Scores]:
         return {arm: one for (start, stop, arm), one in self.lines.items() if (start, stop) == (rows.start, rows.stop)}
@@ -315,12 +315,12 @@ def _record(
     }
 
 
-def _so_far(found: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned]) -> str:
+def _so_far(scores_by_arm: Mapping[str, Sequence[Scores]], plan: Sequence[_Planned]) -> str:
     """The arm that is nearest to the unchanged model so far."""
     means = {
-        one.arm.name: float(torch.cat([part.kl for part in found[one.arm.name]]).nanmean())
+        one.arm.name: float(torch.cat([part.kl for part in scores_by_arm[one.arm.name]]).nanmean())
         for one in plan
-        if one.role == "arm" and found[one.arm.name]
+        if one.role == "arm" and scores_by_arm[one.arm.name]
     }
     if not means:
         return ""
@@ -336,14 +336,16 @@ def _recall(answers: Mapping[str, Sequence[Recalled]], plan: Sequence[_Planned])
 
 
 def _dataset(
-    found: Mapping[str, Sequence[Scores]],
+    scores_by_arm: Mapping[str, Sequence[Scores]],
     plan: Sequence[_Planned],
     score: Sequence[str],
     record: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> xr.Dataset:
     def stacked(name: str) -> np.ndarray:
-        return np.stack([torch.cat([getattr(part, name) for part in found[one.arm.name]]).numpy() for one in plan])
+        return np.stack(
+            [torch.cat([getattr(part, name) for part in scores_by_arm[one.arm.name]]).numpy() for one in plan]
+        )
 
     arrays: dict[str, Any] = {name: (("arm", "text"), stacked(name)) for name in score}
     scored_places = stacked("scored")[0]
@@ -351,7 +353,7 @@ def _dataset(
         raise InputError("no prediction is left to score: every one is at a token that some arm touches")
     arrays["scored"] = ("text",), scored_places
     for name in ("bytes", "seconds"):
-        values = [[getattr(part, name) for part in found[one.arm.name]] for one in plan]
+        values = [[getattr(part, name) for part in scores_by_arm[one.arm.name]] for one in plan]
         arrays[name] = ("arm",), np.array([float(np.median(each)) for each in values])
     arrays |= more
     data = xr.Dataset(

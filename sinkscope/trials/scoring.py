@@ -52,15 +52,15 @@ def scored(
     for arm in arms:
         start = time.perf_counter()
         with evaluating(model), torch.no_grad(), arm.open(model, texts) as cache:
-            found = _predicted(model, texts, reading, cache)
+            predicted = _predicted(model, texts, reading, cache)
         seconds = (time.perf_counter() - start) / texts.count
-        if bool(found.logs.isnan().any()):
+        if bool(predicted.logs.isnan().any()):
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
         if arm.name in referred:
-            held[arm.name] = found.logs
+            held[arm.name] = predicted.logs
         if arm.against not in held:
             raise ValueError(f"'{arm.name}' is compared with '{arm.against}', which does not come before it")
-        yield arm.name, _compared(found, held[arm.against], texts, left_out, seconds)
+        yield arm.name, _compared(predicted, held[arm.against], texts, left_out, seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,22 +106,24 @@ def _predicted(model: nn.Module, texts: Texts, reading: Reading, cache: Cache | 
     return _Predicted(torch.cat(logs, 1), reading.context - 1, held if stored or held else torch.nan)
 
 
-def _compared(found: _Predicted, reference: Tensor, texts: Texts, left_out: Tensor | None, seconds: float) -> Scores:
-    held = found.bytes / texts.count
-    if found.written:
-        same = (found.logs == reference).long().cumprod(1).double().mean(1)
+def _compared(
+    predicted: _Predicted, reference: Tensor, texts: Texts, left_out: Tensor | None, seconds: float
+) -> Scores:
+    held = predicted.bytes / texts.count
+    if predicted.written:
+        same = (predicted.logs == reference).long().cumprod(1).double().mean(1)
         nothing = torch.full((texts.count,), torch.nan, dtype=torch.float64)
-        count = torch.full((texts.count,), float(found.logs.shape[1]), dtype=torch.float64)
+        count = torch.full((texts.count,), float(predicted.logs.shape[1]), dtype=torch.float64)
         return Scores(nothing, nothing, same, count, held, seconds)
     logs = (
-        found.logs
-        if found.logs.ndim == 3
-        else found.logs.flatten(1, -2)
-        if found.logs.ndim > 3
-        else found.logs[:, None]
+        predicted.logs
+        if predicted.logs.ndim == 3
+        else predicted.logs.flatten(1, -2)
+        if predicted.logs.ndim > 3
+        else predicted.logs[:, None]
     )
     against = reference.view(logs.shape)
-    counted, targets = _places(logs, found.first, texts, left_out)
+    counted, targets = _places(logs, predicted.first, texts, left_out)
     kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
     for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache, 4 times faster
         for start in range(0, logs.shape[1], PLACES):
@@ -157,10 +159,10 @@ def _places(
         real = torch.ones(tokens.shape[:2], dtype=torch.bool)
     if real is None or first + places > real.shape[1]:
         return torch.ones(logs.shape[:2], dtype=torch.bool), None
-    own = slice(first, first + places)
-    counted = real[:, own].cpu()
+    window = slice(first, first + places)
+    counted = real[:, window].cpu()
     if left_out is not None:
-        counted = counted & ~left_out[:, own].cpu()
+        counted = counted & ~left_out[:, window].cpu()
     follows = functional.pad(real, (0, 1), value=False)[:, first + 1 : first + 1 + places].cpu()
     if ids is None or not texts.predicts_next:
         return counted & follows if texts.predicts_next else counted, None

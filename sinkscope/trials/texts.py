@@ -53,9 +53,11 @@ def split(
     if uses == "nothing":
         return Split(None, texts, None)
     if calibrate_on is not None:
-        own = Texts.of(model, calibrate_on)
+        calibration = Texts.of(model, calibrate_on)
         return Split(
-            own, texts, _described(own, source or "texts of one's own", in_sample=own.digest() == texts.digest())
+            calibration,
+            texts,
+            _described(calibration, source or "texts of one's own", in_sample=calibration.digest() == texts.digest()),
         )
     if in_sample:
         return Split(texts, texts, _described(texts, source, in_sample=True))
@@ -71,5 +73,5 @@ def split(
 
 
 def _described(texts: Texts, source: str, *, in_sample: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"texts": texts.count, "sha256": texts.digest(), "in_sample": in_sample}
-    return {**found, "source": source} if source else found
+    about: dict[str, Any] = {"texts": texts.count, "sha256": texts.digest(), "in_sample": in_sample}
+    return {**about, "source": source} if source else about

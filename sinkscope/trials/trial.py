@@ -159,19 +159,19 @@ class Trial:
     def verdict(self) -> str:
         """The finding in sentences, from the numbers alone; a file holds no words."""
         kind = SENTENCES.get(str(self.record.get("kind")))
-        said = kind(self) if kind is not None else self.sentences()
-        return " ".join([*said, *self.notes()])
+        lines = kind(self) if kind is not None else self.sentences()
+        return " ".join([*lines, *self.notes()])
 
     def sentences(self) -> list[str]:
         """The general verdict: what the baseline costs, then each arm, compared with its controls."""
-        base, said = self.baseline, []
+        base, lines = self.baseline, []
         if base is not None:
-            said.append(f"'{base}' {self.cost_in_words(base)}.")
+            lines.append(f"'{base}' {self.cost_in_words(base)}.")
             if self.word(base) == "breaks":
-                return [*said, "It breaks the model, so nothing is ranked against it."]
+                return [*lines, "It breaks the model, so nothing is ranked against it."]
             if not self.cost(base).low > 0:
-                said.append("There is nothing to give back.")
-        return [*said, *(self.sentence(arm) for arm in self.named("arm"))]
+                lines.append("There is nothing to give back.")
+        return [*lines, *(self.sentence(arm) for arm in self.named("arm"))]
 
     def sentence(self, arm: str) -> str:
         """What one arm costs or gives back, and whether that is more than its controls do."""
@@ -180,21 +180,21 @@ class Trial:
         base = self.baseline
         share = NAN if base is None or arm == base else self.recovered(arm)
         if np.isfinite(share.value):
-            told = f"'{arm}'{self._budget(arm)} gives back {_percent(share)} of the KL"
+            text = f"'{arm}'{self._budget(arm)} gives back {_percent(share)} of the KL"
         else:
-            told = f"'{arm}'{self._budget(arm)} {self.cost_in_words(arm)}"
+            text = f"'{arm}'{self._budget(arm)} {self.cost_in_words(arm)}"
         if (equal := self.data.coords.get("equal_to")) is not None and str(equal.sel(arm=arm).values):
-            told += f" (the same as '{equal.sel(arm=arm).values!s}')"
+            text += f" (the same as '{equal.sel(arm=arm).values!s}')"
         controls = self.controls(arm)
         if not controls:
-            return f"{told}."
+            return f"{text}."
         gain = _negated(self.difference(arm, score=self.leads))
         what = f"{len(controls)} random controls" if len(controls) > 1 else "its random control"
         if gain.low > 0:
-            return f"{told}; it beats {what} of the same budget by {_nats(gain)}."
+            return f"{text}; it beats {what} of the same budget by {_nats(gain)}."
         if gain.high < 0:
-            return f"{told}; {what} of the same budget are better, by {_nats(_negated(gain))}."
-        return f"{told}; it cannot be told from {what} of the same budget (difference {_nats(gain)})."
+            return f"{text}; {what} of the same budget are better, by {_nats(_negated(gain))}."
+        return f"{text}; it cannot be told from {what} of the same budget (difference {_nats(gain)})."
 
     def cost_in_words(self, arm: str) -> str:
         """KL, loss and agreement of an arm, with its grade; and where KL and loss disagree."""
@@ -213,14 +213,14 @@ class Trial:
 
     def notes(self) -> list[str]:
         """What limits the numbers: few texts, scored on what was calibrated on, changes that were made to fit."""
-        found = []
+        lines = []
         if few := note(self.texts):
-            found.append(f"{few[0].upper()}{few[1:]}.")
+            lines.append(f"{few[0].upper()}{few[1:]}.")
         calibrated = self.record.get("calibrated_on")
         if calibrated and calibrated.get("in_sample"):
-            found.append("Scored on the texts that it was calibrated on, so these figures flatter it.")
-        found += self.record.get("notes", [])
-        return found
+            lines.append("Scored on the texts that it was calibrated on, so these figures flatter it.")
+        lines += self.record.get("notes", [])
+        return lines
 
     def table(self, *, full: bool = False) -> pd.DataFrame:
         """One row per arm: role, KL and loss with intervals, agreement, bytes, recovered share, controls, word.
@@ -358,30 +358,30 @@ def _completed(data: xr.Dataset, roles: Sequence[str], of: Sequence[str], kind: 
     )
 
 
-def _columns(name: str, found: Interval) -> dict[str, float]:
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+def _columns(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def _negated(found: Interval) -> Interval:
-    return Interval(-found.value, -found.high, -found.low)
+def _negated(interval: Interval) -> Interval:
+    return Interval(-interval.value, -interval.high, -interval.low)
 
 
-def _nats(found: Interval, *, signed: bool = False) -> str:
+def _nats(interval: Interval, *, signed: bool = False) -> str:
     """Two digits that count, as decimals: .039 (.031 to .047)."""
-    digits = _digits(found)
+    digits = _digits(interval)
     sign = "+" if signed else ""
-    value = f"{found.value:{sign}.{digits}f}"
-    if not np.isfinite([found.low, found.high]).all():
+    value = f"{interval.value:{sign}.{digits}f}"
+    if not np.isfinite([interval.low, interval.high]).all():
         return value
-    return f"{value} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+    return f"{value} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
 
 
-def _digits(found: Interval) -> int:
-    size = max(abs(value) for value in (found.value, found.low, found.high) if np.isfinite(value))
+def _digits(interval: Interval) -> int:
+    size = max(abs(value) for value in (interval.value, interval.low, interval.high) if np.isfinite(value))
     return 4 if size < 0.1 else 3 if size < 1 else 2
 
 
-def _percent(found: Interval) -> str:
-    if not np.isfinite([found.low, found.high]).all():
-        return f"{100 * found.value:.0f} %"
-    return f"{100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
+def _percent(interval: Interval) -> str:
+    if not np.isfinite([interval.low, interval.high]).all():
+        return f"{100 * interval.value:.0f} %"
+    return f"{100 * interval.value:.0f} % ({100 * interval.low:.0f} to {100 * interval.high:.0f})"

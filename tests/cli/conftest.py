@@ -73,7 +73,7 @@ def no_pages_but_where_they_are_read(request: pytest.FixtureRequest, monkeypatch
     """A measurement's page takes half of its time, and is empty where nobody reads it (what tests share is whole)."""
     if "pages" not in request.fixturenames:
         empty = Page(title="not drawn", lead="")
-        monkeypatch.setattr("sinkscope.cli.measuring.results.observatory_page", lambda *given, **named: empty)
+        monkeypatch.setattr("sinkscope.report.observatory.observatory_page", lambda *given, **named: empty)
 
 
 @pytest.fixture(scope="session")

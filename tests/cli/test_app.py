@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.cli import app, main
 
-COMMANDS = ("demo", "measure", "survey", "intervene", "train", "zoo", "report")
+COMMANDS = ("demo", "measure", "intervene", "train", "zoo", "report")
 GROUPED = (*(f"experiment {name}" for name in ("list", "show", "run", "verdict")),)
 
 

@@ -112,7 +112,7 @@ def test_visual_sinks_of_a_model_that_reads_images(capsys):
     capsys.readouterr()
     for more, said in (
         (["--heads", "3.0"], "finds its heads by itself"),
-        (["--chat-template"], "take the place of text"),
+        (["--chat-template"], "replace text"),
     ):
         assert main([*call, *more]) == 2
         assert said in capsys.readouterr().err

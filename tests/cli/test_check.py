@@ -43,7 +43,7 @@ def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
 
 
 def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sinkscope.cli.options.loaded", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("sinkscope.cli.check.open_model", lambda *_: pytest.fail("it was loaded"))
     done = sinkscope("check", "nano", "--plan", "--full", "--json")
     assert {"sink", "bos", "cache", "int8"} <= {name for name, *_ in done.json["sections"]}
     assert done.json["seconds"] == pytest.approx(sum(seconds for *_, seconds in done.json["sections"]))

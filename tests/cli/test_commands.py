@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from typer.core import TyperOption
 
-from sinkscope.cli import cache, calibrate, generate, intervene, measure, options, quantize, train
+from sinkscope.cli import cache, calibrate, experiment, generate, intervene, measure, options, quantize, train
 from sinkscope.cli.app import _command
-from sinkscope.cli.asking import experiment, verdict
-from sinkscope.cli.commands import FIRST, Command, When
+from sinkscope.cli.command import Command, When
 from sinkscope.errors import InputError
 
 
@@ -26,7 +25,8 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
         )
 
 
-ALL = dict(commands(_command()))
+ALL = {name: command for name, command in commands(_command()) if not command.hidden}
+FIRST = 15  # options in the first panel of help, at most
 
 
 def single_valued(command: Any) -> list[TyperOption]:
@@ -65,18 +65,41 @@ def test_help_shows_few_options_first(name: str):
     ("arguments", "said"),
     [
         (("measure", "./absent"), "no such folder: './absent'"),
-        (("compare", "nano", "./absent"), "no such folder: './absent'"),
+        (("measure", "nano", "./absent"), "no such folder: './absent'"),
         (("generate", "absent.gguf"), "no such file: 'absent.gguf'"),
         (("cache", "a/b/c"), "no such folder: 'a/b/c'"),
         (("train", "absent.yaml"), "cannot read recipe absent.yaml: No such file"),
-        (("survey", "absent.yaml"), "cannot read survey absent.yaml: No such file"),
+        (("measure", "absent.yaml"), "cannot read survey absent.yaml: No such file"),
+        (("measure", "wrong.yaml"), "unknown survey field 'modells': did you mean 'models'?"),
         (("measure", "nano", "--text", "absent.txt"), "cannot read absent.txt: no such file or folder"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused_before_torch_is_imported(arguments: tuple[str, ...], said: str):
+def test_a_wrong_path_or_file_is_refused_before_torch_is_imported(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+):
+    (tmp_path / "wrong.yaml").write_text("modells: [nano]\n")
     code = f"import sys; from sinkscope.cli import main; main({list(arguments)!r}); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
     assert done.returncode == 0
+    assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("base: nano\nstepps: 3\n", "unknown recipe field 'stepps': did you mean 'steps'?"),
+        ("base: nano\noptimizer: {lrr: 1}\n", "unknown recipe field 'optimizer.lrr': did you mean 'optimizer.lr'?"),
+    ],
+)
+def test_a_wrong_field_of_a_recipe_is_refused_before_torch_is_imported(recipe: str, said: str, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(recipe)
+    arguments = ["train", str(tmp_path / "mine.yaml")]
+    code = f"import sys; from sinkscope.cli import main; main({arguments!r}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
     assert said in done.stderr
 
 
@@ -105,52 +128,54 @@ READ_BY_EVERY_RUN = {
     *("overrides", "plan_only", "policy", "position", "protect", "quick", "recent", "results", "resume", "reuse"),
     *("rounds", "save", "scale", "scheme", "scored", "seeds", "spare", "stream", "style", "task", "temperature"),
     *("tolerance", "values", "what", "when", "windows", "without", "workers", "backend", "cache", "prompt", "device"),
-    *("compiled", "against", "count", "fail_on", "only", "skipped", "submit"),
+    *("compiled", "against", "count", "engine", "fail_on", "only", "skipped", "submit"),
     *("text", "dtype", "revision", "trust_remote_code", "device_map", "attn", "samples", "tokens"),
 }
 """Names of options that, in some command, every run reads. A new option is named here, or says when it is read."""
 
 UNREAD: list[tuple[When, dict[str, list[str]]]] = [
-    (options.OF_TEXT, {"": ["nano", "--images", "."]}),
-    (options.OF_KINDS, {"": ["nano", "--input", "random"]}),
-    (options.OF_NATURAL, {"": ["nano", "--input", "random"]}),
-    (options.OF_CORPUS, {"": ["nano", "--text", "."]}),
-    (options.OF_SPLIT, {"": ["nano", "--corpus", "prose"]}),
-    (options.OF_ROWS, {"": ["nano"]}),
-    (options.OF_MEDIA, {"": ["nano"]}),
-    (options.OF_DRAWS, {name: ["nano", "--images", "."] for name in ("measure", "survey", "compare")}),
-    (options.OF_MEASURED, {"compare": ["a.nc", "b.nc"]}),
+    (options.READS_TEXT, {"": ["nano", "--images", "."]}),
+    (options.READS_WORDS, {"": ["nano", "--input", "random"]}),
+    (options.READS_NATURAL, {"": ["nano", "--input", "random"]}),
+    (options.READS_CORPUS, {"": ["nano", "--text", "."]}),
+    (options.HAS_SPLITS, {"": ["nano", "--corpus", "prose"]}),
+    (options.READS_ROWS, {"": ["nano"]}),
+    (options.READS_MEDIA, {"": ["nano"]}),
+    (options.DRAWS, {"measure": ["nano", "--images", "."]}),
+    (options.MEASURES, {"measure": ["a.nc", "b.nc"]}),
     (
-        options.OF_PEOPLE,
+        options.PRINTS,
         {
             "": ["nano", "--json"],
             "experiment verdict": ["--all", "--json"],
             "quantize": ["nano", "--scheme", "w8", "--json"],
         },
     ),
-    (options.OF_THE_HUB, {"": ["nano"]}),
-    (measure.OF_ONE, {"": ["nano", "--text", "."]}),
-    (cache.OF_SINKS, {"": ["nano", "--protect", "none"]}),
-    (cache.OF_TEXTS, {"": ["nano-recall"]}),
-    (calibrate.OF_POSITION, {"": ["nano", "--method", "act"]}),
-    (calibrate.OF_CHOSEN, {"": ["nano", "--method", "var"]}),
+    (options.ON_THE_HUB, {"": ["nano"]}),
+    (measure.ONE_RUN, {"": ["nano", "--text", "."]}),
+    (measure.ONE_MODEL, {"": ["nano", "nano-recall"]}),
+    (measure.MANY_MODELS, {"": ["nano"]}),
+    (cache.PROTECTS, {"": ["nano", "--protect", "none"]}),
+    (cache.READS_TEXT, {"": ["nano-recall"]}),
+    (calibrate.HAS_POSITION, {"": ["nano", "--method", "act"]}),
+    (calibrate.CHOOSES_HEADS, {"": ["nano", "--method", "var"]}),
     (generate.STREAMS, {"": ["nano"]}),
     (generate.SAMPLES, {"": ["nano", "--temperature", "0"]}),
     (generate.ROUNDS, {"": ["nano"]}),
-    (intervene.OF_ARMS, {"": ["nano", "--what", "zero-massive"]}),
-    (intervene.OF_HEADS, {"": ["nano", "--what", "zero-massive"]}),
-    (intervene.OF_LAYERS, {"": ["nano", "--what", "zero-massive"]}),
-    (intervene.OF_OTHERS, {"": ["nano"]}),
-    (intervene.OF_TWO, {"": ["nano", "--what", "zero-massive"]}),
-    (intervene.OF_BANDS, {"": ["nano", "--what", "zero-massive"]}),
-    (quantize.OF_TRIALS, {"": ["nano", "--hazards"]}),
-    (quantize.OF_CACHES, {"": ["nano", "--scheme", "w8"]}),
-    (quantize.OF_MAPS, {"": ["nano", "--scheme", "kv4-head"]}),
-    (quantize.OF_CALIBRATED, {"": ["nano", "--scheme", "w8"]}),
-    (quantize.OF_PROTECTED, {"": ["nano", "--scheme", "w8a8-tensor", "--protect", "none"]}),
-    (train.MANY, {"": ["nano"]}),
+    (intervene.ON_ARMS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.ON_HEADS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.ON_LAYERS, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.ON_OTHERS, {"": ["nano"]}),
+    (intervene.ON_TWO, {"": ["nano", "--what", "zero-massive"]}),
+    (intervene.ON_BANDS, {"": ["nano", "--what", "zero-massive"]}),
+    (quantize.RUNS_TRIAL, {"": ["nano", "--hazards"]}),
+    (quantize.ROUNDS_CACHES, {"": ["nano", "--scheme", "w8"]}),
+    (quantize.ROUNDS_MAPS, {"": ["nano", "--scheme", "kv4-head"]}),
+    (quantize.CALIBRATES, {"": ["nano", "--scheme", "w8"]}),
+    (quantize.PROTECTS, {"": ["nano", "--scheme", "w8a8-tensor", "--protect", "none"]}),
+    (train.SEVERAL_PROCESSES, {"": ["nano"]}),
     (experiment.TRAINS, {"": ["fixed-token", "--backend", "none"]}),
-    (verdict.OF_ALL, {"": ["fixed-token"]}),
+    (experiment.JUDGES_ALL, {"": ["fixed-token"]}),
 ]
 """Of each condition, command lines that do not meet it."""
 
@@ -197,6 +222,8 @@ def test_an_option_that_a_run_does_not_read_is_refused(
     name: str, option: str, when: When, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    for saved in (word for word in line if word.endswith(".nc")):
+        (tmp_path / saved).touch()
     param = next(param for param in ALL[name].params if param.name == option)
     context = ALL[name].make_context(name, [*line, *with_value(param)])
     with pytest.raises(InputError) as refused:

@@ -12,9 +12,8 @@ import torch
 
 import sinkscope as ss
 from sinkscope.caches.sizes import held_bytes
-from sinkscope.cli.writing import tokens
-from sinkscope.cli.writing.tokens import Decoded
-from sinkscope.cli.writing.writer import Writer
+from sinkscope.cli import generate
+from sinkscope.cli.generate import Decoder, Writer
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import Grid, quantized_cache
 from sinkscope.sinks import First
@@ -75,7 +74,7 @@ def test_an_interrupt_is_the_way_to_end(sinkscope, monkeypatch):
         yield from itertools.islice(itertools.repeat(300), 12)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tokens, "written", interrupted)
+    monkeypatch.setattr(generate, "write_tokens", interrupted)
     answer = sinkscope("generate", "nano", "--prompt", "def", *STREAM)
     assert answer.code == 0
     assert answer.err.splitlines()[-1].startswith("interrupted: 12 tokens")
@@ -97,7 +96,7 @@ def generation_config(folder: Path, **fields: object) -> None:
 
 
 def writing(*ids: int) -> Callable:
-    """In the place of `tokens.written`."""
+    """In the place of `write_tokens`."""
     return lambda *arguments: itertools.chain(ids, itertools.repeat(300))
 
 
@@ -105,7 +104,7 @@ def writing(*ids: int) -> Callable:
 @pytest.mark.parametrize("stream", [(), STREAM])
 def test_a_text_ends_at_any_end_of_the_config_and_the_tokenizer(sinkscope, monkeypatch, nano, end, stream):
     generation_config(nano, eos_token_id=[401, 402])
-    monkeypatch.setattr(tokens, "written", writing(300, 310, end))
+    monkeypatch.setattr(generate, "write_tokens", writing(300, 310, end))
     found = sinkscope("generate", nano, "--prompt", "def", *stream, "--json").json
     assert (found["stopped"], found["tokens"]) == ("the text ended", 3)
     endless = sinkscope("generate", nano, "--prompt", "def", *stream, "--json", "--endless", "--max-tokens", 20).json
@@ -113,7 +112,7 @@ def test_a_text_ends_at_any_end_of_the_config_and_the_tokenizer(sinkscope, monke
 
 
 def test_special_tokens_are_not_printed(sinkscope, monkeypatch):
-    monkeypatch.setattr(tokens, "written", writing(300, 0, 2, 310, 1))
+    monkeypatch.setattr(generate, "write_tokens", writing(300, 0, 2, 310, 1))
     tokenizer = load_tokenizer("nano")
     assert sinkscope("generate", "nano", "--prompt", "def").out == tokenizer.decode([300, 310]) + "\n"
 
@@ -133,7 +132,7 @@ def test_the_choice_of_tokens_follows_options_and_else_the_generation_config(sin
 
 
 def test_a_text_stops_where_positions_end(sinkscope, monkeypatch):
-    monkeypatch.setattr(tokens, "written", writing())
+    monkeypatch.setattr(generate, "write_tokens", writing())
     found = sinkscope("generate", "nano", "--prompt", "def", "--endless", "--json").json
     assert found["prompt_tokens"] + found["tokens"] == 128
     assert sinkscope("generate", "nano", "--prompt", "def", "--max-tokens", 126, "--endless").code == 0
@@ -188,7 +187,7 @@ def test_a_second_turn_reads_what_is_new_alone(nano):
         for message in ("def f(x):", "return"):
             ids = writer.conversation(message)
             out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
-            writer.answered(tokenizer.decode(out))
+            writer.add_answer(tokenizer.decode(out))
             widths += [call.args[0].shape[1] for call in forward.call_args_list]
             forward.reset_mock()
     first = len(tokenizer.apply_chat_template(writer.messages[:1], add_generation_prompt=True)["input_ids"])
@@ -219,7 +218,7 @@ def test_characters_wait_until_they_are_whole():
     tokenizer = load_tokenizer("nano")
     text = "def naïve(x): # → 日本 ✓\n    return x"
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    decoded = Decoded(tokenizer, [])
+    decoded = Decoder(tokenizer, [])
     parts = [decoded.add(token) for token in ids]
     assert "".join(parts) == text
     assert "" in parts

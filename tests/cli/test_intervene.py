@@ -56,7 +56,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
         (("--what", "remove-onset", "--position", 40), "positions 0 to 15"),
         (("--what", "hide-sink", "--position", 0), "is read by interventions that are no arms on the sink"),
         (("--what", "hide-sink", "--what", "remove-onset"), "one at a time; together run hide-sink, mute-sink"),
-        (("--what", "hide-sink", "--on", "first:1", "--after", 15), "none comes 15 behind position 0"),
+        (("--what", "hide-sink", "--on", "first:1", "--after", 15), "none comes 15 after position 0"),
         (("--what", "remove-onset", "--on", "first:1"), "--on is read by hide-sink"),
         (("--what", "swap-position"), "no table of absolute positions"),
         (("--what", "suppress-bands", "--band", 20), "band 20 does not exist"),

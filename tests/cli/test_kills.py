@@ -1,4 +1,4 @@
-"""`kill -9` of measure, survey and report, at file operations and at moments: nothing lost, nothing half-written.
+"""`kill -9` of measure (one model, several) and report, at file operations and at moments: nothing is lost.
 
 `SINKSCOPE_KILLS=20` for as many kills of each. `train` and `experiment` have tests of their own, beside theirs.
 """
@@ -73,14 +73,14 @@ def test_measure_leaves_the_old_files_or_the_new_ones(victims: Victims, model: P
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """A survey's table without the times."""
+    """The table without the times."""
     lines = csv.DictReader((folder / "table.csv").read_text().splitlines())
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
-def test_survey_keeps_what_it_finished_and_goes_on(victims: Victims, model: Path, tmp_path: Path) -> None:
+def test_many_models_keep_what_is_finished_and_continue(victims: Victims, model: Path, tmp_path: Path) -> None:
     kinds = ("--input", "random", "--input", "repeated")
-    command = ("survey", model, "nano", *kinds, *FEW, "--samples", 2, "--out", "found")
+    command = ("measure", model, "nano", *kinds, *FEW, "--samples", 2, "--out", "found")
     calm_place, place = tmp_path / "calm", tmp_path / "killed"
     calm_place.mkdir()
     place.mkdir()

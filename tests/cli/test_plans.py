@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.app import _command
-from sinkscope.cli.trials import watching
+from sinkscope.cli.showing import watching
 from sinkscope.live import pulse
 
-LONG = ("measure", "cache", "quantize", "intervene", "calibrate", "train", "survey", "demo")
+LONG = ("measure", "cache", "quantize", "intervene", "calibrate", "train", "demo")
 READ = ("--samples", 4, "--tokens", 16)
 
 
@@ -41,8 +41,8 @@ def test_a_plan_says_seconds_and_memory_and_writes_nothing(sinkscope, model, tex
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_survey_is_planned_for_each_model(sinkscope, model, tmp_path: Path):
-    found = sinkscope("survey", model, "nano", "--plan", "--json").json["plans"]
+def test_several_models_are_planned_one_by_one(sinkscope, model, tmp_path: Path):
+    found = sinkscope("measure", model, "nano", "--plan", "--json").json["plans"]
     assert [plan["model"] for plan in found] == [str(model), "nano"]
     assert list(tmp_path.iterdir()) == []
 

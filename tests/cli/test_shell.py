@@ -54,7 +54,7 @@ def test_a_file_that_says_something_else(text, said, sinkscope, model, tmp_path)
 
 
 def test_paths_that_lead_nowhere(sinkscope):
-    for command in (("measure", "./does-not-exist"), ("compare", "./does-not-exist", "nano")):
+    for command in (("measure", "./does-not-exist"), ("measure", "./does-not-exist", "nano")):
         assert "no such folder: './does-not-exist'" in sinkscope(*command).error
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 from transformers import BartConfig, T5Config
 
-from sinkscope.cli.given import RUNS, Reads
-from sinkscope.cli.measuring.job import reading_of
+from sinkscope.cli.opening import read_inputs
+from sinkscope.cli.options import RUNNING, InputOptions
 from sinkscope.interventions import NAMED, HideSink
 from sinkscope.measurement import Measurement
 from sinkscope.model import load
@@ -29,7 +29,7 @@ from tests.families.processors import (
     saved_whisper,
 )
 
-SMALL = Reads(tokens=16, samples=4, bos="add")
+SMALL = {"tokens": 16, "samples": 4, "bos": "add"}
 FEW = ("--tokens", 16, "--samples", 4)
 
 
@@ -71,12 +71,12 @@ def test_the_stacks_of_an_encoder_decoder_are_shown_apart(sinkscope, places, tex
 
 
 @pytest.mark.slow
-def test_a_survey_has_a_line_for_each_stack(sinkscope, places, model, text, tmp_path):
+def test_many_models_have_one_line_per_stack(sinkscope, places, model, text, tmp_path):
     answer = sinkscope(
-        "survey", places / "bart", places / "t5", model, "--text", text, "--bos", "add", *FEW, "--out", "s", "--json"
+        "measure", places / "bart", places / "t5", model, "--text", text, "--bos", "add", *FEW, "--out", "s", "--json"
     )
-    rows = answer.json["rows"]
-    assert [row["status"] for row in rows] == ["measured"] * 3, answer.out
+    assert [row["status"] for row in answer.json["models"]] == ["measured"] * 3, answer.out
+    rows = json.loads((tmp_path / "s" / "survey.json").read_text())["rows"]
     assert [[at["stack"] for at in row["by_stack"]] for row in rows] == [["encoder", "decoder", "cross"]] * 2 + [
         ["decoder"]
     ]
@@ -104,7 +104,9 @@ LONG = ("--prompt", "a b c d e f g h i j k l")  # a text of ten tokens and more,
         ("hearing", "--audio", "speech", ("--prompt", "a b c")),
     ],
 )
-def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name, option, folder, more, tmp_path):
+def test_images_and_recordings_are_measured_alone_and_among_many(
+    sinkscope, places, name, option, folder, more, tmp_path
+):
     given = (places / name, option, places / folder, *more, "--tokens", 12)
     found = sinkscope("measure", *given, "--observers", "few", "--out", "m", "--json").json
     assert found["input"] == option.strip("-")
@@ -113,25 +115,25 @@ def test_images_and_recordings_are_measured_and_surveyed(sinkscope, places, name
     assert {*found["stacks"]} == {*stored.data["stack"].values.tolist()}
     assert len(found["stacks"]) == {"clip": 2, "whisper": 3, "hearing": 2}.get(name, 1)
     assert f"3 {'images' if option == '--images' else 'recordings'} (0." in found["input_details"]["description"]
-    [row] = sinkscope("survey", *given, "--out", "s", "--json").json["rows"]
+    row = sinkscope("measure", places / name, "nano", *given[1:], "--out", "s", "--json").json["models"][0]
     assert row["status"] == "measured", row["reason"]
-    assert row["sink_rate"] == pytest.approx(found["sink_rate"]["0"])
-    assert {at["stack"] for at in row["by_stack"]} == {*found["stacks"]}
+    assert row["sink_rate"]["0"] == pytest.approx(found["sink_rate"]["0"])
+    assert {*row["stacks"]} == {*found["stacks"]}
 
 
 @pytest.mark.slow
 def test_a_changed_image_is_measured_again(sinkscope, places, tmp_path):
     folder = images(tmp_path / "mine")
-    call = ("survey", places / "vit", "--images", folder, "--out", "s", "--json")
-    first, same = sinkscope(*call).json["rows"][0], sinkscope(*call).json["rows"][0]
+    call = ("measure", places / "vit", "nano", "--images", folder, "--out", "s", "--json")
+    first, same = sinkscope(*call).json["models"][0], sinkscope(*call).json["models"][0]
     images(folder, ((24, 24), (30, 30), (20, 20)))
     assert same == first
-    assert sinkscope(*call).json["rows"][0]["results"] != first["results"]
+    assert sinkscope(*call).json["models"][0]["results"] != first["results"]
 
 
 @pytest.mark.slow
-def test_a_model_without_images_is_left_out_of_their_survey(sinkscope, places, tmp_path):
-    rows = sinkscope("survey", places / "vit", "nano", "--images", places / "images", "--json").json["rows"]
+def test_a_model_that_reads_no_images_is_skipped(sinkscope, places, tmp_path):
+    rows = sinkscope("measure", places / "vit", "nano", "--images", places / "images", "--json").json["models"]
     assert [row["status"] for row in rows] == ["measured", "skipped"]
     assert "reads no images" in rows[1]["reason"]
 
@@ -147,7 +149,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     assert "changed: the decoder alone" in answer.err
     assert "the decoder reads the same tokens behind its start token" in found["input"]
     model = load(places / "bart")
-    [part] = reading_of(model, str(places / "bart"), "natural", SMALL, RUNS, None, text).parts
+    [part] = read_inputs(model, str(places / "bart"), InputOptions(**SMALL, text=text), RUNNING).parts
     with torch.no_grad():
         plain = model(**part).logits
         encoded = model.get_encoder()(part["input_ids"])
@@ -238,8 +240,8 @@ def test_rows_of_a_file_are_texts(sinkscope, model, text, tmp_path):
     assert rows["sink_rate"] == plain["sink_rate"]
     assert rows["input_details"]["sha256"] == plain["input_details"]["sha256"]
     assert "(fields: id, body)" in sinkscope("measure", model, "--text", "rows.jsonl", *quick).error
-    [row] = sinkscope("survey", model, "--text", "rows.jsonl", "--field", "body", *FEW, "--json").json["rows"]
-    assert row["sink_rate"] == pytest.approx(plain["sink_rate"]["0"])
+    many = sinkscope("measure", model, "nano", "--text", "rows.jsonl", "--field", "body", *FEW, "--json").json
+    assert many["models"][0]["sink_rate"] == plain["sink_rate"]
 
 
 def test_a_split_goes_with_a_corpus(sinkscope, model, text):

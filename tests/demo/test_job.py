@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sinkscope.demo import ChildFailed, run
-from sinkscope.demo.job import stored_runs
-from sinkscope.demo.look import input_table, measure_model
+from sinkscope.demo.job import input_table, measure_model, stored_runs
 from sinkscope.measurement import Measurement
 from sinkscope.training import load_recipe, train
 

@@ -47,7 +47,9 @@ KINDS = {  # an operation for each piece that a host must treat in a way of its 
 }
 Check = Callable[[LabForCausalLM, torch.Tensor, Path], None]
 CHECKS: dict[str, Check] = {}
-ALWAYS = {"cached_decoding", "left_padding"}
+FAST = {"cached_decoding", "left_padding"}
+EVERYWHERE = {"cached_decoding", "padded_cached_decoding", "saved_and_loaded"}
+"""What an operation can get wrong by itself. The other checks are of the host, for which `KINDS` stand for all."""
 
 
 def check(function: Check) -> Check:
@@ -57,12 +59,13 @@ def check(function: Check) -> Check:
 
 
 def every_case() -> list:
-    """All checks of all operations: fast are two for an operation of each kind."""
-
-    def marks(operation: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
-        return () if name in ALWAYS and operation in KINDS else (pytest.mark.slow,)
-
-    return [pytest.param(operation, name, marks=marks(operation, name)) for name in CHECKS for operation in OPERATIONS]
+    """All checks under an operation of each kind, and those of `EVERYWHERE` under all operations."""
+    return [
+        pytest.param(operation, name, marks=() if name in FAST and operation in KINDS else pytest.mark.slow)
+        for name in CHECKS
+        for operation in OPERATIONS
+        if operation in KINDS or name in EVERYWHERE
+    ]
 
 
 def build(attention: str | zoo.AttentionSpec, **sizes: int) -> LabForCausalLM:
@@ -255,7 +258,7 @@ def test_every_operation(operation, name, ids, tmp_path):
 
 def test_operations_are_in_the_fast_tier():
     assert OPERATIONS.keys() >= KINDS
-    assert CHECKS.keys() >= ALWAYS
+    assert CHECKS.keys() >= FAST | EVERYWHERE
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurem
         "The sink over training",
         "Sink rate, per position",
     ]
-    assert page.headlines[0].label == "claims inconclusive"
+    assert page.headlines[0].label == "claims open"
     assert {"experiment normalisation, nano", "run run", "versions"} <= set(page.provenance)
     assert "experiments.js" in page.scripts
     assert EVIL.replace("/", "") not in render(page)

@@ -17,8 +17,8 @@ from tests.report.experiments.conftest import found, run
 OWN = """
 from pathlib import Path
 from sinkscope.experiments import Question, Variation, above, level
-claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine")
-mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,))
+claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine", fewest=2)
+mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,), seeds=3)
 """
 
 
@@ -48,16 +48,16 @@ def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
     assert read_results([path]).entries[0].claims == ()
     (tmp_path / "mine.py").write_text(OWN)
     (entry,) = read_results([tmp_path / "mine.py", path]).entries
-    assert entry.claims[0].verdict.residual == 5.0
+    assert entry.claims[0].verdict.value == 5.0
 
 
 def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
     rows = tmp_path / "runs.jsonl"
-    (tmp_path / "mine.py").write_text(OWN.replace("(claim,))", f"(claim,), records=Path({str(rows)!r}))"))
+    (tmp_path / "mine.py").write_text(OWN.replace("(claim,), ", f"(claim,), records=Path({str(rows)!r}), "))
     asked = find(str(tmp_path / "mine.py"))
     write_rows(rows, {(keys(asked, "nano")["a"], 0): run("a", 0, 5.0), ("other", 0): run("b", 0, 1.0)})
     (entry,) = read_results([tmp_path / "mine.py", rows]).entries
-    assert entry.claims[0].verdict.residual == 5.0
+    assert entry.claims[0].verdict.value == 5.0
     with pytest.raises(InputError, match="no question that is installed reads these rows"):
         read_results([rows])
 

@@ -1,4 +1,4 @@
-"""The recipe of `nano-recall`: what it reads, what its hints ask for, and that an interrupted training goes on."""
+"""The recipe of `nano-recall`: what it reads, what its hints ask for."""
 
 from __future__ import annotations
 

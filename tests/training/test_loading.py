@@ -35,7 +35,7 @@ WRONG = {
     "optimizer.lr=.nan": "recipe field 'optimizer.lr' = nan: input should be a finite number",
     "optimizer.betas=[0.9, 1.0]": "recipe field 'optimizer.betas.1' = 1.0: input should be less than 1",
     "steps=0": "recipe field 'steps' = 0: input should be greater than 0",
-    "steps.more=1": "override 'steps.more=1': 'steps' is a value, it has no fields",
+    "steps.more=1": "override 'steps.more=1': 'steps' is a value and has no fields",
     "name=../up": "recipe field 'name' = '../up': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
     "model.hidden_size=wide": "LabConfig.hidden_size = 'wide': expected an integer of at least 1",
     "model.bos_token_id=1": "recipe field 'model.bos_token_id' is set by the tokenizer: leave it out",

@@ -12,9 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from sinkscope.data import TrainingOrder, Windows
 from sinkscope.data.tokenizer import as_encoder, train_bpe
 from sinkscope.training import Recipe, Run
-from sinkscope.training.kinds import ENCODER, HYBRID, LAB, Kind
-from sinkscope.training.kinds.encoder import Framed
-from sinkscope.training.kinds.hybrid import hybrid_model
+from sinkscope.training.kinds import ENCODER, HYBRID, LAB, Framed, Kind, hybrid_model
 from sinkscope.training.masking import Masked
 from sinkscope.training.session import train_kind
 from sinkscope.training.trainer import RecipeTrainer

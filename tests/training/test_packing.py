@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.training import LAB, Recipe, inputs_of, load_recipe, sink_metrics
-from sinkscope.training.kinds.kind import prepared
+from sinkscope.training.kinds import prepared
 from sinkscope.training.start import lab_model
 
 from .helpers import rows, trained

@@ -13,9 +13,8 @@ from transformers import set_seed
 from sinkscope.data import TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.training import Recipe, load_recipe
-from sinkscope.training.kinds import ENCODER
-from sinkscope.training.kinds.kind import prepared
-from sinkscope.training.penalty import FORMULAS, ActivationPenalty, Watch, infinity, kurtosis, l2
+from sinkscope.training.kinds import ENCODER, prepared
+from sinkscope.training.penalty import FORMULAS, ActivationPenalty, PenalizedActivations, infinity, kurtosis, l2
 from sinkscope.training.start import lab_model
 
 from .helpers import assert_same_run, killed_at, rows, trained, weights
@@ -58,7 +57,7 @@ def test_gradients_are_exact(kind: str) -> None:
 def test_the_term_is_of_what_the_model_computes_there(tiny: Callable[..., Recipe], of: str) -> None:
     model = lab_model(tiny(), prepared(tiny()).tokenizer).train()
     penalty = ActivationPenalty(kind="l2", strength=0.5, of=of, depths=(0, 2) if of == "stream" else (1, 2))
-    watch, seen = Watch(penalty, model), []
+    watch, seen = PenalizedActivations(penalty, model), []
     blocks = model.model.layers
     places = {
         "stream": [model.model.embed_tokens, blocks[1]],
@@ -136,8 +135,8 @@ def test_an_interrupted_run_goes_on_as_if_undisturbed(
     [
         (("kind=l3",), "activation_penalty.kind' 'l3'"),
         (("strength=-1",), "activation_penalty.strength' = -1"),
-        (("strength=1", "depths=[5]"), "5 is none of the stream, which has 0 to 4"),
-        (("strength=1", "of=attention", "depths=[0]"), "0 is none of the attention, which has 1 to 4"),
+        (("strength=1", "depths=[5]"), "5 is outside the stream's depths, 0 to 4"),
+        (("strength=1", "of=attention", "depths=[0]"), "0 is outside the attention's depths, 1 to 4"),
         (("strength=1", "depth=[0]"), "did you mean 'loss.activation_penalty.depths'"),
         (("kind=l2",), "'loss.activation_penalty.strength' is missing"),
     ],
@@ -149,5 +148,5 @@ def test_penalties_without_meaning(fields: tuple[str, ...], reason: str) -> None
 
 def test_only_lab_models_are_watched(tiny: Callable[..., Recipe]) -> None:
     recipe = tiny()
-    with pytest.raises(InputError, match="BertForMaskedLM is no lab model"):
-        Watch(ActivationPenalty(strength=1), ENCODER.model(recipe, ENCODER.data(recipe).tokenizer))
+    with pytest.raises(InputError, match="BertForMaskedLM is not a lab model"):
+        PenalizedActivations(ActivationPenalty(strength=1), ENCODER.model(recipe, ENCODER.data(recipe).tokenizer))

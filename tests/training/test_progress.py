@@ -10,7 +10,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from sinkscope.training import Recipe, session, train
-from sinkscope.training.progress import summary, without_bars
+from sinkscope.training.session import summary, without_bars
 
 
 def shown(recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:

@@ -250,7 +250,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("options", "callback", "message"),
     [
-        ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset whose first items"),
+        ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset with an order"),
         ({}, {"tokens": 64}, "no item of the dataset has 64 tokens"),
         ({"train_dataset": [{"text": "raw"}]}, {}, "hold no 'input_ids'"),
         ({}, {"tokens": 10, "every": 0}, "every = 0, expected at least 1 step"),

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 from sinkscope.errors import InputError
 from sinkscope.model import load
 from sinkscope.training import RECIPES, Recipe, Run
-from sinkscope.training.kinds.kind import fingerprint, prepared
+from sinkscope.training.kinds import fingerprint, prepared
 from sinkscope.training.start import lab_model
 
 from .helpers import trained, weights
@@ -76,7 +76,7 @@ def test_a_mask_may_differ_and_a_context(tiny: Callable[..., Recipe], undisturbe
         (("model.position=alibi",), r"its model.position is 'rotary', the recipe's is 'alibi'"),
         (("attention=sigmoid",), r"its attention is 'softmax', the recipe's is 'sigmoid'"),
         (("data.tokenizer=bpe:290",), r"its model.vocab_size is 300, the recipe's is 290"),
-        (("data.tokenizer=bpe:290", "model.vocab_size=300"), r"its tokenizer is another one .* set data.tokenizer to"),
+        (("data.tokenizer=bpe:290", "model.vocab_size=300"), r"its tokenizer differs .* set data.tokenizer to"),
     ],
 )
 def test_what_does_not_fit_is_named(

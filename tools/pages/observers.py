@@ -13,12 +13,11 @@ from tools.pages import write
 HEAD = """# Observers
 
 What `measure` and `observe` can look at: each observer with its equation, its variables, their dimensions and its cost.
-Sources are listed in [the bibliography](bibliography.md). The first three run by default,
-`observers="all"` runs every one that a model has something for, in one pass; the last is made only when asked for.
-Thresholds are no part of an observer: they belong to the methods of `Measurement`, so that they can change without
-running the model again.
+Sources are listed in [the bibliography](bibliography.md). `observers="all"` runs every one that applies to the model,
+in one pass, except the last, which only runs on request. An observer has no thresholds: those are arguments of the
+methods of `Measurement`, so they can change without running the model again.
 
-This page is printed by `python -m tools.pages.observers`.
+This page is written by `python -m tools.pages.observers`.
 """
 
 

@@ -1,7 +1,8 @@
-"""`python -m tools.pages.zoo`: write `docs/zoo.md`, the page of the whole zoo, from the catalog itself."""
+"""`python -m tools.pages.zoo`: fill the tables and the list of refusals in `docs/zoo.md` from the catalog."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,21 +11,36 @@ from sinkscope.attention.catalog.entry import Entry
 from sinkscope.attention.functional import explain
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError
-from tools.pages import write
-from tools.pages.zoo_text import AFTER, BEFORE, REFUSED
+from tools.pages import DOCS, write
 
 PATHS = {"sdpa": "SDPA", "streamed": "streamed", "chunked": "query chunks"}
 COLUMNS = (
     *("operation", "formula", "a row of weights", "learned, and where it acts", "options"),
     *("sink rate reads", "CPU", "GPU", "published effect", "source"),
 )
+AFTER = "\n## What is refused, and why\n"
+KERNEL: dict[str, Any] = {"similarity": {"kind": "kernel", "feature": "elu"}, "normalizer": {"kind": "linear"}}
+DIFFERENCE: dict[str, Any] = {"difference": {}}
+REFUSED: tuple[Mapping[str, Any], ...] = (
+    {"normalizer": {"kind": "sigmoid"}, "slots": [{"kind": "zero"}]},
+    {"normalizer": {"kind": "sigmoid", "normalized": True}, "slots": [{"kind": "suffix"}]},
+    {"normalizer": {"kind": "linear", "divisor": "sum"}},
+    {"similarity": {"kind": "kernel", "feature": "elu"}},
+    KERNEL | {"temperature": {}},
+    KERNEL | {"slots": [{"kind": "key", "value": "learned"}]},
+    KERNEL | {"decay": {}},
+    DIFFERENCE | {"slots": [{"kind": "key"}]},
+    DIFFERENCE | {"query_key": {}},
+)
 
 
 def pages() -> dict[str, str]:
-    """The zoo as Markdown: how pieces combine, a table for each section, what is refused, what a model can vary."""
+    """The page: what people wrote, with a table for each section of the catalog and why combinations are refused."""
+    text = (DOCS / "zoo.md").read_text(encoding="utf-8")
+    before, after = text.partition(f"\n## {SECTIONS[0].title}\n")[0], text.partition(AFTER)[2]
     tables = "".join(f"\n## {section.title}\n\n{_table(section.entries.values())}" for section in SECTIONS)
-    refused = "\n".join(f"- {reason}" for reason in map(refusal, REFUSED))
-    return {"zoo.md": BEFORE + tables + AFTER.format(refused=refused)}
+    refused = "".join(f"- {refusal(pieces)}\n" for pieces in REFUSED)
+    return {"zoo.md": before + tables + AFTER + re.sub(r"(^- .*\n)+", lambda _: refused, after, count=1, flags=re.M)}
 
 
 def refusal(pieces: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ class Check:
     """A claim and a function that finds its evidence; `run` gives the verdict.
 
     The function's subjects (a model's builder, an operation) are its parameters, so that a wrong one can be planted:
-    `replace(check, evidence=lambda: weights(build=broken)).run()` must be refuted.
+    `replace(check, evidence=lambda: weights(build=broken)).run()` must not hold.
     """
 
     claim: Claim

@@ -42,7 +42,7 @@ def test_the_page_has_the_numbers_and_the_verdicts():
     numbers, spreads, claims = (section.table for section in made.sections)
     assert numbers["measured"].tolist() == [0.5, 0.3, 0.9, 0.8]
     assert spreads["no sink"].tolist() == [1.0, 0.5, 0.2]
-    assert claims["verdict"].tolist() == ["refuted (here: 1)"]
+    assert claims["grade"].tolist() == ["not seen (here: 1)"]
     assert made.headlines[0].value == "0 of 1"
     assert made.provenance == {"versions": "torch 2.13"}
 

@@ -1,6 +1,5 @@
 """Experiments to look at: verdicts, dose responses, curves, runs; as a page."""
 
-from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, entry, runs_of, unknown_entry
 from sinkscope.report.experiments.page import experiment_page, experiments_page, made_by
 
@@ -11,7 +10,6 @@ __all__ = [
     "experiment_page",
     "experiments_page",
     "made_by",
-    "paragraph",
     "runs_of",
     "unknown_entry",
 ]

@@ -14,7 +14,6 @@ from sinkscope.experiments import (
     Observed,
     Question,
     Variation,
-    Withdrawn,
     verdicts,
 )
 from sinkscope.report.experiments import names
@@ -84,7 +83,7 @@ class Entry:
     """An experiment at a scale. `findings` is None where there are none; `reason` says why.
 
     `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
-    published or read. `withdrawn`: claims that were judged once. `titles`: the job's own names of metrics.
+    published or read. `titles`: the job's own names of metrics.
     """
 
     name: str
@@ -99,13 +98,12 @@ class Entry:
     reason: str = ""
     note: str = ""
     shown: tuple[str, ...] = ()
-    withdrawn: tuple[Withdrawn, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def was_run(self) -> bool:
-        """Whether a claim can be judged on a run: a control that other questions share alone makes none."""
-        return any(judged.verdict.outcome != "not run at this scale" for judged in self.claims)
+        """Whether a claim has numbers: a control that other questions share alone gives none."""
+        return any(judged.verdict.value is not None for judged in self.claims)
 
     @property
     def task(self) -> str:
@@ -183,7 +181,6 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         _reason(question, findings, scale),
         question.note,
         question.shown,
-        question.withdrawn,
         titles,
     )
 
@@ -206,7 +203,7 @@ def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
     """What decided a claim, each with its seed where the case names one."""
     found = []
     for part in judged.verdict.evidence:
-        seed = part.case.removeprefix("seed ")
+        seed = part.case.removeprefix("seed ").partition(" ")[0]
         found.append((int(seed) if seed.isdigit() else None, part))
     return found
 

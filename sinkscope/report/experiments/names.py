@@ -168,11 +168,11 @@ def number(value: float | None) -> str:
 
 def effect(verdict: Verdict) -> str:
     """What a claim found, as a terminal says it, with the sign that print has for minus."""
-    return "–" if verdict.residual is None or math.isnan(verdict.residual) else verdict.found.replace("-", "−")
+    return verdict.found.replace("-", "−")
 
 
 def sizes(verdict: Verdict) -> str:
-    """How many seeds decided it: "3", or "3 and 10" for runs that have seeds of their own."""
+    """How many models decided it: "3", or "3 and 10" of two variations."""
     return " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
 
 

@@ -6,29 +6,26 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 from sinkscope.report.experiments import figures, tables
-from sinkscope.report.experiments.answer import paragraph
 from sinkscope.report.experiments.entry import Entry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
-from sinkscope.statistics.claims import Outcome, tally
+from sinkscope.statistics.claims import GRADES, tally
 from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 MOST_METRICS = 5
 LEAD = (
-    "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
-    "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "
-    "more than 0.3 of the attention."
+    "Questions about attention sinks, each a set of training runs and of claims. Confirmed and not seen: decided at "
+    "1 %, one-sided. Seen: as confirmed, but the claim was not registered before its runs. The sink rate is the "
+    "percentage of (layer, head) pairs in which a position receives more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it; those that were not run come last. What is asked "
-    "is in the units of the metric; found is the effect with its 95 % interval; cost is that of all runs of the "
-    "experiment, which others may share. A claim that was refuted or that could not be tried is a result like any "
-    "other."
+    "Each row is a claim and links to the experiment that decides it; claims without runs come last. What is asked is "
+    "in the units of the metric; found is the number of models, or the effect with its 98 % interval; cost is that of "
+    "all runs of the experiment, which others may share."
 )
 ABOUT_EXPERIMENTS = (
     "Open an experiment for its configurations side by side, its values beside the published ones, the curves, and "
@@ -60,10 +57,10 @@ def experiments_page(entries: Sequence[Entry], title: str = "Attention sinks: th
 
 
 def headlines(entries: Sequence[Entry]) -> list[Headline]:
-    """How many claims of each outcome, and what all runs cost."""
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
+    """How many claims have each grade, and what all runs cost."""
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
     runs = runs_of(entries)
-    cards = [Headline(str(counts[outcome]), f"claims {outcome}") for outcome in OUTCOMES if counts[outcome]]
+    cards = [Headline(str(counts[grade]), f"claims {grade}") for grade in GRADES if counts[grade]]
     return [*cards, Headline(cost(sum(run.seconds for run in runs)), f"of training, {counted(len(runs), 'run')}")]
 
 
@@ -124,13 +121,13 @@ def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> dict[str, Any
     """What the table over all claims shows, those that were not run last."""
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
-    claims.sort(key=lambda claim: claim[2].verdict.outcome == "not run at this scale")  # a stable sort
+    claims.sort(key=lambda claim: claim[2].verdict.value is None)  # a stable sort
     rows = [tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several) for each, index, judged in claims]
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
     return {
-        "choices": [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in OUTCOMES if counts[each])],
+        "choices": [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in GRADES if counts[each])],
         "columns": tables.VERDICT_COLUMNS,
-        "numbers": [column in ("seeds", "cost") for column in tables.VERDICT_COLUMNS],
+        "numbers": [column in ("models", "cost") for column in tables.VERDICT_COLUMNS],
         "width": tables.VERDICTS_WIDTH,
         "rows": rows,
     }
@@ -153,7 +150,6 @@ def _experiment(entry: Entry, place: str) -> dict[str, Any]:
         "training": " and ".join(map(entry.title, names)),
         "equal_loss": ABOUT_LOSS if figures.compares_losses(names) else "",
         "claims": [_claim(entry, judged, f"{place}-c{index}", links) for index, judged in enumerate(entry.claims)],
-        "withdrawn": [f"Withdrawn: {each.statement}. Reason: {each.reason}." for each in entry.withdrawn],
         "runs": tables.runs_table(entry, place) if entry.runs else None,
     }
 
@@ -170,7 +166,6 @@ def _facts(entry: Entry) -> list[str]:
 def _sentences(entry: Entry) -> list[str]:
     hidden = len(entry.variations) - len(figures.drawn(entry))
     return [
-        paragraph(entry) if entry.claims and entry.findings is not None else "",
         entry.note,
         f"The figures leave out the last {hidden} variations; the tables do not." if hidden > 0 else "",
         f"{entry.reason[:1].upper()}{entry.reason[1:]}." if entry.reason else "",
@@ -179,13 +174,12 @@ def _sentences(entry: Entry) -> list[str]:
 
 def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
     verdict, claim = judged.verdict, judged.verdict.claim
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    reason = verdict.graded.removeprefix(verdict.grade)
+    found = f"found {effect(verdict)}, {sizes(verdict)} models" if verdict.value is not None else "no numbers"
     return {
         "place": place,
-        "outcome": tables.WORDS_OF.get(verdict.outcome, verdict.outcome),
-        "look": tables.look_of(verdict.outcome),
-        "kind": verdict.kind,
+        "grade": verdict.grade,
+        "look": tables.look_of(verdict.grade),
         "name": claim.name,
         "statement": claim.statement,
         "facts": f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}",

@@ -11,9 +11,8 @@ from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evi
 from sinkscope.report.experiments.names import cost, effect, number, said, sizes
 from sinkscope.report.table import MISSING, Cell, PageTable
 
-VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
+VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "models", "cost", "grade")
 VERDICTS_WIDTH = "w56"  # the class of the table over all claims, whose rows are cards below this width
-WORDS_OF = {"not run at this scale": "not run"}
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class VerdictRow:
     """A row of the table over all experiments, and what the page's script filters it by."""
 
     cells: list[Cell]
-    outcome: str
+    grade: str
     words: str
 
 
@@ -30,9 +29,9 @@ def figure(value: float | None) -> Cell:
     return Cell(number(value), number=True)
 
 
-def look_of(outcome: str) -> str:
-    """The class of an outcome's pill, whose mark differs too: color is never the only difference."""
-    return outcome.split()[0]
+def look_of(grade: str) -> str:
+    """The class of a grade's pill, whose mark differs too: color is never the only difference."""
+    return grade.replace(" ", "-")
 
 
 def configurations(entry: Entry) -> PageTable:
@@ -89,15 +88,15 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
         Cell(verdict.claim.statement, link=place),
         Cell(str(verdict.claim.rule)),
         Cell(effect(verdict)),
-        Cell(sizes(verdict) if verdict.residual is not None else MISSING, number=True),
+        Cell(sizes(verdict) if verdict.value is not None else MISSING, number=True),
         Cell(cost(entry.seconds) if entry.findings else MISSING, number=True),
         Cell(
-            WORDS_OF.get(verdict.outcome, verdict.outcome),
-            look=look_of(verdict.outcome),
-            note="; ".join(part for part in (verdict.kind, verdict.reason) if part),
+            verdict.grade,
+            look=look_of(verdict.grade),
+            note=verdict.graded.removeprefix(verdict.grade).strip(" ()"),
         ),
     ]
-    return VerdictRow(cells, verdict.outcome, words.lower())
+    return VerdictRow(cells, verdict.grade, words.lower())
 
 
 def _status(run: Observed) -> Cell:

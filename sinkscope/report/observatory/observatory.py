@@ -25,7 +25,7 @@ from sinkscope.measurement.depths import TOP
 from sinkscope.measurement.finding import INTERVENE, answer
 from sinkscope.measurement.rates import interval_words, rate_words
 from sinkscope.report import sections
-from sinkscope.report.observatory.head_section import head_section
+from sinkscope.report.observatory.head_section import KINDS, head_section
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.model_sections import angle_section, depth_sections, sweep_section
 from sinkscope.report.observatory.strip import strip_section
@@ -89,7 +89,7 @@ def observatory_page(
     lead = (
         f"A sink is a token that receives more than ε = {epsilon:g} of the attention of a head, on average over the "
         "tokens that see it. This page shows where this model has one, in which heads, and by which mechanism. "
-        "Positions, layers and heads count from 0."
+        f"Positions, layers and heads count from 0.{f' {KINDS}.' if heads else ''}"
     )
     return Page(
         title,

@@ -1,4 +1,4 @@
-"""How a step's sequences are divided among processes, which changes no number."""
+"""The division of a step's sequences among processes, which changes no number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sinkscope.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """`accumulation` times `train` sequences a process and step; `scored` at once a process when validating.
+    """Each process trains on `accumulation` times `train` sequences per step, and validates on `scored` at once.
 
     world · accumulation · train = batch_size. With item i of the order in step i // batch_size and process r reading
-    every world-th batch of `train` items, a step sees the same sequences however many processes there are.
+    every world-th batch of `train` items, a step sees the same sequences for any number of processes.
     """
 
     train: int
@@ -22,10 +22,10 @@ class BatchSplit:
 
 
 def split_batch(recipe: Recipe, world: int, validation_windows: int) -> BatchSplit:
-    """The split of a recipe's batch over `world` processes; `micro_batch` bounds what one holds at once.
+    """The split of a recipe's batch over `world` processes; `micro_batch` bounds the sequences in memory at once.
 
-    Validation batches are those of one process, divided, so that means over batches are the same means; where they do
-    not divide, a sequence at a time. Raises `InputError` where the batch does not divide.
+    Validation batches are those of one process, divided; if they do not divide, one sequence at a time. Raises
+    `InputError` if the batch does not divide.
     """
     if recipe.batch_size % world:
         multiple = max(1, round(recipe.batch_size / world)) * world
@@ -37,8 +37,8 @@ def split_batch(recipe: Recipe, world: int, validation_windows: int) -> BatchSpl
     train = min(recipe.micro_batch or share, share)
     if share % train:
         raise InputError(
-            f"micro_batch = {train} does not divide the {share} sequences that each of {world} processes has of a "
-            f"step: set micro_batch={_nearest_divisor(share, train)} (the same run)"
+            f"micro_batch = {train} does not divide the {share} sequences per step of each of {world} processes: "
+            f"set micro_batch={_nearest_divisor(share, train)} (the same run)"
         )
     together = min(recipe.micro_batch or recipe.batch_size, validation_windows)
     return BatchSplit(train, share // train, together // world if together % world == 0 else 1)

@@ -1,4 +1,4 @@
-"""The full model of a `Trainer`, in its main process, also while its weights are sharded (FSDP2)."""
+"""The full model of a `Trainer` in its main process, also if its weights are sharded (FSDP2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import Trainer
 
 from sinkscope.errors import InputError
 
-REFUSED = "SinkCallback cannot see a model whose weights are sharded"
+REFUSED = "SinkCallback cannot read a model whose weights are sharded"
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class LocalModel:
 
     @contextmanager
     def model(self) -> Iterator[nn.Module | None]:
-        """The model as it stands, in the main process; None in the others, which wait at their next step."""
+        """The current model in the main process; None in the others, which wait at their next step."""
         yield unwrapped(self.trainer) if self.trainer.is_world_process_zero() else None
 
 
 @dataclass(frozen=True)
 class GatheredModel:
-    """A sharded model: its weights are brought together in a copy in the main process's memory, None elsewhere.
+    """A sharded model, whose weights are gathered in a copy in the main process's memory; `copy` is None elsewhere.
 
-    The model that trains is only read. The copy is on the trainer's device while it is used.
+    The model in training is only read. The copy is on the trainer's device while it is used.
     """
 
     trainer: Trainer
@@ -40,7 +40,7 @@ class GatheredModel:
 
     @contextmanager
     def model(self) -> Iterator[nn.Module | None]:
-        """The copy as the model stands, in the main process, None in the others. Every process must call it."""
+        """A copy of the current model in the main process, None in the others. Every process must call it."""
         weights = full_state_dict(self.trainer)
         if self.copy is None:
             yield None
@@ -53,9 +53,9 @@ class GatheredModel:
 
 
 def full_model(trainer: Trainer) -> LocalModel | GatheredModel:
-    """How to get a trainer's full model during its training.
+    """The way to a trainer's full model during training.
 
-    Raises `InputError` for weights that DeepSpeed or FSDP 1 shards, and for those that are sharded before training.
+    Raises `InputError` for weights that DeepSpeed or FSDP 1 shards, and for weights that are sharded already.
     """
     if trainer.is_deepspeed_enabled or (trainer.is_fsdp_enabled and not trainer.accelerator.is_fsdp2):
         raise InputError(f"{REFUSED}: measure its checkpoints instead, or shard with FSDP2")
@@ -70,7 +70,7 @@ def full_model(trainer: Trainer) -> LocalModel | GatheredModel:
 
 
 def unwrapped(trainer: Trainer) -> nn.Module:
-    """The trainer's model without what wraps it for training."""
+    """The trainer's model without the wrappers that training adds."""
     return cast(nn.Module, trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False))
 
 

@@ -1,7 +1,7 @@
 """Several processes that train one model: the rank of this one, and how they share decisions and errors.
 
 A launcher (`torchrun`, `accelerate launch`) starts the same command several times and sets the rank of each in its
-environment. The first process alone writes, locks and prints; the others get its decisions.
+environment. Only the first process writes, locks and prints; the others receive its decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from sinkscope.errors import InputError, unknown
 
 PARALLEL = ("auto", "ddp", "fsdp")
-TIMEOUT = timedelta(hours=3)  # preparing a large corpus: the other processes wait for the one that does it
+TIMEOUT = timedelta(hours=3)  # the other processes wait while one prepares a large corpus
 # gloo has no error class of its own
 CONNECTION_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 
 
 class ReportedElsewhere(InputError):
-    """Bad input that the main process reports: any other process ends without printing it again."""
+    """Bad input that the main process reports; the other processes end without printing it again."""
 
 
 @dataclass(frozen=True)
 class Processes:
     """This process among those that train together: number `rank` of `world`.
 
-    `launched`: by a launcher, perhaps alone. Everything is a plain call where there is no other process.
+    `launched`: started by a launcher, perhaps alone. With one process, every method is a plain call.
     """
 
     rank: int = 0
@@ -43,12 +43,12 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether this is the one that writes and prints."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Do `work` in every process. An `InputError` in one of them ends it in all: the main process raises it, the
-        others `ReportedElsewhere`. Whatever processes do together inside `work` must not depend on its success.
+        """Do `work` in every process. An `InputError` in one ends all: the main process raises it, the others raise
+        `ReportedElsewhere`. Collective calls inside `work` must not depend on its success.
         """
         if self.world == 1:
             return work()
@@ -73,22 +73,22 @@ class Processes:
         return cast(Result, box[0])
 
     def reported_once(self, error: InputError) -> InputError:
-        """What this process is to raise of an error that all of them have."""
+        """The error that this process raises for one that all processes have."""
         return error if self.main else ReportedElsewhere(str(error))
 
     def agree(self, what: str, value: str) -> None:
-        """Raise `InputError` unless `value` is the same everywhere, as all that decides numbers must be."""
-        theirs = self.from_main(lambda: value)
+        """Raises `InputError` unless `value` is the same in all processes."""
+        main_value = self.from_main(lambda: value)
 
         def compare() -> None:
-            if value != theirs:
-                raise InputError(f"{what} differs from that of process 0: {value} here, {theirs} there")
+            if value != main_value:
+                raise InputError(f"{what} differs from that of process 0: {value} here, {main_value} there")
 
         self.together(compare)
 
     @contextmanager
     def ending_together(self) -> Iterator[None]:
-        """Where one process ends in the middle of training, end the others in one line too.
+        """If one process ends in the middle of training, end the others with one line too.
 
         The main process raises `InputError`, the others `ReportedElsewhere`.
         """
@@ -102,17 +102,17 @@ class Processes:
             raise self.reported_once(InputError(message)) from error
 
     def leave(self) -> None:
-        """Leave the process group at the end of a program, when all are done."""
+        """Leave the process group at the end of a program, after all processes are done."""
         if self.launched and dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()
 
 
 def joined(device: str) -> Processes:
-    """This process, together with those that its launcher started; alone where there is no launcher.
+    """This process with those that its launcher started; alone without a launcher.
 
-    `device` "cpu" makes them talk over gloo, else over what their accelerators use. Raises `InputError` for an
-    environment that is not a launcher's, or where the others cannot be reached.
+    With `device` "cpu" they communicate over gloo, otherwise over their accelerators' backend. Raises `InputError` for
+    an environment that is not a launcher's, and if the other processes cannot be reached.
     """
     if "RANK" not in os.environ:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -129,13 +129,13 @@ def joined(device: str) -> Processes:
 
 
 def _close() -> None:
-    """Close gloo's connections, whose threads would abort an interpreter that ends with them open."""
+    """Close gloo's connections: their threads would abort an interpreter that exits with them open."""
     if dist.is_initialized() and dist.get_backend() == "gloo":
         dist.destroy_process_group()
 
 
 def uses_sharding(parallel: str, device: str, processes: Processes) -> bool:
-    """Whether the weights are to be sharded. Raises `InputError` for another word, and where they cannot be."""
+    """Whether the weights are to be sharded. Raises `InputError` for another word, and if they cannot be."""
     if parallel not in PARALLEL:
         raise unknown("parallel", parallel, PARALLEL)
     launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
@@ -150,6 +150,6 @@ def uses_sharding(parallel: str, device: str, processes: Processes) -> bool:
 
 
 def require_gpus(device: str) -> None:
-    """accelerate shards over GPUs only, and on CPUs it would quietly keep the whole model in every process."""
+    """Raises `InputError` on a CPU, where accelerate would silently keep the whole model in every process."""
     if device == "cpu":
         raise InputError("weights are sharded over GPUs only: on CPUs use parallel 'ddp'")

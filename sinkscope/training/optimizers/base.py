@@ -1,4 +1,4 @@
-"""What every optimizer of a recipe has in common."""
+"""The common part of a recipe's optimizers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerPart(Part):
-    """Rate, decay and clipping. Every parameter decays, as in the paper (Gu et al. 2025); `decay_norms` and
-    `decay_embeddings` make the usual exclusions. Parameters with fewer than two dimensions (norm gains, biases, sink
-    logits) count as norms. `clip` is the largest global gradient norm, None for no clipping.
+    """Learning rate, decay and clipping.
 
-    `elementwise`: whether an update of one number depends on no other, so that a process may hold a part of a matrix.
+    By default every parameter decays, as in the paper (Gu et al. 2025); `decay_norms=False` and
+    `decay_embeddings=False` make the usual exceptions. Parameters with fewer than two dimensions (norm gains, biases,
+    sink logits) count as norms. `clip` is the largest global gradient norm, None for no clipping.
+
+    `elementwise`: whether the update of each number is independent of the others, so that a process may hold a part of
+    a matrix.
     """
 
     elementwise: ClassVar[bool] = False
@@ -35,18 +38,18 @@ class OptimizerPart(Part):
         raise NotImplementedError
 
     def numbers(self, model: nn.Module) -> int:
-        """How many fp32 numbers the optimizer keeps of a model's trainable parameters, its step counts aside."""
+        """The number of fp32 values in the optimizer's state for a model's trainable parameters, less step counts."""
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Trainable parameters in at most two groups: those that decay, and those that do not."""
         embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
         decayed: list[nn.Parameter] = []
-        spared: list[nn.Parameter] = []
+        undecayed: list[nn.Parameter] = []
         for parameter in model.parameters():
             if parameter.requires_grad:
-                (decayed if self._decays(parameter, embeddings) else spared).append(parameter)
-        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+                (decayed if self._decays(parameter, embeddings) else undecayed).append(parameter)
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
     def trainable(self, model: nn.Module) -> int:
@@ -60,7 +63,7 @@ class OptimizerPart(Part):
 
 
 def evaluated(closure: Callable[[], float] | None) -> float | None:
-    """The loss of an optimizer step's optional closure, which computes gradients again."""
+    """The loss of an optimizer step's optional closure, which recomputes gradients."""
     if closure is None:
         return None
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Optimizers that update every number by itself: Adam with decoupled decay or a true L2 term, SGD, RMSProp.
+"""Elementwise optimizers: Adam with decoupled decay or a true L2 term, SGD, RMSProp.
 
 Source: Guo et al. 2024a; He et al. 2024; Kaul et al. 2024.
 """
@@ -30,7 +30,7 @@ class AdamW(OptimizerPart):
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,
-            fused=True,  # one pass over each tensor; a quarter of the loop's time on CPU
+            fused=True,  # one pass over each tensor: a quarter of the loop's time on a CPU
         )
 
     def numbers(self, model: nn.Module) -> int:
@@ -40,8 +40,8 @@ class AdamW(OptimizerPart):
 class Adam(OptimizerPart):
     """Decay as an L2 term of the loss: g ← g + weight_decay · p, then p ← p − lr · m̂ / (√v̂ + eps).
 
-    This is how the paper writes its decay (Gu et al. 2025, Table 2); its code decouples it (`adamw`). Clipping comes
-    before the decay.
+    The paper writes its decay in this form (Gu et al. 2025, Table 2); its code decouples it (`adamw`). The gradient is
+    clipped before the decay.
     """
 
     elementwise: ClassVar[bool] = True
@@ -79,9 +79,9 @@ class SGD(OptimizerPart):
 
 
 class RMSProp(OptimizerPart):
-    """v ← alpha · v + (1 − alpha) · g², p ← p − lr · g / (√v + eps), with g ← g + weight_decay · p before.
+    """g ← g + weight_decay · p, v ← alpha · v + (1 − alpha) · g², p ← p − lr · g / (√v + eps).
 
-    `momentum`: of the steps.
+    `momentum` applies to the steps.
     """
 
     elementwise: ClassVar[bool] = True

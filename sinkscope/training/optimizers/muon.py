@@ -16,14 +16,14 @@ from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class Muon(OptimizerPart):
-    """torch's Muon: momentum, orthogonalized by Newton-Schulz.
+    """torch's Muon: momentum, orthogonalized by Newton-Schulz. Source: Jordan et al. 2024; Liu et al. 2025
+    (2502.16982).
 
-    It takes the matrices of the blocks that map activations to activations (`maps`). AdamW with `betas` and `eps` takes
-    all else, as its authors advise: embeddings and the output layer, norms and biases, and tables and vectors even
-    where they lie in a tensor of two dimensions, such as sink tokens, T5's position table, k* and v*, gates with a
-    vector for each head, λ's vectors, or Mamba's `A_log`: orthogonalizing rows that nothing multiplies as one matrix
-    has no meaning. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one
-    `lr` serves both. Source: Jordan et al. 2024; Liu et al. 2025 (2502.16982).
+    It updates the matrices that map activations to activations (`maps`). AdamW with `betas` and `eps` updates all other
+    parameters, as the authors advise: embeddings and the output layer, norms and biases, and also tables and vectors
+    that are stored in a two-dimensional tensor, such as sink tokens, T5's position table, k* and v*, gates with a
+    vector per head, λ's vectors, or Mamba's `A_log`. Nothing multiplies with those as a matrix, so orthogonalizing
+    their rows has no meaning. Updates are scaled to AdamW's size ("match_rms_adamw"), so that one `lr` serves both.
     """
 
     name: Literal["muon"] = "muon"
@@ -34,12 +34,12 @@ class Muon(OptimizerPart):
     eps: PositiveFloat = 1e-8
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        taken = {id(parameter) for parameter in maps(model)}
+        map_ids = {id(parameter) for parameter in maps(model)}
         matrices, rest = [], []
         for group in self.groups(model):
-            inner = [p for p in group["params"] if id(p) in taken]
-            others = [p for p in group["params"] if id(p) not in taken]
-            matrices += [{**group, "params": inner}] if inner else []
+            in_maps = [p for p in group["params"] if id(p) in map_ids]
+            others = [p for p in group["params"] if id(p) not in map_ids]
+            matrices += [{**group, "params": in_maps}] if in_maps else []
             rest += [{**group, "params": others}] if others else []
         parts: list[torch.optim.Optimizer] = []
         if matrices:
@@ -58,14 +58,14 @@ class Muon(OptimizerPart):
         return Combined(parts)
 
     def numbers(self, model: nn.Module) -> int:
-        """One momentum of the matrices that it takes, two moments of the rest."""
-        taken = {id(parameter) for parameter in maps(model)}
+        """One momentum for each entry of the maps, two moments for each of the rest."""
+        map_ids = {id(parameter) for parameter in maps(model)}
         trained = [p for p in model.parameters() if p.requires_grad]
-        return sum((1 if id(p) in taken else 2) * p.numel() for p in trained)
+        return sum((1 if id(p) in map_ids else 2) * p.numel() for p in trained)
 
 
 class Combined(torch.optim.Optimizer):
-    """Several optimizers that step as one; the parameter groups are theirs."""
+    """Several optimizers that step as one and share their parameter groups."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self.parts = parts
@@ -87,29 +87,29 @@ class Combined(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Schedulers write rates into the groups: they must be the parts' own."""
+        """Schedulers write rates into the groups, so these must be the parts' groups themselves."""
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
 def maps(model: nn.Module) -> list[nn.Parameter]:
-    """A model's matrices that map activations to activations: of linear layers, and what operations name as `maps`.
+    """A model's matrices that map activations to activations: of linear layers, and what operations list as `maps`.
 
-    Of a reparametrized layer it is the matrix that learns. The output layer is none: its gradients are as sparse as an
-    embedding's.
+    For a reparametrized layer, the matrix that learns. The output layer is not one of them: its gradients are as sparse
+    as an embedding's.
     """
-    outside = _embeddings_and_output(model)
-    found = [_learning(module) for module in model.modules() if isinstance(module, nn.Linear | AddedHeads | Conv1D)]
-    found += [getattr(module, name) for module in model.modules() for name in getattr(module, "maps", ())]
-    return [parameter for parameter in found if parameter.ndim == 2 and id(parameter) not in outside]
+    excluded = _embeddings_and_output(model)
+    linear = [_learned(module) for module in model.modules() if isinstance(module, nn.Linear | AddedHeads | Conv1D)]
+    listed = [getattr(module, name) for module in model.modules() for name in getattr(module, "maps", ())]
+    return [parameter for parameter in [*linear, *listed] if parameter.ndim == 2 and id(parameter) not in excluded]
 
 
 def left_to_adamw(model: nn.Module) -> list[nn.Parameter]:
-    """A model's other parameters, but embeddings and the output layer."""
+    """A model's parameters except maps, embeddings and the output layer."""
     known = {id(parameter) for parameter in maps(model)} | _embeddings_and_output(model)
     return [parameter for parameter in model.parameters() if id(parameter) not in known]
 
 
-def _learning(module: Any) -> nn.Parameter:
+def _learned(module: Any) -> nn.Parameter:
     parameter: nn.Parameter = (
         module.parametrizations.weight.original if is_parametrized(module, "weight") else module.weight
     )
@@ -117,6 +117,6 @@ def _learning(module: Any) -> nn.Parameter:
 
 
 def _embeddings_and_output(model: nn.Module) -> set[int]:
-    found = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    return found if head is None else found | {id(head.weight)}
+    return embeddings if head is None else embeddings | {id(head.weight)}

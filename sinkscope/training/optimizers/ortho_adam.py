@@ -14,14 +14,14 @@ from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 
 class OrthoAdam(OptimizerPart):
-    """AdamW whose moments live in a fixed random basis, so that no single coordinate is special. Source: Kaul et al.
-    2024 (2410.17174).
+    """AdamW with moments in a fixed random basis, in which no coordinate is special. Source: Kaul et al. 2024
+    (2410.17174).
 
     g̃ = Q g;  m ← β₁ m + (1 − β₁) g̃;  v ← β₂ v + (1 − β₂) g̃²;  p ← p − lr · (Qᵀ (m̂ / (√v̂ + eps)) + weight_decay · p).
 
-    The authors' code is not public. Q acts on every axis of a parameter by a Haar matrix of its own (a Kronecker
-    product for matrices); an axis longer than `largest` is left as it is. `rotation_seed` draws them; they are kept
-    with the moments, so a resumed run continues in the same basis.
+    The authors' code is not public. Q rotates every axis of a parameter by its own Haar matrix (a Kronecker product for
+    matrices); an axis longer than `largest` is not rotated. `rotation_seed` draws the matrices, which are saved with
+    the moments, so a resumed run continues in the same basis.
     """
 
     name: Literal["orthoadam"] = "orthoadam"
@@ -36,9 +36,9 @@ class OrthoAdam(OptimizerPart):
         )
 
     def numbers(self, model: nn.Module) -> int:
-        """Two moments, and a matrix for every axis that is turned."""
-        turned = [p.shape for p in model.parameters() if p.requires_grad]
-        matrices = sum(size**2 for shape in turned for size in shape if turns(size, self.largest))
+        """Two moments, and a matrix for every rotated axis."""
+        shapes = [p.shape for p in model.parameters() if p.requires_grad]
+        matrices = sum(size**2 for shape in shapes for size in shape if is_rotated(size, self.largest))
         return 2 * self.trainable(model) + matrices
 
 
@@ -47,7 +47,7 @@ Draw = Callable[[Tensor], Rotations]
 
 
 class RotatedAdam(torch.optim.Optimizer):
-    """Adam with decoupled decay whose moments see `rotations` of the gradient, one matrix per axis, None for none."""
+    """Adam with decoupled decay on rotated gradients: one matrix per axis, None for an axis that is not rotated."""
 
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float, rotations: Draw
@@ -82,26 +82,26 @@ class RotatedAdam(torch.optim.Optimizer):
 
 
 def rotated(x: Float[Tensor, "..."], rotations: Rotations, back: bool = False) -> Float[Tensor, "..."]:
-    """Every axis of x turned by its matrix (or, `back`, by the transposed one)."""
+    """Every axis of x multiplied by its matrix, or with `back` by the transpose."""
     for axis, rotation in enumerate(rotations):
         if rotation is not None:
-            turn = rotation.T if back else rotation
-            x = torch.tensordot(turn, x, dims=([1], [axis])).movedim(0, axis)
+            matrix = rotation.T if back else rotation
+            x = torch.tensordot(matrix, x, dims=([1], [axis])).movedim(0, axis)
     return x
 
 
 def haar_drawn(seed: int, largest: int) -> Draw:
-    """Draws a Haar-distributed orthogonal matrix for each axis, by the order in which parameters ask."""
+    """A function that draws a Haar-distributed orthogonal matrix for each axis of the parameters, in their order."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(parameter: Tensor) -> Rotations:
-        return [_haar(size, generator).to(parameter) if turns(size, largest) else None for size in parameter.shape]
+        return [_haar(size, generator).to(parameter) if is_rotated(size, largest) else None for size in parameter.shape]
 
     return draw
 
 
-def turns(size: int, largest: int) -> bool:
-    """Whether an axis of this length is turned."""
+def is_rotated(size: int, largest: int) -> bool:
+    """Whether an axis of this length is rotated."""
     return 1 < size <= largest
 
 

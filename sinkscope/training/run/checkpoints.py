@@ -1,7 +1,7 @@
-"""Checkpoints that can be trusted: a manifest of hashes, written last, says that a folder is whole.
+"""Checkpoints that can be trusted: a manifest of hashes, written last, proves that a folder is whole.
 
 `transformers.Trainer` writes a checkpoint file by file into its final place, so a killed process leaves a folder that
-looks like one. Only a folder whose manifest agrees with every file in it is resumed from.
+looks like a checkpoint. A run resumes only from a folder whose manifest agrees with every file in it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def problem(checkpoint: Path) -> str | None:
         return "is incomplete (the process ended while writing it)"
     try:
         expected = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        found = _hashes(checkpoint)
-        names = {**expected, **found}
+        actual = _hashes(checkpoint)
+        names = {**expected, **actual}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"is damaged (its {MANIFEST} cannot be read: {error})"
-    differing = [name for name in names if expected.get(name) != found.get(name)]
+    differing = [name for name in names if expected.get(name) != actual.get(name)]
     return f"is damaged ({', '.join(sorted(differing))} not as its manifest says)" if differing else None
 
 
 def newest_whole(folder: Path, announce: Announce) -> Path | None:
-    """The newest checkpoint that can be trusted. Newer ones that cannot be are set aside, each with an announcement."""
+    """The newest checkpoint that can be trusted. Newer ones are set aside, each with an announcement."""
     for checkpoint in reversed(list_checkpoints(folder)):
         fault = problem(checkpoint)
         if fault is None:
@@ -67,7 +67,7 @@ def require(checkpoint: Path, *, sharded: bool) -> None:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints; a manifest goes first, so that a half-removed one counts as incomplete."""
+    """Remove all but the newest checkpoints, manifests first, so that a half-removed one counts as incomplete."""
     for checkpoint in list_checkpoints(folder)[:-keep]:
         (checkpoint / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(checkpoint)

@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, in which state it is, and who may write to it."""
+"""A run's folder: its contents, its state, and its lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainingDiverged(InputError):
 
 
 def settled(folder: Path) -> bool:
-    """Whether a run is finished. Raises `TrainingDiverged` for one that diverged: it would again, the same way."""
+    """Whether a run is finished. Raises `TrainingDiverged` for one that diverged, which would diverge again."""
     record = read_record(folder) or {"status": "absent"}
     if record["status"] == "diverged":
         raise TrainingDiverged(f"{folder}: {record['reason']} (remove the folder to train it again)", record["step"])
@@ -40,7 +40,7 @@ def settled(folder: Path) -> bool:
 
 
 def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Write the recipe into a new run's folder, or check that an unfinished run is this one; return its record so far.
+    """Write the recipe to a new run's folder, or check that an unfinished run is of this recipe; return its record.
 
     Raises `InputError` for another configuration, for an unfinished run without `resume`, and for a damaged recipe.
     """
@@ -48,15 +48,15 @@ def open_run(folder: Path, recipe: Recipe, fingerprint: Mapping[str, Any], *, re
         write_json(folder / RECIPE, recipe.model_dump(mode="json"))
         return {}
     if Recipe(**read_object(folder / RECIPE, "recipe")).hash(fingerprint) != recipe.hash(fingerprint):
-        raise InputError(f"{folder} holds a run of another configuration: remove it or choose another --out")
+        raise InputError(f"{folder} holds a run of another configuration: remove it or choose another folder")
     if not resume:
-        raise InputError(f"{folder} holds an unfinished run: pass --resume to go on with it")
+        raise InputError(f"{folder} holds an unfinished run: pass --resume, or resume=True, to continue it")
     return read_record(folder) or {}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, finished or not. What is in it is read when it is first asked for."""
+    """A run's folder, finished or not. Its contents are read on first use."""
 
     path: Path
 
@@ -70,26 +70,26 @@ class Run:
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """The metric log, a row per logged step; NaN where a metric was not measured at that step.
+        """The metric log, one row per logged step; NaN for a metric that was not measured at that step.
 
-        Without what it keeps of each head, which is `heads`.
+        Numbers per head are in `heads`.
         """
         rows = [{name: value for name, value in row.items() if name != HEADS} for row in read_rows(self.path / LOG)]
         return pd.DataFrame(rows)
 
     @cached_property
     def heads(self) -> dict[int, dict[str, list[float | None]]]:
-        """What was kept of heads and depths, by step and name: see `HeadNumbers`. Empty for runs that kept nothing."""
+        """Numbers per head and depth, by step and name: see `HeadNumbers`. Empty for runs that kept none."""
         return {row["step"]: row[HEADS] for row in read_rows(self.path / LOG) if row.get(HEADS)}
 
     @cached_property
     def model(self) -> PreTrainedModel:
-        """The trained model. Raises `InputError` if the run has none yet."""
+        """The trained model. Raises `InputError` if the run is not finished."""
         return load(self._finished())
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer. Raises `InputError` if the run has none yet."""
+        """The model's tokenizer. Raises `InputError` if the run is not finished."""
         return load_tokenizer(self._finished())
 
     def _finished(self) -> str:

@@ -1,4 +1,4 @@
-"""The metric log: one JSON object a line, every line whole; and what writes it from what `Trainer` logs."""
+"""The metric log: one JSON object per line, every line whole; and the callback that writes what `Trainer` logs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sinkscope.files import write_text
 
 LOG = "log.jsonl"
 RENAMED = {"eval_loss": "validation_loss"}
-HEADS = "heads"  # what a row keeps of each head: lists of numbers by name
-MEASURED = ("sink/", "task/")  # how the names of what is measured on the model begin
+HEADS = "heads"  # a row's numbers per head: lists by name
+MEASURED = ("sink/", "task/")  # prefixes of the names of what is measured on the model
 KEPT = {"loss", "activation_penalty", "z_loss", "grad_norm", "learning_rate", "validation_loss"}
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one line. Raises `InputError` where it cannot be written."""
+    """Append one line. Raises `InputError` if it cannot be written."""
     line = json.dumps(dict(row), allow_nan=False)
     try:
         with open(path, "a", encoding="utf-8") as stream:
@@ -32,9 +32,9 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log, none if there is no file; a last line that a killed process left unfinished is dropped.
+    """The rows of a log, none if there is no file. Drops a last line that a killed process left unfinished.
 
-    Raises `InputError` where another line is not a JSON object with a `step`.
+    Raises `InputError` if another line is not a JSON object with a `step`.
     """
     if not path.is_file():
         return []
@@ -58,7 +58,7 @@ def cut(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with None for every number that is not finite: JSON has no such numbers."""
+    """The row with None for every number that is not finite, which JSON does not have."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }
@@ -69,15 +69,18 @@ def _without_heads(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LogWriter(TrainerCallback):
-    """Appends a row per logged step: all that was logged at that step, together.
+    """Appends one row per logged step, with everything that was logged at that step.
 
-    Rows hold `step`, and where they apply `loss` (mean since the row before, over the steps that had a token to
-    predict; without the `activation_penalty` and the `z_loss`, which have means of their own), `grad_norm`,
-    `learning_rate`, `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, `seconds` since the run
-    began, summed over its interruptions, and `heads`, where `keep` was given numbers of them. `kept` are the rows from
-    before an interruption; `last` is the newest value of
-    each. A row is on the disk before the next step begins and before a checkpoint of its step is written. Without a
-    `path` nothing is written: of several processes one writes, but all must log at the same steps.
+    A row has `step` and, if they apply: `loss` (mean since the previous row over the steps with a token to predict;
+    without `activation_penalty` and `z_loss`, which have means of their own), `grad_norm`, `learning_rate`,
+    `tokens_per_second` (of training alone), `validation_loss`, `sink/*`, `seconds` of the run without its
+    interruptions, and the `heads` passed to `keep`. A row is on the disk before the next step begins and before a
+    checkpoint of its step is written.
+
+    Args:
+        path: the log; None writes nothing, for all processes but the main one, since all must log at the same steps.
+        tokens_per_step: for `tokens_per_second`.
+        kept: the rows from before an interruption.
     """
 
     def __init__(self, path: Path | None, *, tokens_per_step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -98,7 +101,7 @@ class LogWriter(TrainerCallback):
         return time.monotonic() - self._began
 
     def flush(self) -> None:
-        """Write the row in the making, if there is one."""
+        """Write the pending row, if there is one."""
         if self.pending:
             row = json_numbers(self.pending)
             if self.path is not None:
@@ -107,7 +110,7 @@ class LogWriter(TrainerCallback):
             self.pending = {}
 
     def keep(self, step: int, numbers: Mapping[str, Any]) -> None:
-        """Put numbers of heads, which are JSON already, into the row of a step."""
+        """Add numbers per head, which are JSON-able, to the row of a step."""
         if self.pending.get("step", step) != step:
             self.flush()
         self.pending |= {"step": step, HEADS: dict(numbers)}
@@ -115,7 +118,7 @@ class LogWriter(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        state.compute_steps(args, state.max_steps)  # a checkpoint brings the frequencies it was written under
+        state.compute_steps(args, state.max_steps)  # a checkpoint restores the frequencies it was written with
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -147,7 +150,7 @@ class LogWriter(TrainerCallback):
         if "loss" in values:
             values["tokens_per_second"] = self._throughput()
         elif self._since is not None:
-            self._since += time.monotonic() - self._step_ended  # observing is no training
+            self._since += time.monotonic() - self._step_ended  # measuring does not count as training
         self.pending |= {"step": state.global_step, **values, "seconds": round(self.seconds, 3)}
 
     def on_train_end(

@@ -1,4 +1,4 @@
-"""What a run writes down about itself: `record.json`."""
+"""The provenance of a run: `record.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Status = Literal["running", "finished", "failed", "diverged"]
 
 @dataclass
 class Record:
-    """The provenance of a run. `reason` says why it failed or diverged; `notes` hold what was announced on the way."""
+    """The provenance of a run. `reason` is why it failed or diverged; `notes` are the announcements on the way."""
 
     recipe: dict[str, Any]
     hash: str
@@ -44,7 +44,9 @@ class Record:
     versions: dict[str, str] = field(default_factory=lambda: versions())  # a lambda: the field hides the name here
 
     @classmethod
-    def of(cls, recipe: Recipe, fingerprint: Mapping[str, Any], model: PreTrainedModel, device: torch.device) -> Record:
+    def begin(
+        cls, recipe: Recipe, fingerprint: Mapping[str, Any], model: PreTrainedModel, device: torch.device
+    ) -> Record:
         """The record of a run that begins."""
         return cls(
             recipe=recipe.model_dump(mode="json"),
@@ -61,13 +63,13 @@ class Record:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a run folder, None where there is none. Raises `InputError` for one that cannot be read."""
+    """The record of a run folder, None if it has none. Raises `InputError` for one that cannot be read."""
     path = folder / RECORD
     return read_object(path, "record", "status") if path.is_file() else None
 
 
 def read_object(path: Path, kind: str, *fields: str) -> dict[str, Any]:
-    """A JSON object of a run's folder, its `kind` of file. Raises `InputError` if it is not one, or lacks a field."""
+    """A JSON object in a run's folder: its `kind` of file. Raises `InputError` if it is not one or lacks a field."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -78,18 +80,18 @@ def read_object(path: Path, kind: str, *fields: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python's version and those of the packages that decide numbers, as far as they are installed."""
-    found = {"python": platform.python_version()}
+    """The versions of Python and of the packages that decide numbers, as far as they are installed."""
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def host(device: torch.device) -> dict[str, Any]:
-    """What of the machine may decide the last bits of a number."""
+    """The properties of the machine that may decide the last bits of a number."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "device": name,
@@ -100,8 +102,8 @@ def host(device: torch.device) -> dict[str, Any]:
 
 
 def parameters(model: PreTrainedModel) -> dict[str, int]:
-    """Parameter counts: all, and without the embedding and the output matrix."""
-    maps = (model.get_input_embeddings(), model.get_output_embeddings())
-    embeddings = {id(part.weight): part.weight.numel() for part in maps}  # tied ones count once
+    """Parameter counts: in total, and without the embedding and the output matrix."""
+    matrices = (model.get_input_embeddings(), model.get_output_embeddings())
+    embeddings = {id(part.weight): part.weight.numel() for part in matrices}  # tied ones count once
     total = sum(parameter.numel() for parameter in model.parameters())
     return {"total": total, "without_embeddings": total - sum(embeddings.values())}

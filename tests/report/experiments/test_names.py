@@ -1,7 +1,8 @@
 import math
 
 from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
-from sinkscope.statistics.claims import Above, Claim, Evidence, SeedsAbove
+from sinkscope.statistics.claims import Claim, Size
+from sinkscope.statistics.estimates import estimate
 
 
 def test_metrics_in_words():
@@ -34,15 +35,14 @@ def test_numbers_and_effects():
 
 
 def test_effects_have_their_interval_and_ratios_say_so():
-    def told(rule, *values):
-        verdict = Claim("c", "s", "t", rule).judge([Evidence(f"seed {i}", value) for i, value in enumerate(values)])
+    def shown(rule, *values):
+        verdict = Claim("c", "s", "t", rule).judge(estimate([(1.0, values)]))
         return effect(verdict), sizes(verdict)
 
-    assert told(Above(1.0), 1.0, 2.0, 3.0) == ("2 (−0.484 to 4.48)", "3")
-    assert told(Above(1.0), 2.0) == ("2", "1")
-    assert told(Above(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
-    assert told(SeedsAbove(1.0), 4.0, 5.0, 6.0) == ("5 ± 1", "3")
-    assert effect(Claim("c", "s", "t", Above(1.0)).not_run("no")) == "–"
+    assert shown(Size(1.0), 1.0, 2.0, 3.0) == ("2 (−2.02 to 6.02)", "3")
+    assert shown(Size(1.0), 2.0) == ("2", "1")
+    assert shown(Size(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
+    assert effect(Claim("c", "s", "t", Size(1.0)).open("no")) == "–"
 
 
 def test_costs():

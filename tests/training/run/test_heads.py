@@ -22,7 +22,7 @@ WITH_OTHERS = ("value_norm", "key_norm", "cosine", "hidden_norm")
 
 def numbers(model: LabForCausalLM, ids: torch.Tensor) -> tuple[dict, Measurement]:
     seen = measure(model, ids, [AttentionReceived("all"), HiddenNorms(), *OBSERVERS])
-    kept = HeadNumbers.of(ids[:, 0], ids.shape[1], model.config.vocab_size)
+    kept = HeadNumbers.build(ids[:, 0], ids.shape[1], model.config.vocab_size)
     return kept(model, seen, 0.3), seen
 
 
@@ -90,8 +90,8 @@ def test_activations_that_are_no_numbers_are_unknown() -> None:
 
 
 def test_windows_of_four_tokens_have_no_room_for_a_repetition() -> None:
-    assert HeadNumbers.of(torch.zeros(3, dtype=torch.long), 4, 97).random is None
-    random = HeadNumbers.of(torch.zeros(30, dtype=torch.long), 16, 97).random
+    assert HeadNumbers.build(torch.zeros(3, dtype=torch.long), 4, 97).random is None
+    random = HeadNumbers.build(torch.zeros(30, dtype=torch.long), 16, 97).random
     assert random is not None
     assert random.shape == (16, 15)
     assert torch.equal(random[:, 1:8], random[:, 8:])

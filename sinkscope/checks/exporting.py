@@ -1,0 +1,200 @@
+"""What was measured, as other programs read it: lines for engines, sinks as JSON, weights in plain folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sinkscope.checks.card import Card, Part
+from sinkscope.checks.engines import entries, lines, refusals
+from sinkscope.checks.row import Found, Row
+from sinkscope.errors import InputError, unknown
+from sinkscope.files import write_json, write_text
+from sinkscope.hooks import unwrapped
+from sinkscope.model import load, load_tokenizer
+from sinkscope.model.plain import as_plain, zero_heads
+from sinkscope.statistics import Interval
+from sinkscope.trials import Trial
+from sinkscope.trials import load as load_trial
+
+CARD, TRIAL = "card.json", "trial.json"
+SINKS = 1  # version of sinks.json
+
+
+def export(
+    source: Card | Trial | nn.Module | str | Path,
+    engine: str | None = None,
+    out: str | Path = "sinkscope-export",
+    *,
+    tokenizer: Any = None,
+) -> list[Path]:
+    """Write a result for an engine, or a model as a plain folder; returns the files.
+
+    - A report card with `engine`: ENGINE.txt, the lines of which the arm was measured and advised, each with its source
+      and what to beware of; sinks.json, positions, rates per layer and head, BOS, how many first tokens to keep.
+    - A trial of caches as engines run them with `engine`: ENGINE.txt.
+    - A model: a folder that transformers loads without sinkscope (`model.plain.as_plain`).
+    - A trial of zero-sink-heads: the trial's model without these heads, as such a folder.
+
+    Args:
+        source: A result, its file or folder, a model, or the name of one.
+        engine: llama.cpp, vLLM, MLX or ExecuTorch; None for weights.
+        out: The folder to write to.
+        tokenizer: Of a model, to be written with it; found by itself where the model has a name.
+
+    Raises `InputError` for an unknown engine, and one for which nothing was measured or advised;
+    `UnsupportedModelError`, by name, for models that cannot be written.
+    """
+    folder = Path(out)
+    result = source if isinstance(source, Card | Trial | nn.Module) else _read(source)
+    if isinstance(result, nn.Module) or result is None or (engine is None and _heads(result)):
+        if engine is not None:
+            raise InputError(f"engine = {engine!r}: weights are for all engines; lines need a result of check or cache")
+        return _weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
+    if engine is None:
+        raise InputError(f"which engine is it for? {', '.join(_engines())}")
+    return _lines(result, _known(engine), folder)
+
+
+def sinks_json(card: Card) -> dict[str, Any]:
+    """What a card knows of sinks.
+
+    `by_head`: layer, head, and the percent of texts in which it has the sink, with the interval's low and high.
+
+    `modules`: linear maps by what rounding their inputs to 8 bits costs, the dearest first, where that was measured.
+    """
+    facts = {part.name: part.first.facts for part in card.parts}
+    sink, bos = facts.get("sink", {}), facts.get("bos", {})
+    if "position" not in sink:
+        raise InputError("the card has no section 'sink': make one with sinkscope check MODEL")
+    return {
+        "version": SINKS,
+        **{name: card.record.get(name) for name in ("model", "model_sha256", "weights", "texts", "versions")},
+        "position": sink["position"],
+        "token": sink.get("token"),
+        "layers": sink.get("layers", []),
+        "by_head": sink.get("by_head", []),
+        "keep": facts.get("engines", {}).get("keep"),
+        "bos": bos.get("bos"),
+        "tokenizer_adds": bos.get("tokenizer_adds"),
+        "template_adds": bos.get("template_adds"),
+        "modules": facts.get("int8", {}).get("modules", []),
+    }
+
+
+def _read(source: str | Path) -> Card | Trial | None:
+    """A result in a file or folder; None for anything else, which is the name of a model."""
+    path = Path(source)
+    if path.is_dir() and (path / CARD).is_file():
+        return Card.load(path / CARD)
+    if path.is_dir() and (path / TRIAL).is_file():
+        return load_trial(path / TRIAL.replace(".json", ".nc"))
+    if path.is_file() and path.suffix == ".nc":
+        return load_trial(path)
+    if path.is_file() and path.suffix == ".json":
+        if path.name == TRIAL:
+            return load_trial(path.with_suffix(".nc"))
+        return Card.load(path)
+    return None
+
+
+def _engines() -> list[str]:
+    return list(dict.fromkeys(entry["engine"] for entry in entries() if "line" in entry))
+
+
+def _known(engine: str) -> str:
+    """The engine as `engines.json` spells it. Raises `InputError` for others, with the reason where there is one."""
+    names = {name.lower(): name for name in (*_engines(), *refusals())}
+    if engine.lower() not in names:
+        raise unknown("engine", engine, _engines())
+    name = names[engine.lower()]
+    if name in refusals():
+        raise InputError(f"{name}: {refusals()[name]}")
+    return name
+
+
+def _lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
+    parts = result.parts if isinstance(result, Card) else _parts_of(result)
+    name = str(result.record["model"])
+    chosen = [line for line in lines(parts, gguf=name.endswith(".gguf")) if line["engine"] == engine]
+    if not chosen:
+        needs = [entry["needs"] for entry in entries() if entry["engine"] == engine and "line" in entry]
+        rows = {(part.name, row.key): row for part in parts for row in part.rows}
+        measured = [rows[need["section"], need["key"]] for need in needs if (need["section"], need["key"]) in rows]
+        if not measured:
+            raise InputError(
+                f"{engine}: no line, since nothing of what it runs was measured: sinkscope check {name} --full"
+            )
+        found = ", ".join(f"{row.finding} {row.word or row.shown()}" for row in measured)
+        raise InputError(f"{engine}: no line, since what was measured is no advice: {found}")
+    text = [f"# {name}: {'; '.join(_texts(result))}. Read in sources, not run here."]
+    for line in chosen:
+        text += ["", line["line"], f"# source: {line['source']}, {line['date']}"]
+        text += [f"# beware: {line['beware']}"] if "beware" in line else []
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{engine}.txt"]
+    write_text(paths[0], "\n".join(text) + "\n")
+    if isinstance(result, Card) and any(part.name == "sink" for part in result.parts):
+        paths.append(folder / "sinks.json")
+        write_json(paths[1], sinks_json(result))
+    return paths
+
+
+def _texts(result: Card | Trial) -> list[str]:
+    texts = result.record["texts"]
+    return [str(each["says"]) for each in texts] if isinstance(texts, list) else [f"{texts} texts"]
+
+
+def _parts_of(trial: Trial) -> list[Part]:
+    """The arms of a trial that are caches as engines round them, as a card's section has them."""
+    facts: Mapping[str, Any] = trial.record.get("arms", {})
+    rows = []
+    for arm in trial.named("arm"):
+        policy = facts.get(arm, {}).get("policy", {})
+        if isinstance(policy, Mapping) and policy.get("engine") == arm:
+            cost: Interval = trial.cost(arm)
+            rows.append(Row(arm, arm, cost, "KL a token", trial.texts, trial.word(arm)))
+    return [Part("engines", "As engines cache", {"": Found(rows=tuple(rows))})]
+
+
+def _heads(result: Card | Trial) -> Sequence[tuple[int, int]]:
+    """Heads that a trial of one arm took out of all texts' queries."""
+    if isinstance(result, Card):
+        return ()
+    facts = result.record.get("arms", {})
+    arms = [facts.get(arm, {}) for arm in result.named("arm")]
+    arms = [arm for arm in arms if arm.get("name") == "ZeroHeads" and arm.get("positions") is None]
+    return [(int(layer), int(head)) for layer, head in arms[0]["heads"]] if len(arms) == 1 else ()
+
+
+def _weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: Any) -> list[Path]:
+    name: str | None
+    if isinstance(source, Trial):
+        name = str(source.record["model"])
+        model = load(str(name))
+        zero_heads(model, _heads(source))
+    elif isinstance(source, nn.Module):
+        model = unwrapped(source)
+        name = str(getattr(getattr(model, "config", None), "name_or_path", "") or "") or None
+    else:
+        name = str(source)
+        model = load(str(source))
+    plain = as_plain(model)
+    if tokenizer is None and name is not None:
+        try:
+            tokenizer = load_tokenizer(name)
+        except InputError:
+            tokenizer = None
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty: name a new folder")
+    plain.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    if isinstance(source, Trial):
+        heads = [list(head) for head in _heads(source)]
+        write_text(folder / "zero_heads.json", json.dumps({"model": name, "zero_heads": heads}) + "\n")
+    return sorted(path for path in folder.iterdir() if path.is_file())

@@ -1,0 +1,120 @@
+"""What caches cost as engines run them: rounded ones, and streams that keep the sinks or nothing of the beginning."""
+
+from __future__ import annotations
+
+from sinkscope.caches import engine
+from sinkscope.checks.cache_bits import compared_bytes
+from sinkscope.checks.row import ADVISED, Found, Row
+from sinkscope.checks.section import Progress, Section
+from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.errors import InputError
+from sinkscope.quantization import full_layers
+from sinkscope.trials import Arm, ThroughCache, Trial, cached, run
+
+ROUNDED = ("llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8")
+STREAMS = ("llama.cpp", "mlx", "executorch")
+FURTHEST = 16  # sinks behind that position are none of the beginning, which is what engines keep
+STREAMED = 12  # texts that are read token by token
+SHARE = 2  # of a text's tokens, as cells of a stream: half
+
+
+def applies(subject: Subject) -> str:
+    """Empty for a causal decoder whose cache has layers of full attention."""
+    if why := subject.decodes():
+        return why
+    return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
+
+
+def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+    """Rounded caches against the model's own, and each stream with the sinks against the same one without."""
+    rows, said = [], []
+    arms = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in ROUNDED]
+    try:
+        trial = run(
+            subject.model,
+            texts.ids,
+            arms,
+            reading=ThroughCache(texts.ids.shape[1] // 2, None),
+            controls=0,
+            batch_size=subject.batch_size,
+            seed=subject.seed,
+            about={"kind": "engines"},
+            progress=progress,
+        )
+        rows += [_rounded(trial, name) for name in ROUNDED]
+        said.append(f"{', '.join(f'{row.finding} {row.word}' for row in rows)}.")
+    except InputError as error:
+        said.append(f"Rounded caches: {error}.")
+    keep = kept_first(subject, texts)
+    if not keep:
+        said.append("No stream was tried: there is no sink at the beginning to keep.")
+        return Found(" ".join(said), tuple(rows))
+    ids = texts.ids[:STREAMED]
+    cells = ids.shape[1] // SHARE
+    try:
+        streams = [arm for name in STREAMS for arm in _streams(name, keep, cells)]
+        trial = run(
+            subject.model,
+            ids,
+            streams,
+            reading=ThroughCache(cells // 2, 1),
+            controls=0,
+            batch_size=len(ids),
+            seed=subject.seed,
+            about={"kind": "engines"},
+            progress=progress,
+        )
+        found = [_stream(trial, name, keep, cells) for name in STREAMS]
+        rows += found
+        better = [row.key for row in found if row.number is not None and row.number.high < 0]
+        what = f"the first {keep} tokens" if keep > 1 else "the first token"
+        said.append(
+            f"Streams of {cells} cells that keep {what} predict better than without in {', '.join(better)}."
+            if better
+            else f"Streams of {cells} cells gain nothing by keeping {what}."
+        )
+    except InputError as error:
+        said.append(f"Streams: {error}.")
+    return Found(" ".join(said), tuple(rows), {"keep": keep, "cells": cells})
+
+
+def kept_first(subject: Subject, texts: TextSet) -> int:
+    """First tokens that hold all sinks of the beginning: 0 where there are none."""
+    sinks = subject.sinks(texts)
+    return max((place + 1 for place in (() if sinks is None else sinks.positions) if place < FURTHEST), default=0)
+
+
+def _streams(name: str, keep: int, cells: int) -> list[Arm]:
+    """The stream that keeps nothing, and the one that keeps the sinks, which is compared with it."""
+    without, kept = (engine(name, count) for count in (0, keep))
+    plain = f"{name} without"
+    return [
+        cached(plain, lambda model: without.cache(model, cells), facts=without.describe(cells)),
+        cached(name, lambda model: kept.cache(model, cells), against=plain, facts=kept.describe(cells)),
+    ]
+
+
+def _rounded(trial: Trial, name: str) -> Row:
+    grade = trial.grade(name)
+    held, share = compared_bytes(trial, name)
+    advice = f"{name} is safe" if grade.word in ADVISED else ""
+    values = tuple(trial.values(name).tolist())
+    number = trial.cost(name)
+    return Row(name, name, number, "KL a token", trial.texts, grade.word, grade.why, advice, held, share, values)
+
+
+def _stream(trial: Trial, name: str, keep: int, cells: int) -> Row:
+    lost = trial.cost(name, "nats")
+    values = trial.values(name, "nats") - trial.values(f"{name} without", "nats")
+    return Row(
+        name,
+        f"{name}, {keep} of {cells} cells kept",
+        lost,
+        "nats lost a token against keeping none",
+        trial.texts,
+        advice=f"keep {keep}" if lost.high < 0 else "",
+        values=tuple(values.tolist()),
+    )
+
+
+SECTION = Section("engines", "As engines cache", "full", applies, 16.0, run_section, every=False)

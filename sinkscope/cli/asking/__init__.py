@@ -1,1 +1,0 @@
-"""Commands about questions: list, show, run and judge them."""

@@ -1,1 +1,0 @@
-"""Parts of `sinkscope generate`: tokens one after the other, their text, and what they cost."""

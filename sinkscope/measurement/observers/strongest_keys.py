@@ -1,0 +1,99 @@
+"""The keys that generated queries attend to most, head by head, as `generate()` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sinkscope.errors import InputError
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.chunks import Chunk
+from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece
+
+PARTS = ("attention", "position", "value_norm")
+
+
+@dataclass(frozen=True)
+class StrongestKeys(Observer):
+    """After each generated token, the `count` keys of each head that generated queries gave most on average.
+
+    α_k = Σ_t A[t, k] / how many of these t are at or after k, over the queries t of generated tokens so far: those of
+    passes of one token that continue a cache. `strongest_attention`, `strongest_position` and `strongest_value_norm`
+    (‖v_k‖₂): (sample, layer, head, position, strongest), the position being the query's; NaN at all others, and where
+    there are fewer keys. Only when asked for ("all" leaves it out), under `observe` around `generate()`:
+    `Measurement.features` reads it. Cost: O(T) time and memory a token and head, no maps. The cache must hold every
+    key. Raises `InputError` for a count below 1. Features of sinks for probes: SinkProbe, from prompts.
+    """
+
+    count: int = 8
+    _sums: dict[tuple[str, int], Float[Tensor, "batch heads key"]] = field(default_factory=dict, repr=False)
+    _first: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"count = {self.count}: at least 1 key of each head")
+
+    @property
+    def coordinates(self) -> Mapping[str, range]:
+        return {"strongest": range(self.count)}
+
+    def bound(self, model: nn.Module) -> StrongestKeys:
+        """This observer with sums of its own, so that two observations do not share them."""
+        return replace(self, _sums={}, _first={})
+
+    def reads_chunks(self, call: AttentionCall) -> bool:
+        return call.query.shape[2] == 1 and call.query_start > 0
+
+    def on_call(self, call: AttentionCall) -> Iterable[Piece]:
+        if call.query_start == 0:  # a prompt: what earlier rows summed up is done with
+            for key in [key for key in self._sums if key[0] == call.layer.name]:
+                del self._sums[key], self._first[key]
+        return ()
+
+    def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        place = (call.layer.name, call.samples_before + chunk.samples.start)
+        total = call.key_start + call.key.shape[2]
+        weights = chunk.weights[:, :, 0]
+        sums = weights.new_zeros((*weights.shape[:2], total))
+        sums[..., call.key_start + chunk.columns.start : call.key_start + chunk.columns.stop] = weights
+        if place in self._sums:
+            before = self._sums[place]
+            sums[..., : before.shape[-1]] += before
+        self._sums[place] = sums
+        first = self._first.setdefault(place, call.query_start)
+        # Queries first … query_start: key k is at or before all of them, or begins among them.
+        keys = torch.arange(total, device=sums.device)
+        means = sums / (call.query_start - keys.clamp(min=first) + 1)
+        largest = means.topk(min(self.count, total), -1)
+        for name, values in self._values(call, chunk, largest.values, largest.indices).items():
+            missing = self.count - values.shape[-1]
+            padded = torch.nn.functional.pad(values.float(), (0, missing), value=torch.nan)
+            yield Piece(name, padded[:, :, None], call.query_start, chunk.samples)
+        yield Piece("generated", weights.new_ones((*weights.shape[:2], 1)), call.query_start, chunk.samples)
+
+    def arrays(self, found: LayerSums) -> dict[str, Array]:
+        if "generated" not in found.sums:
+            return {}
+        there = found.sums["generated"][..., None] > 0
+        return {
+            f"strongest_{name}": Array(torch.where(there, found.sums[name], torch.nan), "query", ("strongest",))
+            for name in PARTS
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "count": self.count}
+
+    def _values(self, call: AttentionCall, chunk: Chunk, means: Tensor, columns: Tensor) -> dict[str, Tensor]:
+        """The means, the positions among real tokens, and the norms of the values."""
+        norms = call.value_lengths[chunk.samples].repeat_interleave(call.group, 1)
+        places = columns
+        if call.real_keys is not None:
+            order = call.real_keys[chunk.samples, : call.key_start + call.key.shape[2]].long().cumsum(-1) - 1
+            places = order.to(columns.device)[:, None].expand(-1, columns.shape[1], -1).gather(2, columns)
+        here = norms.gather(2, (columns - call.key_start).clamp(min=0))
+        return dict(zip(PARTS, (means, places, here), strict=True))

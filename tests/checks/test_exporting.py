@@ -1,0 +1,123 @@
+"""What engines read of a result: lines of measured arms, sinks as JSON, weights that load without sinkscope."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GraniteSWAForCausalLM
+
+import sinkscope as ss
+from sinkscope.checks import Card, Found, Part, Row, engines
+from sinkscope.checks.exporting import sinks_json
+from sinkscope.errors import InputError
+from sinkscope.interventions import ZeroHeads
+from sinkscope.model import LabConfig, LabForCausalLM
+from sinkscope.statistics import Interval
+from sinkscope.trials import changed
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    return ss.check("nano", count=6, only=["sink", "bos", "engines"])
+
+
+def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
+    """The card with a stream that keeps the first tokens and predicts so much worse than without."""
+    row = Row("llama.cpp", "llama.cpp", Interval(lost, lost - 0.01, lost + 0.01), "nats lost a token", 12)
+    part = Part("engines", "As engines cache", {"prose": Found(rows=(row,), facts={"keep": keep})})
+    return replace(card, parts=(*(one for one in card.parts if one.name != "engines"), part))
+
+
+def test_the_section_measures_every_engine(card: Card) -> None:
+    rows = {row.key: row for row in card.part("engines").rows}
+    assert rows.keys() == {"llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8"}
+    assert rows["llama.cpp-q8_0"].number.value < rows["llama.cpp-q4_0"].number.value
+    assert rows["llama.cpp-q4_0"].of_16 < rows["vllm-fp8"].of_16 < rows["llama.cpp-q8_0"].of_16 < 0.6
+    assert card.part("engines").first.facts["keep"] == 1
+
+
+def test_lines_of_measured_arms_are_written_with_their_sources(card: Card, tmp_path: Path) -> None:
+    paths = ss.export(card, "llama.cpp", tmp_path)
+    assert [path.name for path in paths] == ["llama.cpp.txt", "sinks.json"]
+    text = paths[0].read_text()
+    assert "\n-ctk q8_0 -ctv q8_0\n# source: llama.cpp@" in text
+    assert "not run here" in text
+    assert "--context-shift" not in text  # keeping the first token gains nothing on nano
+
+
+@pytest.mark.parametrize(("lost", "kept"), [(-0.1, True), (+0.1, False)])
+def test_a_stream_is_written_where_its_arm_predicts_better(card: Card, tmp_path: Path, lost: float, kept: bool) -> None:
+    made = with_stream(card, lost)
+    if not kept:
+        with pytest.raises(InputError, match=r"no advice: .*llama\.cpp \+0\.1"):
+            ss.export(made, "llama.cpp", tmp_path)
+        return
+    text = ss.export(made, "llama.cpp", tmp_path)[0].read_text()
+    assert "\n--context-shift --keep 2\n" in text  # three, of which nano's tokenizer adds one
+
+
+def test_sinks_as_json(card: Card, tmp_path: Path) -> None:
+    data = json.loads(ss.export(card, "vLLM", tmp_path)[1].read_text())
+    assert data == json.loads(json.dumps(sinks_json(card)))
+    assert (data["position"], data["keep"], data["tokenizer_adds"]) == (0, 1, 1)
+    assert {layer for layer, *_ in data["by_head"]} >= set(data["layers"])
+    for _, _, rate, low, high in data["by_head"]:
+        assert 0 <= low <= rate <= high <= 100
+
+
+def test_what_was_not_measured_or_not_advised_is_refused(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="did you mean 'vLLM'"):
+        ss.export(card, "vLM", tmp_path)
+    with pytest.raises(InputError, match="TensorRT-LLM: not possible"):
+        ss.export(card, "tensorrt-llm", tmp_path)
+    with pytest.raises(InputError, match="which engine"):
+        ss.export(card, out=tmp_path)
+    alone = replace(card, parts=card.parts[:1])
+    with pytest.raises(InputError, match="nothing of what it runs was measured"):
+        ss.export(alone, "MLX", tmp_path)
+    checked = engines.entries()
+    monkeypatch.setattr(engines, "entries", lambda: [{**entry, "source": ""} for entry in checked])
+    with pytest.raises(InputError, match="no line"):
+        ss.export(card, "vLLM", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trial_of_rounded_caches_is_a_result_too(tmp_path: Path) -> None:
+    ids = torch.randint(3, 2000, (4, 40), generator=torch.Generator().manual_seed(0))
+    trial = ss.trials.eviction_trial(ss.load("nano"), ids, ["vllm-fp8"], [20], protect="none", controls=0)
+    assert "--kv-cache-dtype fp8" in ss.export(trial, "vllm", tmp_path)[0].read_text()
+
+
+def test_weights_with_sinks_are_a_folder_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = LabConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, intermediate_size=32, attention="sink_logit")
+    model = LabForCausalLM(config).eval()
+    ss.export(model, out=tmp_path / "new")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "new").eval()
+    assert type(again) is GraniteSWAForCausalLM
+    ids = torch.arange(3, 15)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match="is not empty"):
+        ss.export(model, out=tmp_path / "new")
+    with pytest.raises(InputError, match="weights are for all engines"):
+        ss.export(model, "vLLM", tmp_path / "other")
+
+
+def test_a_trial_of_zeroed_heads_gives_the_pruned_model(tmp_path: Path) -> None:
+    model = ss.load("nano")
+    ids = torch.randint(3, 2000, (6, 24), generator=torch.Generator().manual_seed(0))
+    heads = [(3, 0), (3, 2)]
+    trial = changed(model, ids, ZeroHeads(heads), controls=1)
+    ss.export(trial, out=tmp_path / "pruned")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").eval()
+    with torch.no_grad(), ZeroHeads(heads).applied(model):
+        wanted = model(input_ids=ids).logits
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, wanted, atol=1e-4, rtol=1e-4)
