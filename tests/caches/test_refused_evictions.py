@@ -77,7 +77,7 @@ def test_what_it_would_get_wrong_is_refused(model: PreTrainedModel) -> None:
             "prefill",
             "Pyramid may leave a head 5 keys.* leave every head 6$",
         ),
-        (Protect(SnapKV(), None, 5), 8, "prefill", "Protect\(SnapKV\), which always keeps 32"),
+        (Protect(SnapKV(), None, 5), 8, "prefill", r"Protect\(SnapKV\), which always keeps 32"),
         (
             "snapkv",
             Pyramid(16),

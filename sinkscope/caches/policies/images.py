@@ -28,7 +28,7 @@ class BorderColumns(RowNote):
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Int[Tensor, "batch n"]:
         if call.ids is None:
-            raise InputError("the borders of images are is_border by input_ids, but the model was given embeddings")
+            raise InputError("the borders of images are found by input_ids, but the model was given embeddings")
         columns = torch.arange(call.total - call.queries, call.total, device=call.ids.device)
         is_border = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device))
         border_columns = columns.where(is_border, NOWHERE)[:, is_border.any(0)]
