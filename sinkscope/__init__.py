@@ -64,7 +64,7 @@ _HOME = {
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
-    "operation": "sinkscope.attention.catalog.registering",
+    "operation": "sinkscope.attention.registering",
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from sinkscope import statistics as statistics
     from sinkscope import training as training
     from sinkscope import trials as trials
-    from sinkscope.attention.catalog.registering import operation as operation
+    from sinkscope.attention.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy

@@ -34,7 +34,7 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.measurement import Measurement
     from sinkscope.report.observatory import HeadMaps
 
@@ -227,7 +227,7 @@ class _MeasuringRun:
         self.model = open_model(self.name, self.running)
         self.tokenizer = open_tokenizer(self.name, self.running)
 
-    def _measured(self, reading: Reading, label: str) -> Measurement:
+    def _measured(self, reading: InputReading, label: str) -> Measurement:
         from sinkscope.measurement import measure
 
         note(f"{label}: {reading.description}; first: {reading.first}")
@@ -346,7 +346,7 @@ def parse_map_heads(names: Sequence[str]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
-def head_maps(model: Any, reading: Reading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:
+def head_maps(model: Any, reading: InputReading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:
     """The attention maps of `heads`, (row of the measurement's layers, head), by default of the strongest.
 
     They cover the first tokens of one sample. Raises `InputError` for a head that the model does not have.

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from sinkscope.data import InputReading
     from sinkscope.data import Inputs as TokenRows
-    from sinkscope.data import Reading
 
 
 def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
@@ -44,7 +44,7 @@ def open_tokenizer(name: str, loading: LoadingOptions, *, required: bool = False
         return None
 
 
-def read_inputs(model: PreTrainedModel, name: str, inputs: InputOptions, running: RunningOptions) -> Reading:
+def read_inputs(model: PreTrainedModel, name: str, inputs: InputOptions, running: RunningOptions) -> InputReading:
     """What the model reads: rows of text or tokens, or the images or recordings of a folder.
 
     Raises `InputError` as `token_rows` and `media_reading` do.
@@ -96,7 +96,7 @@ def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running:
     return as_chat(rows, tokenizer) if chat else rows
 
 
-def single_batch(reading: Reading) -> dict[str, Tensor]:
+def single_batch(reading: InputReading) -> dict[str, Tensor]:
     """The model's arguments for all samples. Raises `InputError` where the samples have several sizes."""
     if len(reading.parts) == 1:
         return reading.parts[0]

@@ -23,7 +23,7 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.quantization import Hazards, Prefix
     from sinkscope.sinks import Choice, Tokens
     from sinkscope.trials import Trial
@@ -235,7 +235,7 @@ class _QuantizedModel:
         self.model = open_model(name, running)
         self.tokenizer = open_tokenizer(name, running)
 
-    def read(self, inputs: InputOptions) -> Reading:
+    def read(self, inputs: InputOptions) -> InputReading:
         return read_inputs(self.model, self.name, inputs, self.running)
 
     def protected_arms(

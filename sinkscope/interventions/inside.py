@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.attention import SlotTerms
-from sinkscope.attention.aggregation import aggregated
+from sinkscope.attention.scores import aggregated
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     ARGUMENTS,
@@ -44,7 +44,7 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
-from sinkscope.measurement import AttentionCall, full_precision, read, rounding
+from sinkscope.measurement import AttentionCall, full_precision, read_call, rounding
 from sinkscope.measurement.calls import guard
 
 
@@ -244,7 +244,7 @@ class Calls:
                 f"family '{self._family}', layer '{label.name}': its {len(invocation.output)} rows are not the model's "
                 f"{forward.batch} samples, so their tokens cannot be told"
             )
-        call = read(invocation, label, forward, self._sides, self._family)
+        call = read_call(invocation, label, forward, self._sides, self._family)
         if call.entries is not None:
             raise UnsupportedModelError(
                 f"family '{self._family}', layer '{label.name}': it attends to keys that are no tokens beside those "
@@ -253,12 +253,7 @@ class Calls:
         kind = module, call.query.shape[2] > 1
         if kind not in self._verified and not invocation.arguments.get("dropout"):
             host = rounding(invocation.output, invocation.arguments["query"])
-            if call.operation is None:
-                guard.verified(call, invocation.output, self._family, host)
-            else:
-                guard.verified_by_operation(call, self._family)
-                if hosted(module):
-                    guard.verified_output(call, self._family, host)
+            guard.verified(call, self._family, host, attached=bool(hosted(module)))
             self._verified.add(kind)
         queries, keys = call.query.shape[2], call.key.shape[2]
         tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
 from sinkscope.interventions.inside import opened_layers, other_keys
@@ -167,7 +167,7 @@ class _Restriction(Editor):
         queries, keys = visible.shape[2:]
         hidden = visible & ~self._allowed(module, queries, keys, visible.device, visibility)[:, None]
         hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)
-        return Written(Full(), visibility.query, visibility.key, visible & ~hidden)
+        return DenseVisibility(Full(), visibility.query, visibility.key, visible & ~hidden, visibility)
 
     def _allowed(
         self, module: nn.Module, queries: int, keys: int, device: torch.device, mask: Any

@@ -19,7 +19,7 @@ from torch.nn import functional
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
 from sinkscope.measurement import find_tokens, rows_of
-from sinkscope.model.columns import UNKNOWN, Columns, columns_of, every_column, own_columns
+from sinkscope.model.columns import UNKNOWN, TokenColumns, columns_of, every_column, own_columns
 from sinkscope.sinks import Choice, Measured, Tokens
 
 Protect = Choice | Tokens
@@ -46,7 +46,7 @@ def described(protect: Protect | None) -> dict[str, Any] | None:
     return {"chosen_by": str(protect)}
 
 
-def among(protect: Protect, columns: Columns) -> Bool[Tensor, "batch position"]:
+def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch position"]:
     """Which columns of a pass are protected; padding never is.
 
     Raises `InputError` for a choice that needs a look at whole texts, and for tokens of texts that the pass does not
@@ -110,8 +110,8 @@ class ProtectedInPass:
         self.protect = protect
         self._model = unwrapped(model)
         self._samples: Samples | None = None
-        self._every: Columns | None = None  # from the first in the cache on
-        self._own: Columns | None = None
+        self._every: TokenColumns | None = None  # from the first in the cache on
+        self._own: TokenColumns | None = None
         self._now: Tensor | None = None
         self._passes = Passes(self._model, self._begin, self._end)
         self._passes.attach(stack, first=True)
@@ -132,7 +132,7 @@ class ProtectedInPass:
         return self._among(self._of_pass(self._every))
 
     @property
-    def every(self) -> Columns:
+    def every(self) -> TokenColumns:
         """All columns so far, from the first in the cache on."""
         return self._of_pass(self._every)
 
@@ -177,7 +177,7 @@ class ProtectedInPass:
         assert self._every is not None
         self._samples.extend(done.forward, self._every.index.shape[1], cache_of(output))
 
-    def _among(self, columns: Columns) -> Bool[Tensor, "batch position"]:
+    def _among(self, columns: TokenColumns) -> Bool[Tensor, "batch position"]:
         return torch.zeros_like(columns.real) if self.protect is None else among(self.protect, columns)
 
     @staticmethod
@@ -188,7 +188,7 @@ class ProtectedInPass:
         return functional.pad(torch.cat(samples.ids, 1), (samples.prefix, 0), value=UNKNOWN)
 
 
-def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
+def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
     """Which of the known texts each row of a pass can be; consecutive ones where the pass can be that.
 
     By ids where both have them; else the pass must be over all of the texts, whole.
@@ -224,7 +224,7 @@ def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
 
 
 def _check_one(
-    chosen: Tensor, alike: Tensor, index: Tensor, inside: Tensor, found: Tensor, tokens: Tokens, columns: Columns
+    chosen: Tensor, alike: Tensor, index: Tensor, inside: Tensor, found: Tensor, tokens: Tokens, columns: TokenColumns
 ) -> None:
     """Raises `InputError` where rows that begin alike protect different tokens, and the pass is but their beginning.
 

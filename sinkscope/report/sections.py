@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.measurement import figures, hidden_map_table, hidden_norm_table, received_table, value_norm_table
-from sinkscope.measurement import norm_figures as norms
+from sinkscope.measurement import figures as norms
 from sinkscope.report.curves import training_curves, training_table
 from sinkscope.report.page import Section
 from sinkscope.report.runs import StoredRun

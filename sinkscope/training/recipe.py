@@ -29,7 +29,7 @@ from sinkscope.data import DataConfig, RandomTokens
 from sinkscope.errors import InputError
 from sinkscope.invalid import Part, in_one_line, unknown_field
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.model.operations import as_applied, as_data, per_layer
+from sinkscope.model.config import as_applied, as_data, per_layer
 from sinkscope.training.fitting import check_fit, check_sizes
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer, Muon

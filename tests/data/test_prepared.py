@@ -13,7 +13,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, encoding, load_corpus, prepare
+from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, load_corpus, prepare
+from sinkscope.data import prepared as encoding
 from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.errors import InputError

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data.tokenizer import train_bpe
 from sinkscope.measurement import Measurement, TokenTexts
-from sinkscope.measurement.measuring import byte_alphabet, token_bytes
 from sinkscope.measurement.metrics import token_kind
-from sinkscope.measurement.texts import characters, shares
+from sinkscope.measurement.texts import byte_alphabet, characters, shares, token_bytes
 from sinkscope.report.observatory.strip import strip_payload, strip_section
 from tests.measurement.planted import EVIL, edited_record, measured
 

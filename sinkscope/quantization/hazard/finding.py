@@ -14,7 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, checked_inputs, family, unwrapped
 from sinkscope.measurement import Measurement, find_tokens, measure
 from sinkscope.measurement.peaks import BATCH, Site, cached_sites, check_whole, read_sites, sites
-from sinkscope.model.columns import Columns, columns_of
+from sinkscope.model.columns import TokenColumns, columns_of
 from sinkscope.quantization.hazard.advice import advice_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.statistics import SiteNumbers, bits_lost
@@ -67,7 +67,7 @@ def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, ba
 
 
 def _masks(
-    model: nn.Module, given: Mapping[str, Any], protect: Protect, columns: Columns
+    model: nn.Module, given: Mapping[str, Any], protect: Protect, columns: TokenColumns
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Which columns each part of a choice protects, by its words; and why a part protects none."""
     parts = protect.parts if isinstance(protect, Sum) else (protect,)
@@ -118,7 +118,7 @@ def _merged(found: Mapping[Site, SiteNumbers]) -> list[tuple[str, Site, SiteNumb
     return [(", ".join(kinds), place, numbers) for kinds, place, numbers in lines]
 
 
-def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: Columns) -> dict[str, Any]:
+def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: TokenColumns) -> dict[str, Any]:
     def token(row: int, column: int) -> tuple[int, int]:
         return int(columns.order[row, column]), -1 if columns.ids is None else int(columns.ids[row, column])
 
@@ -171,7 +171,7 @@ def _casts(model: nn.Module, given: Mapping[str, Any], batch_size: int) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def _tokens(mask: Tensor, columns: Columns) -> pd.DataFrame:
+def _tokens(mask: Tensor, columns: TokenColumns) -> pd.DataFrame:
     """The protected tokens, by position and id, with the share of rows in which they are."""
     places = mask.nonzero().tolist()
     ids = columns.ids

@@ -56,11 +56,11 @@ class Fp8Underflow(Observer):
         yield Piece("mass", torch.stack([(weights * one).sum((-2, -1)) for one in found], -1), None, chunk.samples)
         yield Piece("seen", seen.float()[..., None], None, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "lost" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "lost" not in layer.sums:
             return {}
-        share = divide(found.sums["lost"], found.sums["seen"])
-        mass = divide(found.sums["mass"], found.query_count[:, None, None])
+        share = divide(layer.sums["lost"], layer.sums["seen"])
+        mass = divide(layer.sums["mass"], layer.query_count[:, None, None])
         return {"fp8_underflow": Array(share, None, ("cast",)), "fp8_lost_mass": Array(mass, None, ("cast",))}
 
 
