@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope import experiments
 from sinkscope.errors import InputError
 from sinkscope.experiments import Findings, Observed
 from sinkscope.experiments import findings as kept
@@ -139,3 +140,9 @@ def test_a_run_does_not_stand_for_another_seed() -> None:
     data["runs"]["a"]["1"] = data["runs"]["a"]["0"]
     with pytest.raises(InputError, match="'a', seed 1: this is the run of seed 0"):
         Findings.from_dict(data)
+
+
+@pytest.mark.parametrize(("old", "new"), [("read", "read_findings"), ("Progress", "SweepProgress")])
+def test_an_earlier_name_is_read_with_a_warning(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+        assert getattr(experiments, old) is getattr(experiments, new)
