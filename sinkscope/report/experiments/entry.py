@@ -17,7 +17,7 @@ from sinkscope.experiments import (
     verdicts,
 )
 from sinkscope.report.experiments import names
-from sinkscope.statistics.claims import Evidence, Verdict
+from sinkscope.statistics.claims import CaseValue, Verdict
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
@@ -202,7 +202,7 @@ def runs_of(entries: Iterable[ExperimentEntry]) -> list[Observed]:
     return [*named.values(), *(run for run in runs if run.status == FAILED)]
 
 
-def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
+def evidence(judged: Judged) -> list[tuple[int | None, CaseValue]]:
     """The evidence for a claim, each case with its seed if it names one."""
     cases = []
     for part in judged.verdict.evidence:
