@@ -1,4 +1,4 @@
-"""What to protect, and why, from the numbers at the sites."""
+"""What to protect and why, from the numbers at the sites."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pandas as pd
 
 from sinkscope.quantization.hazard.statistics import CHANNEL
 
-WIDE = 1.0  # bits that protected tokens take from the others' range, from which on protecting them is worth a line
-COMMON = 0.1  # of the tokens that are left: a channel that stands out in fewer is a matter of these tokens
-LOST_SHARE = 0.01  # of attention weights, from which on a cast is worth a line
+WIDE = 1.0  # bits that protected tokens must take from the others' range to be mentioned
+COMMON = 0.1  # a channel that stands out in a smaller share of the tokens is a matter of these tokens
+LOST_SHARE = 0.01  # share of attention weights that a cast must zero to be mentioned
 LOST_MASS = 1e-3  # of a query's attention
-SHOWN = 4  # places named in a line
+SHOWN = 4  # places named per line
 
 
 def advice_of(
     table: pd.DataFrame, casts: pd.DataFrame, tokens: pd.DataFrame, ranked: pd.DataFrame, record: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """A row per finding: `what` to do, `where`, and `why`."""
+    """One row per finding: `what` to do, `where`, and `why`."""
     left = record["tokens_left"]
     rows = [*_tokens(table, tokens, ranked, record), *_others(table, left), *_channels(table, left), *_casts(casts)]
     return pd.DataFrame(rows, columns=["what", "where", "why"])
@@ -35,8 +35,11 @@ def _tokens(
     named = _positions(tokens)
     if wide.empty:
         worst = table.loc[table["bits_lost"].idxmax()]
-        why = f"its range is no wider anywhere for them than {2 ** worst['bits_lost']:.1f} ×, at {_place(worst)}"
-        return [(f"protecting {named} buys nothing in activations with a shared range", "every linear map", why), *rows]
+        why = f"they widen its range by at most {2 ** worst['bits_lost']:.1f} ×, at {_place(worst)}"
+        return [
+            (f"protecting {named} gains nothing in activations with a shared range", "every linear map", why),
+            *rows,
+        ]
     worst = wide.iloc[0]
     why = (
         f"there they are {worst['max_median']:.0f} medians of the tokens, all others at most "
@@ -44,14 +47,14 @@ def _tokens(
     )
     if len(ranked) > 1:
         why += "; " + ", ".join(
-            f"{row.protected} ({row.tokens_a_row:.1f} tokens a text) alone gives back {row.bits_back:.2f} bits"
+            f"{row.protected} ({row.tokens_a_row:.1f} tokens a text) alone recovers {row.bits_back:.2f} bits"
             for row in ranked.itertuples()
         )
     return [(f"protect {named}, or give each token a range of its own", _places(wide), why), *rows]
 
 
 def _others(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
-    """Sites whose range a token sets that is not protected, after the protected ones are."""
+    """Sites whose range an unprotected token sets, once the protected tokens are protected."""
     wide = table[(table["max_median_without"] >= 2 ** (WIDE + 2)) & ~_by_channel(table)]
     if wide.empty:
         return []
@@ -64,7 +67,7 @@ def _others(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
 
 
 def _by_channel(table: pd.DataFrame) -> pd.Series:
-    """Sites at which a channel stands out over the tokens that are left, not in a few of them alone."""
+    """Sites at which a channel stands out over the tokens that are left, not only in a few of them."""
     return (table["channel_ratio"] >= CHANNEL) & (table["channel_share"] >= COMMON)
 
 
@@ -83,7 +86,7 @@ def _channels(table: pd.DataFrame, left: int) -> list[tuple[str, str, str]]:
 def _casts(casts: pd.DataFrame) -> list[tuple[str, str, str]]:
     if casts.empty:
         return []
-    found = []
+    rows = []
     for column, scaled in (("forward", True), ("unscaled", False)):
         mass = "mass" if scaled else "mass_unscaled"
         lossy = casts[(casts[column] >= LOST_SHARE) & (casts[mass] >= LOST_MASS)]
@@ -96,15 +99,15 @@ def _casts(casts: pd.DataFrame) -> list[tuple[str, str, str]]:
             f"{100 * worst[mass]:.1f} % of its attention"
         )
         layers = ", ".join(f"{layer:.0f}" for layer in lossy["layer"])
-        found.append((f"in 8-bit attention, {what}", f"attention of layer{'s' * (len(lossy) > 1)} {layers}", why))
-    return found
+        rows.append((f"in 8-bit attention, {what}", f"attention of layer{'s' * (len(lossy) > 1)} {layers}", why))
+    return rows
 
 
 def _positions(tokens: pd.DataFrame) -> str:
     always = tokens[tokens["share"] >= 0.5]
     if always.empty:
         return f"the chosen tokens (elsewhere in each row; {len(tokens)} places)"
-    return "the token" + "s" * (len(always) > 1) + " at " + ", ".join(str(place) for place in always["position"])
+    return "the token" + "s" * (len(always) > 1) + " at " + ", ".join(str(position) for position in always["position"])
 
 
 def _place(row: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""Looking for what quantizers trip over: one pass over the linear maps, one over attention."""
+"""Looks for hazards: one pass over the linear maps, one over attention."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from sinkscope.sinks import Measured, NothingChosenError, Outliers, Sum, Tokens
 
 @renamed_argument("spared", "protect")
 def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, batch_size: int = BATCH) -> Hazards:
-    """Where a range would be set by a few tokens or channels, and what would be lost in 8-bit attention weights.
+    """Where a few tokens or channels set a range, and what 8-bit attention weights would lose.
 
-    For what goes into every linear map, and for the keys and values that are cached: the largest entry in medians of
-    the tokens, and over the 99.9th percentile of the entries, with the tokens of `protect` and without them; how many
-    bits of a shared range these tokens take from the others; which token sets it, before and after they are protected;
-    and whether a channel stands out over the tokens that are left. `protect` is Measured(by="row") + Outliers() unless
-    given: attention sinks and outlying activations may be other tokens. The parts of a sum are ranked by the bits
-    that each gives back alone. A part that chooses nothing is named, and the table stands without it.
-    Raises `InputError` as `measure` does.
+    For the input of each linear map, and for cached keys and values: the largest entry in medians of the tokens, and
+    relative to the 99.9th percentile of the entries, with and without the tokens of `protect`; how many bits of a
+    shared range these tokens take from the others; which token sets the range, before and after they are protected; and
+    whether a channel stands out over the other tokens. `protect` defaults to Measured(by="row") + Outliers(), since
+    attention sinks and outlying activations may be different tokens. The parts of a sum are ranked by the bits that
+    each recovers alone; a part that chooses nothing is named, and the table is made without it. Raises `InputError` as
+    `measure` does.
     """
     model = unwrapped(model)
-    given, _ = checked_inputs(model, inputs, batch_size)
-    check_whole(given)
-    columns = columns_of(model, given)
+    checked, _ = checked_inputs(model, inputs, batch_size)
+    check_whole(checked)
+    columns = columns_of(model, checked)
     chosen = Measured(by="row") + Outliers() if protect is None else protect
-    masks, nothing = _masks(model, given, chosen, columns)
+    masks, nothing = _masks(model, checked, chosen, columns)
     mask = torch.stack([torch.zeros_like(columns.real.cpu()), *masks.values()]).any(0)
-    places = [*sites(model), *cached_sites(model)]
-    found = {place: SiteNumbers(columns.real.cpu(), mask) for place in places}
-    unread = read_sites(model, given, {place: numbers.read for place, numbers in found.items()})
-    kept = {place: numbers for place, numbers in found.items() if place.name not in unread and _has_tokens(numbers)}
+    all_sites = [*sites(model), *cached_sites(model)]
+    by_site = {site: SiteNumbers(columns.real.cpu(), mask) for site in all_sites}
+    unread = read_sites(model, checked, {site: numbers.read for site, numbers in by_site.items()})
+    kept = {site: numbers for site, numbers in by_site.items() if site.name not in unread and _has_tokens(numbers)}
     if not kept:
-        raise InputError(f"family '{family(model)}': no linear map is given the tokens of a row, so it has no range")
+        raise InputError(f"family '{family(model)}': no linear map gets the tokens of a row, so there is no range")
     lines = _merged(kept)
-    table = pd.DataFrame([_row(names, place, numbers, columns) for names, place, numbers in lines])
-    casts = _casts(model, given, batch_size)
+    table = pd.DataFrame([_row(names, site, numbers, columns) for names, site, numbers in lines])
+    casts = _casts(model, checked, batch_size)
     record = {
         "model": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__,
         "rows": len(columns.real),
@@ -61,21 +61,21 @@ def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, ba
         "nothing_chosen": nothing,
         "unread": list(unread),
     }
-    ranked = _ranked(masks, [numbers for _, place, numbers in lines if place.side == "input"])
+    ranked = _ranked(masks, [numbers for _, site, numbers in lines if site.side == "input"])
     tokens = _tokens(mask, columns)
     return Hazards(table, casts, advice_of(table, casts, tokens, ranked, record), tokens, ranked, record)
 
 
 def _masks(
-    model: nn.Module, given: Mapping[str, Any], protect: Protect, columns: TokenColumns
+    model: nn.Module, checked: Mapping[str, Any], protect: Protect, columns: TokenColumns
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Which columns each part of a choice protects, by its words; and why a part protects none."""
     parts = protect.parts if isinstance(protect, Sum) else (protect,)
     masks, nothing = dict[str, Tensor](), dict[str, str]()
-    for part in parts:
-        words = part.chosen_by if isinstance(part, Tokens) else str(part)
+    for choice in parts:
+        words = choice.chosen_by if isinstance(choice, Tokens) else str(choice)
         try:
-            tokens = part if isinstance(part, Tokens) else find_tokens(model, given, part)
+            tokens = choice if isinstance(choice, Tokens) else find_tokens(model, checked, choice)
         except NothingChosenError as error:
             nothing[words] = str(error)
         else:
@@ -84,7 +84,7 @@ def _masks(
 
 
 def _ranked(masks: Mapping[str, Tensor], numbers: Sequence[SiteNumbers]) -> pd.DataFrame:
-    """A row per part of the choice, the one first that gives back most bits, a mean over what goes into linear maps."""
+    """One row per part of the choice, by the bits that it recovers, averaged over the inputs of linear maps."""
     rows = []
     for words, mask in masks.items():
         bits = [bits_lost(one.largest(one.real), one.largest(one.real & ~mask)) for one in numbers]
@@ -97,28 +97,28 @@ def _has_tokens(numbers: SiteNumbers) -> bool:
     return bool(numbers.peaks[numbers.real].isfinite().all())
 
 
-def _merged(found: Mapping[Site, SiteNumbers]) -> list[tuple[str, Site, SiteNumbers]]:
-    """One line for maps of a block that are given the same tensor: what they make, joined."""
+def _merged(by_site: Mapping[Site, SiteNumbers]) -> list[tuple[str, Site, SiteNumbers]]:
+    """One line for the maps of a block that get the same tensor, with their kinds joined."""
     lines: list[tuple[list[str], Site, SiteNumbers]] = []
-    for place, numbers in found.items():
+    for site, numbers in by_site.items():
         like = next(
             (
                 line
                 for line in reversed(lines[-4:])
-                if place.side == "input" and line[1].side == "input" and line[1].block == place.block
+                if site.side == "input" and line[1].side == "input" and line[1].block == site.block
                 if torch.equal(line[2].peaks[numbers.real], numbers.peaks[numbers.real])
             ),
             None,
         )
-        kinds = list(place.kinds)
+        kinds = list(site.kinds)
         if like is None:
-            lines.append((kinds, place, numbers))
+            lines.append((kinds, site, numbers))
         else:
             like[0].extend(kind for kind in kinds if kind not in like[0])
-    return [(", ".join(kinds), place, numbers) for kinds, place, numbers in lines]
+    return [(", ".join(kinds), site, numbers) for kinds, site, numbers in lines]
 
 
-def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: TokenColumns) -> dict[str, Any]:
+def _row(kinds: str, site: Site, numbers: SiteNumbers, columns: TokenColumns) -> dict[str, Any]:
     def token(row: int, column: int) -> tuple[int, int]:
         return int(columns.order[row, column]), -1 if columns.ids is None else int(columns.ids[row, column])
 
@@ -126,9 +126,9 @@ def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: TokenColumns) -
     ratio, share = numbers.channel()
     (position, ids), (left_position, left_ids) = token(*first), token(*after)
     return {
-        "block": place.block,
-        "site": f"into {kinds}" if place.side == "input" else f"cached {kinds}",
-        "path": place.path,
+        "block": site.block,
+        "site": f"into {kinds}" if site.side == "input" else f"cached {kinds}",
+        "path": site.path,
         "max_median": numbers.over_median(numbers.real),
         "max_median_without": numbers.over_median(numbers.left),
         "max_p999": numbers.over_quantile(left=False),
@@ -144,15 +144,15 @@ def _row(kinds: str, place: Site, numbers: SiteNumbers, columns: TokenColumns) -
     }
 
 
-def _casts(model: nn.Module, given: Mapping[str, Any], batch_size: int) -> pd.DataFrame:
-    """A row per attention layer: what a cast of its weights to 8-bit floating point loses, mean over heads."""
-    found: Measurement = measure(model, given, observers=[Fp8Underflow()], batch_size=batch_size)
-    data = found.data
+def _casts(model: nn.Module, checked: Mapping[str, Any], batch_size: int) -> pd.DataFrame:
+    """One row per attention layer: what a cast of its weights to 8-bit floating point loses, averaged over heads."""
+    measurement: Measurement = measure(model, checked, observers=[Fp8Underflow()], batch_size=batch_size)
+    data = measurement.data
     if "fp8_underflow" not in data:
         return pd.DataFrame()
-    own = data["stack"].values == Stream.of(model).stack
+    in_stack = data["stack"].values == Stream.of(model).stack
     rows = []
-    for layer in np.flatnonzero(own):
+    for layer in np.flatnonzero(in_stack):
         share, mass = (
             data[name].isel(layer=layer).mean(("sample", "head")) for name in ("fp8_underflow", "fp8_lost_mass")
         )
@@ -172,13 +172,13 @@ def _casts(model: nn.Module, given: Mapping[str, Any], batch_size: int) -> pd.Da
 
 
 def _tokens(mask: Tensor, columns: TokenColumns) -> pd.DataFrame:
-    """The protected tokens, by position and id, with the share of rows in which they are."""
+    """The protected tokens by position and id, with the share of rows that contain them."""
     places = mask.nonzero().tolist()
     ids = columns.ids
     seen = [(int(columns.order[row, at]), -1 if ids is None else int(ids[row, at])) for row, at in places]
     frame = pd.DataFrame(seen, columns=["position", "token"])
     if frame.empty:
         return frame.assign(share=[])
-    found = frame.value_counts().rename("share").reset_index()
-    found["share"] /= len(mask)
-    return found
+    shares = frame.value_counts().rename("share").reset_index()
+    shares["share"] /= len(mask)
+    return shares

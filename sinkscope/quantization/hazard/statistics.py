@@ -1,4 +1,4 @@
-"""What a quantizer's range must hold at one site, with certain tokens and without them."""
+"""What the range at one site must cover, with and without certain tokens."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-BINS_PER_OCTAVE = 64  # a quantile is read within 1.1 %
-LOWEST, HIGHEST = -40, 24  # powers of two between which sizes are told apart
+BINS_PER_OCTAVE = 64  # quantiles are accurate to 1.1 %
+LOWEST, HIGHEST = -40, 24  # powers of two between which the histogram has bins
 QUANTILE = 0.999
-CHANNEL = 10.0  # medians of the channels, from which on one stands out
+CHANNEL = 10.0  # medians of the channels from which a channel stands out
 
 
 @dataclass
 class SiteNumbers:
-    """Sizes |x| at one site: of each token the largest, of all entries a histogram, of channels the largest.
+    """Magnitudes |x| at one site: the largest of each token, a histogram of all entries, the largest of each channel.
 
-    `real` and `protected` (row, position) are those of the inputs; tokens that are real and not protected are *left*.
+    `real` and `protected` (row, position) are those of the inputs; real, unprotected tokens are *left*.
     """
 
     real: Bool[Tensor, "row position"]
@@ -38,10 +38,10 @@ class SiteNumbers:
         return self.real & ~self.protected
 
     def read(self, x: Float[Tensor, "row position width"], start: int) -> None:
-        """Take in the tokens of rows from `start` on."""
+        """Add the tokens of rows from `start` on."""
         rows, size = slice(start, start + len(x)), x.abs().float().cpu()
         peak, channel = size.max(-1)
-        larger = ~(self.peaks[rows] >= peak)  # NaN where nothing was read yet
+        larger = ~(self.peaks[rows] >= peak)  # also True for NaN, where nothing was read yet
         self.peaks[rows] = torch.where(larger, peak, self.peaks[rows])
         self.widest[rows] = torch.where(larger, channel, self.widest[rows])
         for index, mask in enumerate((self.left[rows], (self.real & self.protected)[rows])):
@@ -52,7 +52,7 @@ class SiteNumbers:
             self.channels = largest if self.channels is None else torch.maximum(self.channels, largest)
 
     def largest(self, among: Bool[Tensor, "row position"]) -> float:
-        """The largest entry of these tokens; 0 where there is none."""
+        """The largest entry of these tokens; 0 if there is none."""
         return float(self.peaks[among].max()) if bool(among.any()) else 0.0
 
     def over_median(self, among: Bool[Tensor, "row position"]) -> float:
@@ -60,18 +60,18 @@ class SiteNumbers:
         return self.largest(among) / max(float(self.peaks[self.left].median()), 1e-30)
 
     def over_quantile(self, left: bool) -> float:
-        """The largest entry over the 99.9th percentile of all entries, of all real tokens or of those that are left."""
+        """The largest entry over the 99.9th percentile of all entries, of real tokens or of those that are left."""
         counts = self._counts[0] if left else self._counts.sum(0)
         edge = int((counts.cumsum(0) >= QUANTILE * counts.sum()).int().argmax())
         middle = LOWEST + (edge + 0.5) / BINS_PER_OCTAVE
         return self.largest(self.left if left else self.real) / 2**middle
 
     def channel(self) -> tuple[float, float]:
-        """The largest channel in medians of the channels, and in what share of the tokens it stands out.
+        """The largest channel in medians of the channels, and the share of tokens in which it stands out.
 
-        Both over the tokens that are left. A channel has, of a token, the largest entry in it; it stands out in a token
-        where it is that token's largest and at least 10 medians of the channels. One that stands out in a few tokens
-        alone is no matter of channels: these tokens outlie.
+        Both over the tokens that are left. It stands out in a token if it is the token's largest channel and at least
+        10 medians of the channels. If it does so in a few tokens only, the outliers are these tokens rather than the
+        channel.
         """
         if self.channels is None:
             return float("nan"), float("nan")
@@ -87,11 +87,11 @@ class SiteNumbers:
 
 
 def bits_lost(with_all: float, without: float) -> float:
-    """log₂ of the factor by which a range is wider for some tokens: so many bits do nothing for the others."""
+    """log₂ of the factor by which some tokens widen a range: the bits that the others lose."""
     return float(np.log2(max(with_all, 1e-30) / max(without, 1e-30)))
 
 
 def _histogram(size: Tensor) -> Tensor:
-    place = ((size.clamp(min=2.0**LOWEST).log2() - LOWEST) * BINS_PER_OCTAVE).long()
+    index = ((size.clamp(min=2.0**LOWEST).log2() - LOWEST) * BINS_PER_OCTAVE).long()
     bins = (HIGHEST - LOWEST) * BINS_PER_OCTAVE
-    return torch.bincount(place.clamp(0, bins - 1).flatten(), minlength=bins)
+    return torch.bincount(index.clamp(0, bins - 1).flatten(), minlength=bins)

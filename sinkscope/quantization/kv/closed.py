@@ -1,4 +1,4 @@
-"""Blocks of tokens that were rounded for good: their codes and ranges, as they are stored."""
+"""Closed blocks of tokens: their stored codes and ranges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.grids import Grid, Steps, encode, pack, stored_steps, unpack
 
-ROOM = 32  # where blocks are added, there is room for one more in so many
+ROOM = 32  # storage grows by one spare block per so many blocks
 
 
 class Closed:
@@ -32,15 +32,15 @@ class Closed:
         blocks: Int[Tensor, " n"],
         batch: int,
     ) -> None:
-        """Close blocks, each of a row and by its number; those of a row are closed in their order."""
+        """Close blocks, each given by its row and its number; the blocks of a row close in order."""
         self._width = x.shape[-1]
         new = {"plain": x} if self.grid.exact else self._encoded(x.float(), protected)
         self._make_room(int(blocks.max()) + 1, batch, new)
-        for name, part in new.items():
-            self.parts[name][rows, :, blocks] = part
+        for name, tensor in new.items():
+            self.parts[name][rows, :, blocks] = tensor
 
     def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
-        """Write what the first blocks stand for into `out`, protected tokens as whatever their codes say."""
+        """Decode the first blocks into `out`; protected tokens get whatever their codes decode to."""
         count = out.shape[2]
         if self.grid.exact:
             out.copy_(self.parts["plain"][:, :, :count])
@@ -63,29 +63,31 @@ class Closed:
         return Steps(step, None if low is None else low[:, :, :count].float())
 
     def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
-        """The codes of the first blocks, from 0 on."""
+        """The codes of the first blocks, starting at 0."""
         packed = self.parts["codes"][:, :, :count]
         flat = unpack(packed, self.grid.bits, self.block * self._width)
         return flat.unflatten(-1, (self.block, self._width))
 
     def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Rows chosen, repeated or permuted."""
-        self.parts = {name: change(part) for name, part in self.parts.items()}
+        """Select, repeat or permute rows."""
+        self.parts = {name: change(tensor) for name, tensor in self.parts.items()}
 
     def _encoded(self, x: Tensor, protected: Tensor | None) -> dict[str, Tensor]:
         steps = stored_steps(x, self.grid, protected)
         codes = encode(x, steps, self.grid) + (self.grid.top if self.grid.symmetric else 0)
-        found = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
-        return found if steps.low is None else found | {"low": steps.low.to(torch.float16)}
+        stored = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
+        return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
 
     def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
         there = next(iter(self.parts.values())).shape[2] if self.parts else 0
         if blocks <= there:
             return
         size = blocks + (blocks // ROOM if there else 0)
-        with torch.inference_mode(False):  # written to later, in whatever mode the model runs then
-            for name, part in new.items():
-                made = torch.zeros(batch, part.shape[1], size, *part.shape[2:], dtype=part.dtype, device=part.device)
+        with torch.inference_mode(False):  # so that passes in any mode can write to them
+            for name, tensor in new.items():
+                made = torch.zeros(
+                    batch, tensor.shape[1], size, *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device
+                )
                 if there:
                     made[:, :, :there] = self.parts[name]
                 self.parts[name] = made
