@@ -249,7 +249,7 @@ def test_a_group_of_options_is_expanded_with_the_defaults_of_its_default_value()
 
     expanded = with_options(command)
     parameters = inspect.signature(expanded).parameters
-    assert [*parameters][0] == "before"
+    assert next(iter(parameters)) == "before"
     assert parameters["tokens"].default == 128
     values = {name: each.default for name, each in parameters.items()}
     expanded(**values | {"samples": 7})

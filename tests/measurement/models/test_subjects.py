@@ -76,15 +76,6 @@ def test_a_folder_is_what_decides_its_numbers(zoo, tmp_path):
     assert before.commit is None
 
 
-def test_a_gguf_file_is_its_contents(tmp_path):
-    (tmp_path / "a.gguf").write_bytes(b"GGUF 1")
-    (tmp_path / "b.gguf").write_bytes(b"GGUF 2")
-    first, second = (identity(SurveyModel(str(tmp_path / name), name)) for name in ("a.gguf", "b.gguf"))
-    assert first != second
-    (tmp_path / "b.gguf").write_bytes(b"GGUF 1")
-    assert identity(SurveyModel(str(tmp_path / "b.gguf"), "b")) == first
-
-
 def test_a_saved_measurement_is_called_by_its_folder(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "measurement.nc").touch()
