@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from sinkscope.measurement import SURVEY_PAGE, Survey, SurveyRow, short_count
-from sinkscope.report import survey_figures
+from sinkscope.measurement import SURVEY_PAGE, Survey, SurveyRow, error_bars, short_count
 from sinkscope.report.page import Headline, Page, Section, write_page
 from sinkscope.report.provenance import facts
+from sinkscope.theme import BLUE, SERIES, SINK, figure, series_style
 
+RATE = "sink rate at position 0 (%)"
 TITLES = {
     "label": "model",
     "family": "family",
@@ -40,7 +45,7 @@ def write_survey_page(survey: Survey) -> Path:
 
 
 def survey_page(survey: Survey) -> Page:
-    """The page of a survey's rows. Raises `InputError` where a result that a row names is gone."""
+    """The page of a survey's rows. Raises `InputError` if a result that a row names is gone."""
     measured = [row for row in survey.rows if row.sink_rate is not None]
     models = len({row.label for row in survey.rows})
     lead = (
@@ -64,8 +69,8 @@ def survey_page(survey: Survey) -> Page:
 def _bars(survey: Survey) -> Section:
     return Section(
         "Sink rate, per model and input",
-        "A bar is one model on one kind of input, with its 95 % interval over samples. The table beneath is "
-        "the same in numbers: models down, inputs across; what could not be measured says so.",
+        "A bar is one model on one kind of input, with its 95 % interval over samples. The table below has the same "
+        "numbers, one row per model and one column per input; it marks what could not be measured.",
         {"Sink rate per model and input": survey.plot()},
         survey.wide(),
         unfolded=True,
@@ -84,11 +89,11 @@ def _depth(rows: list[SurveyRow]) -> list[Section]:
         columns=["model", "input", "stack", "layer", "relative depth", "sink rate (%)"],
     )
     sentence = (
-        "Each mark is an attention layer: in how many of its heads, in percent, the first token is a sink. Models of "
-        "any depth share the axis. Early layers seldom have sinks; where a line begins to rise, the sink has formed."
+        "Each mark is an attention layer: the percentage of its heads in which the first token is a sink. Models of "
+        "any depth share the axis. Early layers seldom have sinks; a line begins to rise where the sink has formed."
     )
     highest = max([1.0, *(layer.sink_rate or 0.0 for row in rows for layer in row.by_layer)])
-    named = {f"{kind} input": survey_figures.over_depth(part, highest) for kind, part in chosen.items()}
+    named = {f"{kind} input": over_depth(part, highest) for kind, part in chosen.items()}
     return [Section("Sink rate, by layer", sentence, named, frame)]
 
 
@@ -100,7 +105,7 @@ def _size(rows: list[SurveyRow]) -> Section:
     return Section(
         "Sink rate and model size",
         "Each mark is a model on one kind of input, by its number of parameters.",
-        {"Sink rate and parameters": survey_figures.over_size(rows)},
+        {"Sink rate and parameters": over_size(rows)},
         frame,
     )
 
@@ -110,8 +115,8 @@ def _pairs(survey: Survey) -> Section:
     titles = {"first_rate": "first, %", "second_rate": "second, %", "difference": "second − first"}
     return Section(
         "Pairs side by side",
-        "Models that belong together, such as a base model and its chat version: the line is the difference.",
-        {"Sink rates of pairs": survey_figures.paired(frame)},
+        "Related models, such as a base model and its chat version: the line is the difference.",
+        {"Sink rates of pairs": paired(frame)},
         frame.rename(columns=titles),
         unfolded=True,
     )
@@ -122,9 +127,9 @@ def _curves(rows: list[SurveyRow]) -> Section:
     frame.columns = pd.Index(["run", "step", "input", "sink rate (%)", "95 % from", "95 % to"])
     return Section(
         "Emergence over training",
-        "The checkpoints of a training run, each measured like any other model: where the curve leaves zero, the sink "
-        "emerges.",
-        {"Sink rate over checkpoints": survey_figures.over_steps(rows)},
+        "The checkpoints of a training run, each measured like any other model. The sink emerges when the curve leaves "
+        "zero.",
+        {"Sink rate over checkpoints": over_steps(rows)},
         frame,
     )
 
@@ -133,10 +138,10 @@ def _table(survey: Survey) -> Section:
     columns = {title: _column([getattr(row, name) for row in survey.rows]) for name, title in TITLES.items()}
     frame = pd.DataFrame({**columns, "parameters": [short_count(row.parameters) or "–" for row in survey.rows]})
     missing = sum(row.status != "measured" for row in survey.rows)
-    count = f"{missing} of {len(survey.rows)} rows could not be measured; the reason stands in the last column."
+    count = f"{missing} of {len(survey.rows)} rows could not be measured; the last column has the reason."
     return Section(
         "All rows",
-        f"Everything the survey found. {count if missing else 'All rows were measured.'}",
+        f"All results of the survey. {count if missing else 'All rows were measured.'}",
         table=frame,
         unfolded=True,
     )
@@ -155,6 +160,104 @@ def _headlines(survey: Survey, measured: list[SurveyRow]) -> list[Headline]:
 
 
 def _column(values: list[object]) -> list[object]:
-    """What a row does not have, as the table shows it: NaN in a column of numbers, a dash among words."""
+    """Missing values as the table shows them: NaN in a column of numbers, a dash among words."""
     missing = math.nan if any(isinstance(value, int | float) for value in values) else "–"
     return [missing if value is None else value for value in values]
+
+
+def over_depth(rows: Sequence[SurveyRow], highest: float) -> go.Figure:
+    """Sink rate of each attention layer against its relative depth: 0 is the model's first block, 1 its last.
+
+    `highest`: the upper end of the axis of rates, which figures share.
+    """
+    lines = [
+        (row.label, stack, list(layers))
+        for row in rows
+        for stack, layers in groupby(row.by_layer, lambda layer: layer.stack)
+    ]
+    result = figure(height=340 + 14 * len(lines))  # the legend takes its part
+    for index, (label, stack, layers) in enumerate(lines):
+        several = len({other for name, other, _ in lines if name == label}) > 1
+        name = escape(f"{label}, {stack}" if several else label)
+        result.add_scatter(
+            x=[layer.depth for layer in layers],
+            y=[layer.sink_rate for layer in layers],
+            customdata=[layer.layer for layer in layers],
+            name=name,
+            **series_style(index),
+            hovertemplate="layer %{customdata}: %{y:.1f} %<extra>%{fullData.name}</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "relative depth (0 first block, 1 last)"}, "range": [-0.03, 1.03]},
+        yaxis={"title": {"text": RATE}, "range": [-0.02 * highest, 1.04 * highest]},
+    )
+
+
+def over_steps(rows: Sequence[SurveyRow]) -> go.Figure:
+    """Sink rate over the checkpoints of training runs (Gu et al. 2025, Figure 4); the rows have a curve and a step."""
+    result = figure(height=360)
+    curves: dict[tuple[str | None, str], list[SurveyRow]] = {}
+    for row in rows:
+        curves.setdefault((row.curve, row.input), []).append(row)
+    for index, ((curve, kind), points) in enumerate(curves.items()):
+        points = sorted(points, key=lambda row: row.step or 0)
+        result.add_scatter(
+            x=[row.step for row in points],
+            y=[row.sink_rate for row in points],
+            error_y=error_bars(points),
+            name=escape(f"{curve}, {kind} input"),
+            **series_style(index),
+            hovertemplate="step %{x}: %{y:.2f} %<extra>%{fullData.name}</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "training step"}}, yaxis={"title": {"text": RATE}, "rangemode": "tozero"}
+    )
+
+
+def over_size(rows: Sequence[SurveyRow]) -> go.Figure:
+    """Sink rate against the number of parameters, on a logarithmic axis, by input (Gu et al. 2025, Table 8)."""
+    result = figure(height=380)
+    for index, kind in enumerate(dict.fromkeys(row.input for row in rows)):
+        points = [row for row in rows if row.input == kind]
+        style = series_style(index)
+        result.add_scatter(
+            x=[row.parameters for row in points],
+            y=[row.sink_rate for row in points],
+            error_y=error_bars(points),
+            text=[escape(row.label) for row in points],
+            name=escape(kind),
+            mode="markers",
+            marker={**style["marker"], "size": 9},
+            hovertemplate="%{text}: %{x:.3s} parameters, %{y:.2f} %<extra>%{fullData.name} input</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": "parameters (log scale)"}, "type": "log"},
+        yaxis={"title": {"text": RATE}, "rangemode": "tozero"},
+    )
+
+
+def paired(frame: pd.DataFrame) -> go.Figure:
+    """Both members of each pair on one line; the frame is `Survey.pairs`."""
+    result = figure(height=110 + 40 * len(frame))
+    names = [escape(f"{row.pair}, {row.input}: {row.first} | {row.second}") for row in frame.itertuples()]
+    for name, first, second in zip(names, frame["first_rate"], frame["second_rate"], strict=True):
+        line = {"color": SERIES[4], "width": 1.5}
+        result.add_scatter(
+            x=[first, second], y=[name, name], mode="lines", line=line, showlegend=False, hoverinfo="skip"
+        )
+    for title, column, color, symbol in (
+        ("first of the pair", "first_rate", BLUE, "circle"),
+        ("second", "second_rate", SINK, "diamond"),
+    ):
+        result.add_scatter(
+            x=frame[column].tolist(),
+            y=names,
+            mode="markers",
+            name=title,
+            marker={"color": color, "symbol": symbol, "size": 11},
+            hovertemplate="%{y}: %{x:.2f} %<extra>%{fullData.name}</extra>",
+        )
+    return result.update_layout(
+        xaxis={"title": {"text": RATE}, "rangemode": "tozero"},
+        yaxis={"type": "category", "range": [len(frame) - 0.5, -0.5], "showgrid": False},
+    )
