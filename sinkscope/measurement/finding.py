@@ -33,10 +33,10 @@ CONSTANT = 0.9
 def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
     """Up to three sentences, as far as the measurement has the data.
 
-    The first says whether there is a sink and where, by the sink rate (Gu et al. 2025), and whether heads attend to it on
-    average or only in some samples. The second says how the sink's values, keys and hidden state differ from the others'.
-    The third says how much of its heads' output comes from it, if observed (`SinkUpdate`), and names the command that
-    tests whether the model needs it, which no measurement can: `intervene`, with an intervention.
+    The first says whether there is a sink and where, by the sink rate (Gu et al. 2025), and whether heads attend to it
+    on average or only in some samples. The second says how the sink's values, keys and hidden state differ from the
+    others'. The third says how much of its heads' output comes from it, if observed (`SinkUpdate`), and names the
+    command that tests whether the model needs it, which no measurement can: `intervene`, with an intervention.
     """
     data = measurement.data
     if "attention_received" not in data:
@@ -83,9 +83,9 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: 
 def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
     """Runs of layers, by first and last index, in which the sink is present, lost, and present again.
 
-    `rates`: percent of each layer's heads. A layer has lost the sink if its rate is below a quarter of the largest. Empty
-    unless one or two lost runs lie between runs of at least two layers with the sink (more would be an alternation of
-    windows and full attention).
+    `rates`: percent of each layer's heads. A layer has lost the sink if its rate is below a quarter of the largest.
+    Empty unless one or two lost runs lie between runs of at least two layers with the sink (more would be an
+    alternation of windows and full attention).
     """
     known = np.nan_to_num(rates)
     there = known >= known.max(initial=0) / 4
