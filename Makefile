@@ -8,7 +8,7 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
-pages := families observers streaming zoo
+pages := costs families observers streaming zoo
 fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
 study := $(if $(wildcard replication),$(venv)/python -m sinkscope_replication.table --check)

@@ -69,8 +69,8 @@ _HOME = {
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
     "scheme": "sinkscope.quantization.schemes",
-    "question": "sinkscope.experiments.registering",
-    "task": "sinkscope.experiments.registering",
+    "question": "sinkscope.experiments.registries",
+    "task": "sinkscope.experiments.registries",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME]
@@ -98,8 +98,8 @@ if TYPE_CHECKING:
     from sinkscope.checks import check as check
     from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
-    from sinkscope.experiments.registering import question as question
-    from sinkscope.experiments.registering import task as task
+    from sinkscope.experiments.registries import question as question
+    from sinkscope.experiments.registries import task as task
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived

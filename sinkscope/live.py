@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
 State = TypeVar("State")
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def stderr() -> Console:
@@ -75,6 +84,47 @@ def alive(said: str) -> Iterator[None]:
         else pulse(lambda: said, lambda line: screen.print(plain(line), soft_wrap=True))
     ):
         yield
+
+
+@contextmanager
+def bar(words: str, total: float, every: float = 10.0) -> Iterator[Callable[[float], None]]:
+    """Show how much of long work is done: a bar on a terminal, a line every ten seconds in a pipe; nothing if `silent`.
+
+    Yields the function that adds an amount to what is done.
+    """
+    screen, began, done = stderr(), time.monotonic(), 0.0
+    view = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=_SILENT.get() or not screen.is_terminal,
+    )
+    task = view.add_task(printable(words), total=total)
+
+    def advance(amount: float) -> None:
+        nonlocal done
+        done += amount
+        view.update(task, completed=done)
+
+    in_pipe = not screen.is_terminal and not _SILENT.get()
+    lines = pulse(
+        lambda: f"{words}: {left(done, total, began)}", lambda line: screen.print(plain(line), soft_wrap=True), every
+    )
+    with view, lines if in_pipe else nullcontext():
+        yield advance
+
+
+@contextmanager
+def silent(quiet: bool = True) -> Iterator[None]:
+    """No bars inside the block."""
+    token = _SILENT.set(quiet or _SILENT.get())
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
 
 
 def left(done: float, total: float, began: float) -> str:

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sinkscope.live import Watch, bars, left, pulse
+from sinkscope import live
+from sinkscope.live import Watch, bar, bars, left, pulse, silent
 
 
 def watch(terminal: bool, width: int = 80, **options: object) -> tuple[Watch[list[str]], io.StringIO]:
@@ -90,3 +91,20 @@ def test_a_watch_in_a_pipe_tells_its_status_until_it_ends(monkeypatch):
     lines = screen.file.getvalue().splitlines()
     assert lines[0] == "preparing"
     assert lines[-1] == "at work"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_work_shows_how_much_is_done(terminal, monkeypatch):
+    stream = io.StringIO()
+    screen = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
+    monkeypatch.setattr(live, "stderr", lambda: screen)
+    with silent(), bar("encoding [x]", 4.0, every=0.01) as advance:
+        advance(1.0)
+        time.sleep(0.05)
+    assert stream.getvalue() == ""
+    with bar("encoding [x]", 4.0, every=0.01) as advance:
+        advance(1.0)
+        advance(2.0)
+        time.sleep(0.3)
+    assert "encoding [x]" in stream.getvalue()
+    assert "75 %" in stream.getvalue()

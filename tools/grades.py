@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from sinkscope.report.terminal import show, table
-from sinkscope.statistics.claims import LEVEL, Count, Counted
+from sinkscope.statistics.claims import LEVEL, Count, ModelCount
 
 DRAWS = 20_000
 SIGMA = 0.5  # of the lognormal distribution
@@ -73,12 +73,12 @@ def count_grades(first: np.ndarray, second: np.ndarray, n: tuple[int, int]) -> n
     """The same for counts of two variations, as `Count()` grades them: every pair of counts is judged once."""
     rule = Count()
     grade = {"confirmed": 1, "not seen": -1, "open": 0}
-    pairs = [[(Counted(a, n[0]), Counted(b, n[1])) for b in range(n[1] + 1)] for a in range(n[0] + 1)]
+    pairs = [[(ModelCount(a, n[0]), ModelCount(b, n[1])) for b in range(n[1] + 1)] for a in range(n[0] + 1)]
     judged = np.array([[grade[_decided(rule, pair)] for pair in row] for row in pairs])
     return np.asarray(judged[first, second])
 
 
-def _decided(rule: Count, pair: tuple[Counted, Counted]) -> str:
+def _decided(rule: Count, pair: tuple[ModelCount, ModelCount]) -> str:
     more, less = rule.p_values(pair)
     return "confirmed" if more <= LEVEL else "not seen" if less <= LEVEL else "open"
 

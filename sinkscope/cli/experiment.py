@@ -21,7 +21,7 @@ from sinkscope.live import Watch, duration
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments import Expected, Findings, Job, Progress, Question, Sweep
+    from sinkscope.experiments import Expected, Findings, Job, Question, Sweep, SweepProgress
     from sinkscope.statistics.claims import Verdict
 
 app = App(no_args_is_help=True, help="Ask questions of training runs: list, show, run, verdict.")
@@ -476,7 +476,7 @@ def undecidable(question: Question, seeds: int | None = None) -> str:
     return "; ".join(parts)
 
 
-def watching_runs(out: Path) -> Watch[Progress]:
+def watching_runs(out: Path) -> Watch[SweepProgress]:
     """The progress of a sweep: a live view on a terminal, one line per settled run elsewhere."""
     view = _RunsView(out)
     return Watch(view.draw, view.lines, stderr(), every=1.0, status=view.status)
@@ -521,14 +521,14 @@ class _RunsView:
         self.settled: list[str] = []  # names of runs, in the order in which they settled
         self.start: tuple[float, float] | None = None  # when, and how many runs were done by then, in shares
 
-    def lines(self, progress: Progress) -> Iterator[tuple[str, str]]:
+    def lines(self, progress: SweepProgress) -> Iterator[tuple[str, str]]:
         sweep = progress.sweep
         self.settled += [name for name in [*sweep.done, *sweep.failed] if name not in self.settled]
         for number, name in enumerate(self.settled, 1):
             outcome = sweep.failed.get(name) or losses(self.logs.newest_row(name, "done")) or "settled"
             yield name, f"{_label(progress, name)}: {outcome} ({number} of {len(_states(sweep))})"
 
-    def status(self, progress: Progress) -> str:
+    def status(self, progress: SweepProgress) -> str:
         """What runs, and how long it will take."""
         states = _states(progress.sweep)
         current = [
@@ -539,7 +539,7 @@ class _RunsView:
         ]
         return "; ".join([*current, f"{counts(progress.sweep)}{self._time_left(progress, states)}"])
 
-    def draw(self, progress: Progress) -> Group:
+    def draw(self, progress: SweepProgress) -> Group:
         states = _states(progress.sweep)
         seeds = sorted({seed for _, seed in progress.cells})
         labels = dict.fromkeys(label for label, _ in progress.cells)
@@ -551,7 +551,7 @@ class _RunsView:
         runs = table(columns, rows, numbers_from=1)
         return Group(runs, *failures, Text(f"{counts(progress.sweep)}{self._time_left(progress, states)}"))
 
-    def _cell(self, progress: Progress, states: Mapping[str, str], name: str) -> str:
+    def _cell(self, progress: SweepProgress, states: Mapping[str, str], name: str) -> str:
         state = states.get(name, OLD)
         newest = self.logs.newest_row(name, state)
         if state in ("done", OLD):
@@ -560,7 +560,7 @@ class _RunsView:
             return state
         return f"{100 * self.logs.share_done(progress.jobs, name, state):.0f} % {losses(newest)}".strip()
 
-    def _time_left(self, progress: Progress, states: Mapping[str, str]) -> str:
+    def _time_left(self, progress: SweepProgress, states: Mapping[str, str]) -> str:
         done = sum(self.logs.share_done(progress.jobs, name, state) for name, state in states.items())
         if self.start is None:
             self.start = (time.monotonic(), done)
@@ -598,6 +598,6 @@ def _states(sweep: Sweep) -> dict[str, str]:
     return {name: state for state, names in by_state.items() for name in names}
 
 
-def _label(progress: Progress, name: str) -> str:
+def _label(progress: SweepProgress, name: str) -> str:
     """The variations and seeds that share a run."""
     return ", ".join(f"{label}, seed {seed}" for (label, seed), run in progress.cells.items() if run == name)

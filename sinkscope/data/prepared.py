@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -42,6 +42,7 @@ from sinkscope.data.training_order import MixedWindows
 from sinkscope.data.windows import SomeWindows, TokenStream, Window, Windows, framed
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import cache_dir, cached_folder, write_json
+from sinkscope.live import bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -114,6 +115,7 @@ logger = logging.getLogger(__name__)
 LAYOUT = 1  # to be raised when the files of an entry, or how they are made, change
 SCORED = ".scored"  # of the file that tells which tokens count
 BATCH_CHARACTERS = 4_000_000
+LONG = 10_000_000  # characters whose encoding takes long enough for a bar
 # Every pair that a vocabulary of some thousands merges stands in this many characters a hundred times over: with all
 # 65 million of the corpus `python` the tokens became 0.2 % fewer and training took half as long again.
 TOKENIZER_CHARACTERS = 32_000_000
@@ -149,7 +151,10 @@ def encode_corpus(
         logger.info("encoding the corpus '%s' (%d characters); the next run maps it", corpus.name, text.characters)
         tokenizer = passed or _train_tokenizer(corpus, split, config)
         tokenizer.save_pretrained(draft / "tokenizer")
-        write_json(draft / "parts.json", _write_parts(corpus, split, tokenizer, draft))
+        if text.characters < LONG:
+            return write_json(draft / "parts.json", _write_parts(corpus, split, tokenizer, draft))
+        with bar(f"encoding the corpus '{corpus.name}' (once; later runs reuse it)", text.characters) as advance:
+            return write_json(draft / "parts.json", _write_parts(corpus, split, tokenizer, draft, advance))
 
     cached_folder(folder, build)
     stored = json.loads((folder / "parts.json").read_text(encoding="utf-8"))
@@ -214,18 +219,33 @@ def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
             return
 
 
-def _write_parts(corpus: Corpus, split: CorpusSplit, tokenizer: PreTrainedTokenizerFast, draft: Path) -> dict[str, Any]:
-    """Write `train.bin` and `validation.bin`; return the facts about them and the tokenizer."""
+def _write_parts(
+    corpus: Corpus,
+    split: CorpusSplit,
+    tokenizer: PreTrainedTokenizerFast,
+    draft: Path,
+    advance: Callable[[float], None] = lambda characters: None,
+) -> dict[str, Any]:
+    """Write `train.bin` and `validation.bin`; return the facts about them and the tokenizer.
+
+    `advance` is called with the characters of each batch of documents.
+    """
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
     return about | {
-        name: _write_part(corpus.documents(names), tokenizer, draft / f"{name}.bin", dtype, chat=corpus.chat)
+        name: _write_part(corpus.documents(names), tokenizer, draft / f"{name}.bin", dtype, advance, chat=corpus.chat)
         for name, names in (("train", split.train), ("validation", split.validation))
     }
 
 
 def _write_part(
-    documents: Iterable[TextDocument], tokenizer: PreTrainedTokenizerFast, path: Path, dtype: np.dtype, *, chat: bool
+    documents: Iterable[TextDocument],
+    tokenizer: PreTrainedTokenizerFast,
+    path: Path,
+    dtype: np.dtype,
+    advance: Callable[[float], None],
+    *,
+    chat: bool,
 ) -> dict[str, Any]:
     """Write one part's tokens; return its documents, characters and tokens, and the sha256 of text and of tokens.
 
@@ -247,6 +267,7 @@ def _write_part(
                 if marks is not None and in_response is not None:
                     marks.write(bytes([*in_response[number], True]))
                     scored += sum(in_response[number]) + 1
+            advance(sum(map(len, texts)))
     about = {
         "documents": text.documents,
         "characters": text.characters,

@@ -5,6 +5,7 @@ What makes runs is imported when it is first used: results can be read without t
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,8 @@ from sinkscope.experiments.effects import (
     rising,
 )
 from sinkscope.experiments.expected import Expected, expected
-from sinkscope.experiments.findings import Findings, path_of, read
+from sinkscope.experiments.findings import RESULTS, Findings, known, path_of, read_findings, with_rows
 from sinkscope.experiments.grading import Judged, labels_read, standing_of, verdicts, without_sinks
-from sinkscope.experiments.keys import Key, key_of, keys
-from sinkscope.experiments.known import RESULTS, known, with_rows
 from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
 from sinkscope.experiments.question import (
     RECIPE_OF,
@@ -58,9 +57,9 @@ from sinkscope.experiments.question import (
     times,
     within,
 )
-from sinkscope.experiments.registering import QUESTIONS, find, questions_in  # so that entry points are taken
 from sinkscope.experiments.registration import Registration, Standing
-from sinkscope.experiments.rows import read_rows, write_rows
+from sinkscope.experiments.registries import QUESTIONS, find, questions_in  # so that entry points are taken
+from sinkscope.experiments.rows import Key, key_of, keys, read_rows, write_rows
 
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job as Job
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Task as Task
     from sinkscope.experiments.jobs import training_metrics as training_metrics
     from sinkscope.experiments.jobs import validation_windows as validation_windows
-    from sinkscope.experiments.running import Progress as Progress
+    from sinkscope.experiments.running import SweepProgress as SweepProgress
     from sinkscope.experiments.running import backend_named as backend_named
     from sinkscope.experiments.running import run as run
     from sinkscope.experiments.sweep.store import RunStore as RunStore
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
 LATER = {
     "Job": "jobs",
     "LabTraining": "jobs",
-    "Progress": "running",
+    "SweepProgress": "running",
     "RunStore": "sweep.store",
     "Sweep": "sweep.sweeping",
     "Task": "jobs",
@@ -86,6 +85,8 @@ LATER = {
     "training_metrics": "jobs",
     "validation_windows": "jobs",
 }
+
+RENAMED = {"read": "read_findings", "Progress": "SweepProgress"}  # read for one release
 
 __all__ = [
     "CURVES",
@@ -107,7 +108,6 @@ __all__ = [
     "LabTraining",
     "Metrics",
     "Observed",
-    "Progress",
     "Question",
     "Registration",
     "RunStore",
@@ -118,6 +118,7 @@ __all__ = [
     "Shares",
     "Standing",
     "Sweep",
+    "SweepProgress",
     "Task",
     "Variation",
     "above",
@@ -150,7 +151,7 @@ __all__ = [
     "peak",
     "questions_in",
     "range_of",
-    "read",
+    "read_findings",
     "read_rows",
     "recipe",
     "rising",
@@ -169,6 +170,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in RENAMED:
+        new = RENAMED[name]
+        warnings.warn(f"sinkscope.experiments.{name} is {new} now", DeprecationWarning, stacklevel=2)
+        return globals()[new] if new in globals() else __getattr__(new)
     if name not in LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{LATER[name]}"), name)

@@ -21,7 +21,7 @@ from sinkscope.statistics.estimates import Estimate, estimate
 
 Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
 SeedEffect = Callable[[Runs], float]
-Reading = Callable[[Observed], float]
+RunMetric = Callable[[Observed], float]
 
 LOSS, SINK, MASS, NORM_RATIO = "validation_loss", "sink/position_0", "sink/mass", "sink/hidden_norm_ratio"
 AROUND = 2  # evaluations on each side of the one at which a loss is reached
@@ -101,7 +101,7 @@ class Term:
 
     label: str
     weight: float
-    read: Reading
+    read: RunMetric
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def require_rate(name: str) -> None:
         raise InputError(f"'{name}': no sink rate is read on fewer than {FEWEST} tokens, nearest: tokens={FEWEST}")
 
 
-def metric(name: str) -> Reading:
+def metric(name: str) -> RunMetric:
     """A metric of a run. Raises `InputError` for a rate on fewer than 32 tokens."""
     require_rate(name)
     return lambda run: run[name]
 
 
-def log_metric(name: str) -> Reading:
+def log_metric(name: str) -> RunMetric:
     """Its natural logarithm; NaN where it is not positive."""
 
     def read_log(run: Observed) -> float:

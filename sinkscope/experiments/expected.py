@@ -8,8 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.keys import keys
 from sinkscope.experiments.question import Question, Seeds
+from sinkscope.experiments.rows import keys
 
 if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job

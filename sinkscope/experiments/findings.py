@@ -1,22 +1,30 @@
-"""What an experiment found: its runs and their provenance, as one JSON record."""
+"""The findings of an experiment: its runs and their provenance, as one JSON record per question and scale.
+
+Findings come from the user's own records under `results`, and from the file of rows that comes with a question.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import NewerRecord, Observed
+from sinkscope.experiments.question import SCALES, Question
+from sinkscope.experiments.rows import keys, read_rows
 from sinkscope.files import write_json
+
+RESULTS = Path("results/experiments")  # where `run` keeps findings
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The runs of a question at a scale, by label and seed. `failed`: why runs are missing, by label and seed."""
+    """The runs of a question at a scale, by label and seed; `failed` says why others are missing."""
 
     question: str
     scale: str
@@ -26,17 +34,17 @@ class Findings:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> dict[str, Observed]:
-        """The runs of a seed, as far as there are any."""
+        """The runs of a seed that exist."""
         return {label: seeds[seed] for label, seeds in self.runs.items() if seed in seeds}
 
     @property
     def seconds(self) -> float:
-        """What the runs cost together; one that stands under two labels counts once."""
+        """The seconds of all runs; a run under two labels counts once."""
         return math.fsum({run.run: run.seconds for seeds in self.runs.values() for run in seeds.values()}.values())
 
     @property
     def cost(self) -> dict[str, int | float]:
-        """How many runs there are, their seconds together, and a run's on average."""
+        """The number of runs, their total seconds, and the mean per run."""
         count = len({run.run for seeds in self.runs.values() for run in seeds.values()})
         return {
             "runs": count,
@@ -45,7 +53,7 @@ class Findings:
         }
 
     def same(self, other: Findings) -> bool:
-        """Whether all is the same, what is unknown included."""
+        """Whether everything is equal; unknown values count as equal to each other."""
         cells, others = self._cells(), other._cells()
         return (
             (self.question, self.scale, self.seeds) == (other.question, other.scale, other.seeds)
@@ -94,43 +102,45 @@ class Findings:
 
 
 def path_of(folder: Path, question: str, scale: str) -> Path:
-    """Where the findings of a question at a scale are kept. Raises `InputError` for a name that is none of a file."""
+    """The path of a question's record at a scale. Raises `InputError` for a name that cannot be a file's."""
     if not question or Path(question).name != question:
         raise InputError(
-            f"experiment '{question}': its name is a file's name too, which must hold no '/' and not be empty"
+            f"experiment '{question}': the name is also a file's name, which must hold no '/' and not be empty"
         )
     return folder / scale / f"{question}.json"
 
 
-def write(folder: Path, findings: Findings) -> Path:
-    """Keep findings, atomically; return where."""
+def write_findings(folder: Path, findings: Findings) -> Path:
+    """Write a record atomically; return its path."""
     path = path_of(folder, findings.question, findings.scale)
     write_json(path, findings.to_dict())
     return path
 
 
-def read(folder: Path, question: str, scale: str) -> Findings | None:
-    """The findings of a question at a scale, None where there are none. Raises `InputError` for a damaged file."""
+def read_findings(folder: Path, question: str, scale: str) -> Findings | None:
+    """The record of a question at a scale; None if there is none. Raises `InputError` for a damaged file."""
     path = path_of(folder, question, scale)
     if not path.exists():
         return None
     try:
-        found = Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        findings = Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except NewerRecord as error:
         raise InputError(f"cannot read {path}: {error}") from error
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise InputError(f"cannot read {path}: {error}; move it away, and `experiment run` makes it again") from error
-    if (found.question, found.scale) != (question, scale):
-        raise InputError(f"cannot read {path}: it holds '{found.question}' at scale '{found.scale}'; move it there")
-    return found
+    if (findings.question, findings.scale) != (question, scale):
+        raise InputError(
+            f"cannot read {path}: it holds '{findings.question}' at scale '{findings.scale}'; move it there"
+        )
+    return findings
 
 
 @dataclass
-class Reading:
-    """The findings of a question at a scale as they are whenever asked; read again where the file is another one.
+class RecordFile:
+    """A question's record at a scale, read again whenever the file has changed.
 
-    Files are replaced whole, so that one of the same inode, size and time holds the same. What is read is shared: only
-    read.
+    Files are replaced whole, so the same inode, size and time mean the same content. The result is shared: do not
+    change it.
     """
 
     folder: Path
@@ -139,29 +149,29 @@ class Reading:
     _read: tuple[tuple[int, int, int], Findings | None] | None = None
 
     def now(self) -> Findings | None:
-        """As `read`."""
+        """As `read_findings`."""
         try:
-            there = path_of(self.folder, self.question, self.scale).stat()
+            stat = path_of(self.folder, self.question, self.scale).stat()
         except OSError:
-            return read(self.folder, self.question, self.scale)
-        state = there.st_ino, there.st_size, there.st_mtime_ns
+            return read_findings(self.folder, self.question, self.scale)
+        state = stat.st_ino, stat.st_size, stat.st_mtime_ns
         if self._read is None or self._read[0] != state:
-            self._read = state, read(self.folder, self.question, self.scale)
+            self._read = state, read_findings(self.folder, self.question, self.scale)
         return self._read[1]
 
 
-def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
-    """All runs in the records of a scale, by name, each with its record: these need not be made again.
+def recorded_runs(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
+    """Every run in the records of a scale, by name, each with its record: these need not be trained again.
 
-    A run that stands in several records is taken from the question's own where that has it. A damaged record of another
-    question is passed over: that question's own commands report it.
+    A run in several records is taken from the question's own if it is there. A damaged record of another question is
+    skipped; commands on that question report it.
     """
     path = path_of(folder, question, scale)
     names = sorted((other.stem for other in path.parent.glob("*.json")), key=lambda name: (name != question, name))
     runs: dict[str, tuple[Observed, Findings]] = {}
     for name in names:
         try:
-            record = read(folder, name, scale)
+            record = read_findings(folder, name, scale)
         except InputError:
             if name == question:
                 raise
@@ -171,3 +181,55 @@ def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observe
         for run in (run for seeds in record.runs.values() for run in seeds.values()):
             runs.setdefault(run.run, (run, record))
     return runs
+
+
+def known(question: Question, scale: str = "nano", results: Path = RESULTS) -> Findings | None:
+    """The findings of a question: its own record under `results`, and the runs in its file of rows.
+
+    A run in both is taken from the record. None if there is no run at all. Raises `InputError` for an unknown scale and
+    for files that cannot be read.
+    """
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    for folder in (results, results / scale):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is no folder: records are files in folders by scale")
+    return with_rows(question, scale, read_findings(results, question.name, scale))
+
+
+def with_rows(question: Question, scale: str, record: Findings | None) -> Findings | None:
+    """A question's record and the runs in its file of rows; None if there are none."""
+    if question.records is None:
+        return record
+    rows = read_rows(question.records)
+    runs = {label: dict(seeds) for label, seeds in record.runs.items()} if record else {}
+    added: dict[str, Observed] = {}
+    for label, key in keys(question, scale).items():
+        of_key = {seed: run for (other, seed), run in rows.items() if other == key}
+        added |= {run.run: run for seed, run in of_key.items() if seed not in runs.get(label, {})}
+        merged = of_key | runs.get(label, {})
+        if merged or record:
+            runs[label] = {seed: merged[seed] for seed in sorted(merged)}
+    if not any(runs.values()):
+        return record
+    failed = still_failed(record.failed, runs) if record else {}
+    seeds = max([record.seeds if record else 0, *(seed + 1 for cells in runs.values() for seed in cells)])
+    provenance = record.provenance if record else {"hosts": _hosts(added.values())}
+    return Findings(question.name, scale, seeds, runs, failed, provenance)
+
+
+def still_failed(
+    failed: Mapping[str, Mapping[int, str]], runs: Mapping[str, Mapping[int, Observed]]
+) -> dict[str, dict[int, str]]:
+    """The failures that no run has replaced."""
+    left = {
+        label: {seed: why for seed, why in seeds.items() if seed not in runs.get(label, {})}
+        for label, seeds in failed.items()
+    }
+    return {label: seeds for label, seeds in left.items() if seeds}
+
+
+def _hosts(runs: Iterable[Observed]) -> list[dict[str, Any]]:
+    """Each kind of host with its number of runs, for the runs that name one."""
+    counts = Counter(json.dumps(dict(run.host), sort_keys=True) for run in runs if run.host)
+    return [json.loads(kind) | {"runs": count} for kind, count in sorted(counts.items())]

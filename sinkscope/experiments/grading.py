@@ -13,7 +13,7 @@ from sinkscope.experiments.findings import Findings
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.experiments.registration import Standing, standing
-from sinkscope.statistics.claims import Counted, Evidence, Verdict
+from sinkscope.statistics.claims import CaseValue, ModelCount, Verdict
 
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 Cells = Mapping[str, Mapping[int, Observed]]
@@ -106,8 +106,8 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
 
 
 def _count(assertion: Assertion, effect: Shares, runs: Cells, notes: _Notes) -> Verdict:
-    counts: list[Counted] = []
-    cases: list[Evidence] = []
+    counts: list[ModelCount] = []
+    cases: list[CaseValue] = []
     for group in effect.groups:
         have, models = 0, 0
         for label in group:
@@ -116,8 +116,8 @@ def _count(assertion: Assertion, effect: Shares, runs: Cells, notes: _Notes) -> 
             known = {seed: bool(answer) for seed, answer in answers.items() if answer is not None}
             have, models = have + sum(known.values()), models + len(known)
             where = f" of '{label}'" if len(effect.labels) > 1 else ""
-            cases += [Evidence(f"seed {seed}{where}", float(answer)) for seed, answer in sorted(known.items())]
-        counts.append(Counted(have, models))
+            cases += [CaseValue(f"seed {seed}{where}", float(answer)) for seed, answer in sorted(known.items())]
+        counts.append(ModelCount(have, models))
     return assertion.claim.judge(counts, notes.words, cases)
 
 
@@ -135,7 +135,7 @@ def _size(assertion: Assertion, effect: Contrast, runs: Cells, notes: _Notes) ->
         for seed, value in known.items():
             values.setdefault(seed, {})[label] = value
     whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
-    cases = [Evidence(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
+    cases = [CaseValue(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
     return assertion.claim.judge(effect.over(kept), notes.words, cases)
 
 
@@ -143,7 +143,7 @@ def _size_by_seed(question: Question, assertion: Assertion, runs: Cells, notes: 
     """An effect made within a seed: of the seeds that have all runs which it reads."""
     from sinkscope.statistics.estimates import estimate
 
-    cases: list[Evidence] = []
+    cases: list[CaseValue] = []
     for seed in sorted({seed for cells in runs.values() for seed in cells}):
         asked = _Asked(question, {label: cells[seed] for label, cells in runs.items() if seed in cells})
         try:
@@ -159,7 +159,7 @@ def _size_by_seed(question: Question, assertion: Assertion, runs: Cells, notes: 
             what = assertion.effect.refusal if refused else ""  # type: ignore[union-attr]
             notes.add(what or ("diverged" if asked.diverged else "not measured"), "", [seed])
         else:
-            cases.append(Evidence(f"seed {seed}", value))
+            cases.append(CaseValue(f"seed {seed}", value))
     if not cases:
         return assertion.claim.open(notes.words or "no seed has every run that is read")
     return assertion.claim.judge(estimate([(1.0, [each.value for each in cases])]), notes.words, cases)

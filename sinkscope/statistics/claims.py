@@ -6,7 +6,7 @@ how many models have something ("13 of 13 against 1 of 8") and are decided by ex
 itself: a grade does not change when another claim is added.
 
     claim = Claim("fewer", "fewer models have a sink with sigmoid", "Gu et al. 2025, Table 6", Count())
-    claim.judge((Counted(13, 13), Counted(1, 8))).grade  # "confirmed"
+    claim.judge((ModelCount(13, 13), ModelCount(1, 8))).grade  # "confirmed"
 
 Identities and bounds, which need no models, are decided by their worst case (`EachWithin`, `EachAbove`).
 """
@@ -31,14 +31,14 @@ __all__ = [
     "COLUMNS",
     "GRADES",
     "LEVEL",
+    "CaseValue",
     "Claim",
     "Count",
-    "Counted",
     "EachAbove",
     "EachWithin",
-    "Evidence",
     "Grade",
     "Judgment",
+    "ModelCount",
     "Rule",
     "Size",
     "Verdict",
@@ -62,14 +62,14 @@ _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 @validated(frozen=True, config=_STRICT)
-class Evidence:
-    """One number and the case it belongs to: `Evidence("T = 64, seed 1", 3e-8)`."""
+class CaseValue:
+    """One number and the case it belongs to: `CaseValue("T = 64, seed 1", 3e-8)`."""
 
     case: str
     value: float
 
 
-class Counted(NamedTuple):
+class ModelCount(NamedTuple):
     """How many of n models have something."""
 
     k: int
@@ -113,7 +113,7 @@ class EachWithin:
     def __str__(self) -> str:
         return f"≤ {self.tolerance:g}"
 
-    def judge(self, cases: Sequence[Evidence]) -> Judgment:
+    def judge(self, cases: Sequence[CaseValue]) -> Judgment:
         worst = max(cases, key=lambda each: math.inf if math.isnan(each.value) else abs(each.value))
         return _of_worst(abs(worst.value) <= self.tolerance, worst, abs(worst.value))
 
@@ -128,12 +128,12 @@ class EachAbove:
     def __str__(self) -> str:
         return f"> {self.margin:g}"
 
-    def judge(self, cases: Sequence[Evidence]) -> Judgment:
+    def judge(self, cases: Sequence[CaseValue]) -> Judgment:
         worst = min(cases, key=lambda each: -math.inf if math.isnan(each.value) else each.value)
         return _of_worst(worst.value > self.margin, worst, worst.value)
 
 
-def _of_worst(holds: bool, worst: Evidence, value: float) -> Judgment:
+def _of_worst(holds: bool, worst: CaseValue, value: float) -> Judgment:
     return Judgment("confirmed", value) if holds else Judgment("not seen", value, reason=f"{worst.case}: {value:.3g}")
 
 
@@ -154,7 +154,7 @@ class Count:
     def __str__(self) -> str:
         return "more models" if self.share is None else f"more than {100 * self.share:g} % of models"
 
-    def p_values(self, counts: Sequence[Counted]) -> tuple[float, float]:
+    def p_values(self, counts: Sequence[ModelCount]) -> tuple[float, float]:
         """One-sided p-values against the claim, and against its opposite."""
         from scipy import stats  # here: to read a record needs no scipy, which takes a second to load
 
@@ -168,7 +168,7 @@ class Count:
             more, less = (float(stats.fisher_exact(table, side)[1]) for side in sides)
         return more, less
 
-    def judge(self, counts: Sequence[Counted]) -> Judgment:
+    def judge(self, counts: Sequence[ModelCount]) -> Judgment:
         n, k = tuple(each.n for each in counts), tuple(each.k for each in counts)
         value = counts[0].share - (counts[1].share if self.share is None else 0.0)
         if min(n) < self.fewest:
@@ -181,12 +181,12 @@ class Count:
 
     def can_decide(self, *n: int) -> bool:
         """Whether so many models per variation can decide: all of the first, and none of the second."""
-        best = tuple(Counted(0 if place else each, each) for place, each in enumerate(n))
+        best = tuple(ModelCount(0 if place else each, each) for place, each in enumerate(n))
         return min(n) >= self.fewest and self.p_values(best)[0] <= LEVEL
 
-    def _decides_at(self, counts: Sequence[Counted]) -> int | None:
+    def _decides_at(self, counts: Sequence[ModelCount]) -> int | None:
         for n in range(max(self.fewest, *(each.n for each in counts)), MOST + 1):
-            if min(self.p_values([Counted(round(each.share * n), n) for each in counts])) <= LEVEL:
+            if min(self.p_values([ModelCount(round(each.share * n), n) for each in counts])) <= LEVEL:
                 return n
         return None
 
@@ -291,9 +291,9 @@ class Claim:
 
     def judge(
         self,
-        numbers: Iterable[Evidence] | Estimate | Sequence[Counted],
+        numbers: Iterable[CaseValue] | Estimate | Sequence[ModelCount],
         reason: str = "",
-        evidence: Sequence[Evidence] = (),
+        evidence: Sequence[CaseValue] = (),
     ) -> Verdict:
         """The verdict that the rule reaches: on cases (`EachWithin`, `EachAbove`), counts, or an estimated effect.
 
@@ -330,7 +330,7 @@ class Verdict:
     k: tuple[int, ...] = ()
     p: float | None = None
     decides_at: int | None = None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[CaseValue, ...] = ()
     reason: str = ""
 
     @property
@@ -386,7 +386,7 @@ class Verdict:
         return f"{(math.exp(value) if self._ratio else value) + 0.0:.{figures}g}"
 
     def _counts(self) -> str:
-        counts = [Counted(*each) for each in zip(self.k, self.n, strict=True)]
+        counts = [ModelCount(*each) for each in zip(self.k, self.n, strict=True)]
         words = " against ".join(map(str, counts))
         if self.interval is not None:
             low, high = (round(100 * end) for end in self.interval)
@@ -395,7 +395,7 @@ class Verdict:
         return f"{words} (below {100 * none_bound(none[0].n):.0f} %)" if none else words
 
 
-def share_interval(counted: Counted, level: float = BOUND) -> tuple[float, float]:
+def share_interval(counted: ModelCount, level: float = BOUND) -> tuple[float, float]:
     """The Clopper-Pearson interval of a share, 0 to 1."""
     from scipy import stats
 

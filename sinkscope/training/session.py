@@ -21,7 +21,7 @@ from transformers.utils import logging
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.live import Watch, alive, bars, stderr
+from sinkscope.live import Watch, bars, silent, stderr
 from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
@@ -176,8 +176,7 @@ def train_kind(
             raise InputError(f"start_from = '{resolved.start_from}': only the lab model can start from given weights")
         if resolved.loss.masked is not None and kind is not LAB:
             raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
-        activity = f"reading and encoding the corpus '{resolved.data.corpus}' (once; the next run reuses it)"
-        with alive(activity) if progress else nullcontext():
+        with silent(not progress):
             data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 

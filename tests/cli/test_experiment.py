@@ -55,7 +55,7 @@ def test_rows_and_the_own_record_are_judged_together(sinkscope, mine, tmp_path):
     fewer, lower = sinkscope(*command).json["verdicts"]
     assert (fewer["grade"], fewer["reason"], fewer["k"]) == ("open", "4 of 10 runs", [2, 0])
     own = {label: {s: observed(label, s, rate) for s in (2, 3, 4)} for label, rate in (("a", 9.1), ("b", 1.1))}
-    kept.write(tmp_path / "kept", Findings("mine", "nano", 5, own))
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 5, own))
     answer = sinkscope(*command, "--results", str(tmp_path / "kept")).json
     fewer, lower = answer["verdicts"]
     assert (fewer["grade"], lower["grade"], answer["cost"]["runs"]) == ("seen", "open", 10)
@@ -117,7 +117,7 @@ def test_a_folder_of_results_that_is_not_there_is_named(sinkscope, mine, tmp_pat
 
 
 def test_a_damaged_record_is_named(sinkscope, mine, tmp_path):
-    path = kept.write(tmp_path / "kept", Findings("mine", "nano", 1, {"a": {0: observed("a", 0, 9.0)}}))
+    path = kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 1, {"a": {0: observed("a", 0, 9.0)}}))
     path.write_text(path.read_text()[:100])
     answer = sinkscope("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
     assert (answer.code, answer.out) == (2, "")
@@ -142,7 +142,7 @@ def keep_registered(mine: Path, sha256: str) -> Path:
     """Seven runs whose models have a sink, made with a file of this hash."""
     note = {"mine": {"sha256": sha256, "file": "mine.py"}}
     runs = {s: Observed(f"a-{s}", "finished", s, {"sink_0": 9.0, "strongest": 9.0}, registered=note) for s in range(7)}
-    kept.write(mine.parent / "kept", Findings("mine", "nano", 7, {"a": runs}))
+    kept.write_findings(mine.parent / "kept", Findings("mine", "nano", 7, {"a": runs}))
     return mine.parent / "kept"
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope import experiments
 from sinkscope.errors import InputError
 from sinkscope.experiments import Findings, Observed
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments.provenance import provenance_of
+from sinkscope.experiments.running import provenance_of
 from sinkscope.training import Run
 
 
@@ -38,10 +39,10 @@ def test_a_reading_is_what_the_file_says_now_and_reads_it_once(tmp_path: Path, m
         reads.append(path)
         return whole(path, *args, **options)
 
-    reading = kept.Reading(tmp_path, "q", "nano")
+    reading = kept.RecordFile(tmp_path, "q", "nano")
     assert reading.now() is None
     for value in (1.0, 2.0):
-        kept.write(tmp_path, Findings("q", "nano", 1, {"a": {0: seen("a", 0, value)}}))
+        kept.write_findings(tmp_path, Findings("q", "nano", 1, {"a": {0: seen("a", 0, value)}}))
         monkeypatch.setattr(Path, "read_text", counted)
         for _ in range(3):
             found = reading.now()
@@ -65,19 +66,19 @@ def test_cost_counts_a_shared_run_once() -> None:
 
 def test_the_record_holds_cost_and_goes_round(tmp_path: Path) -> None:
     findings = found(c={1})
-    path = kept.write(tmp_path, findings)
+    path = kept.write_findings(tmp_path, findings)
     assert json.loads(path.read_text())["cost"]["runs"] == 8
-    assert kept.read(tmp_path, "q", "nano") == findings
+    assert kept.read_findings(tmp_path, "q", "nano") == findings
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
 def test_half_a_record_is_reported_by_its_name(part: float, tmp_path: Path) -> None:
-    path = kept.write(tmp_path, found())
+    path = kept.write_findings(tmp_path, found())
     path.write_text(path.read_text()[: int(part * path.stat().st_size)])
     with pytest.raises(InputError, match=f"cannot read {path}"):
-        kept.read(tmp_path, "q", "nano")
-    assert kept.write(tmp_path, found()) == path
-    assert kept.read(tmp_path, "q", "nano") == found()
+        kept.read_findings(tmp_path, "q", "nano")
+    assert kept.write_findings(tmp_path, found()) == path
+    assert kept.read_findings(tmp_path, "q", "nano") == found()
 
 
 @pytest.mark.parametrize("name", ["../q", "a/b", "", "."])
@@ -139,3 +140,9 @@ def test_a_run_does_not_stand_for_another_seed() -> None:
     data["runs"]["a"]["1"] = data["runs"]["a"]["0"]
     with pytest.raises(InputError, match="'a', seed 1: this is the run of seed 0"):
         Findings.from_dict(data)
+
+
+@pytest.mark.parametrize(("old", "new"), [("read", "read_findings"), ("Progress", "SweepProgress")])
+def test_an_earlier_name_is_read_with_a_warning(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+        assert getattr(experiments, old) is getattr(experiments, new)

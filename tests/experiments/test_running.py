@@ -54,7 +54,7 @@ def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     assert (more.grade, less.grade) == ("seen", "not seen")
     assert [evidence.value for evidence in less.evidence] == [found.runs["one"][seed]["loss"] for seed in (0, 1)]
     assert [verdict.reason for verdict in verdicts(small(), found)] == ["4 of 6 runs", "2 of 3 runs"]
-    again = kept.read(places["results"], "small", "nano")
+    again = kept.read_findings(places["results"], "small", "nano")
     assert again == found
     assert verdicts(small(), again) == verdicts(small(), found)
 
@@ -110,7 +110,7 @@ def test_what_a_record_knows_survives_a_fresh_checkout(small, places):
     shutil.rmtree(places["out"])
     for seeds in (1, 2, 3):
         again = run(small(), seeds=seeds, backend=BACKENDS["none"], **places)
-        assert again == kept.read(places["results"], "small", "nano") == replace(first, seeds=max(seeds, 2))
+        assert again == kept.read_findings(places["results"], "small", "nano") == replace(first, seeds=max(seeds, 2))
 
 
 def test_fewer_seeds_replace_only_themselves(small, places):
@@ -120,7 +120,7 @@ def test_fewer_seeds_replace_only_themselves(small, places):
     assert found.seeds == 3
     assert [found.runs["two"][seed]["sink_0"] for seed in range(3)] == [2.0, 1.0, 1.0]
     assert found.provenance == {"versions": {"torch": "1, 2"}, "hosts": [{**HOST, "runs": 6}]}
-    assert kept.read(places["results"], "small", "nano") == found
+    assert kept.read_findings(places["results"], "small", "nano") == found
 
 
 def test_a_run_of_another_question_is_dropped(small, places):
@@ -148,7 +148,7 @@ def test_variations_that_are_not_asked_for_and_other_seeds_stay(small, places):
     assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1, 2, 4)] == [1.0, 2.0, 1.0, 2.0]
     assert found.runs["one"] == whole.runs["one"]
     assert (found.seeds, found.provenance["hosts"]) == (5, [{**HOST, "runs": 7}])
-    assert kept.read(places["results"], "small", "nano") == found
+    assert kept.read_findings(places["results"], "small", "nano") == found
 
 
 def test_runs_in_the_rows_of_a_question_are_not_made_again_where_that_is_asked_for(small, places, tmp_path):
@@ -178,7 +178,7 @@ def test_a_run_of_another_record_is_not_made_again_where_that_is_asked_for(small
     assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1)] == [2.0, 3.0]
     assert len(list(places["out"].glob("*"))) == 1
     assert found.provenance == {"versions": {"torch": "1, 2, 3"}, "hosts": [{**HOST, "runs": 4}]}
-    assert kept.read(places["results"], "wider", "nano") == found
+    assert kept.read_findings(places["results"], "wider", "nano") == found
 
 
 def test_runs_are_made_again_unless_that_is_asked_for(small, places):
@@ -218,7 +218,7 @@ def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, pl
     path = kept.path_of(places["results"], "small", "nano")
     text = path.read_text()
     first = {label: {0: seeds[0]} for label, seeds in whole.runs.items()}
-    kept.write(places["results"], replace(whole, seeds=1, runs=first))
+    kept.write_findings(places["results"], replace(whole, seeds=1, runs=first))
     shutil.rmtree(places["out"])
     answers = []
     other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))

@@ -11,7 +11,7 @@ from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
 from sinkscope.measurement import Survey, SurveyRow
 from sinkscope.report.stored import read_results, records_in
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from tests.report.experiments.conftest import found, run
 
 OWN = """
@@ -26,7 +26,7 @@ mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,), seeds=3)
 def records(tmp_path):
     """`results/experiments` with one record at scale nano."""
     softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
-    findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    findings.write_findings(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
     return tmp_path / "results"
 
 
@@ -44,7 +44,7 @@ def test_one_record_is_that_experiment(records):
 
 def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
     record = findings.Findings("mine", "nano", 1, {"a": {0: run("a", 0, 5.0)}})
-    path = findings.write(records, record)
+    path = findings.write_findings(records, record)
     assert read_results([path]).entries[0].claims == ()
     (tmp_path / "mine.py").write_text(OWN)
     (entry,) = read_results([tmp_path / "mine.py", path]).entries
@@ -65,7 +65,7 @@ def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
 def test_a_survey_and_the_verdicts_of_theory(tmp_path):
     row = SurveyRow(model="x", label="x", input="natural", status="failed", reason="no")
     write_json(tmp_path / "survey" / "survey.json", Survey((row,), tmp_path, 0.3).to_json())
-    verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([Evidence("here", 0.0)])
+    verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([CaseValue("here", 0.0)])
     write_json(tmp_path / "theory" / "verdicts.json", [verdict.to_dict()])
     stored = read_results([tmp_path / "survey", tmp_path / "theory", tmp_path / "theory" / "verdicts.json"])
     assert stored.surveys["survey"].rows == (row,)

@@ -12,12 +12,12 @@ from scipy import stats
 from sinkscope.errors import InputError
 from sinkscope.statistics.claims import (
     COLUMNS,
+    CaseValue,
     Claim,
     Count,
-    Counted,
     EachAbove,
     EachWithin,
-    Evidence,
+    ModelCount,
     Size,
     Verdict,
     markdown,
@@ -32,8 +32,8 @@ def claim(rule=None) -> Claim:
     return Claim("uniform", "A[t, i] = 1/t", "appendix B", rule or EachWithin(1e-6))
 
 
-def cases(*values: float) -> list[Evidence]:
-    return [Evidence(f"case {index}", value) for index, value in enumerate(values)]
+def cases(*values: float) -> list[CaseValue]:
+    return [CaseValue(f"case {index}", value) for index, value in enumerate(values)]
 
 
 @pytest.mark.parametrize(
@@ -73,43 +73,43 @@ def test_an_identity_does_not_hold_where_a_case_is_nan(rule, values):
     ],
 )
 def test_counts_of_two_variations_are_compared_by_fisher_s_test(first, second, grade):
-    verdict = claim(Count()).judge((Counted(*first), Counted(*second)))
+    verdict = claim(Count()).judge((ModelCount(*first), ModelCount(*second)))
     (k, n), (other_k, other_n) = first, second
     assert (verdict.grade, verdict.k, verdict.n) == (grade, (k, other_k), (n, other_n))
     assert verdict.p == pytest.approx(stats.hypergeom.sf(k - 1, n + other_n, k + other_k, n))
 
 
 def test_counts_of_fewer_models_than_asked_are_open():
-    verdict = claim(Count(fewest=3)).judge((Counted(90, 90), Counted(0, 2)))
+    verdict = claim(Count(fewest=3)).judge((ModelCount(90, 90), ModelCount(0, 2)))
     assert (verdict.grade, verdict.p, verdict.reason) == ("open", None, "fewer than 3 models")
 
 
 @pytest.mark.parametrize("k", range(0, 13, 2))
 def test_a_share_has_the_exact_test_and_interval(k):
-    verdict = claim(Count(0.5)).judge((Counted(k, 12),))
+    verdict = claim(Count(0.5)).judge((ModelCount(k, 12),))
     assert verdict.p == pytest.approx(stats.binomtest(k, 12, 0.5, "greater").pvalue)
     low, high = (
         (stats.beta.ppf(0.025, k, 13 - k) if k else 0.0),
         (stats.beta.ppf(0.975, k + 1, 12 - k) if k < 12 else 1),
     )
-    assert share_interval(Counted(k, 12)) == pytest.approx((low, high))
+    assert share_interval(ModelCount(k, 12)) == pytest.approx((low, high))
     assert verdict.grade == {0: "not seen", 12: "confirmed"}.get(k, "open")
 
 
 def test_none_of_a_few_bounds_a_share_and_no_more():
     assert (none_bound(6), none_bound(12)) == (pytest.approx(0.393, abs=1e-3), pytest.approx(0.221, abs=1e-3))
-    assert claim(Count()).judge((Counted(6, 6), Counted(0, 6))).found == "6 of 6 against 0 of 6 (below 39 %)"
-    assert claim(Count(0.5)).judge((Counted(9, 10),)).found == "9 of 10 (55 to 100 %)"
+    assert claim(Count()).judge((ModelCount(6, 6), ModelCount(0, 6))).found == "6 of 6 against 0 of 6 (below 39 %)"
+    assert claim(Count(0.5)).judge((ModelCount(9, 10),)).found == "9 of 10 (55 to 100 %)"
 
 
 def test_open_counts_say_how_many_models_would_decide():
-    verdict = claim(Count()).judge((Counted(6, 6), Counted(3, 6)))
+    verdict = claim(Count()).judge((ModelCount(6, 6), ModelCount(3, 6)))
     n = verdict.decides_at
     assert 6 < n < 20
-    decided = claim(Count()).judge((Counted(n, n), Counted(round(n / 2), n)))
+    decided = claim(Count()).judge((ModelCount(n, n), ModelCount(round(n / 2), n)))
     assert (decided.grade, decided.decides_at) == ("confirmed", None)
-    assert claim(Count()).judge((Counted(n - 1, n - 1), Counted(round((n - 1) / 2), n - 1))).grade == "open"
-    assert claim(Count()).judge((Counted(3, 6), Counted(3, 6))).decides_at is None
+    assert claim(Count()).judge((ModelCount(n - 1, n - 1), ModelCount(round((n - 1) / 2), n - 1))).grade == "open"
+    assert claim(Count()).judge((ModelCount(3, 6), ModelCount(3, 6))).decides_at is None
     assert f"decided by {n} models each at today's numbers" in verdict.graded
 
 
@@ -210,8 +210,8 @@ def test_numbers_for_people():
 
 EVERY = [
     claim().judge(cases(0.0, math.nan)),
-    claim(Count()).judge((Counted(6, 6), Counted(3, 6)), "a reason", cases(1.0)),
-    claim(Count(0.5)).judge((Counted(9, 10),)),
+    claim(Count()).judge((ModelCount(6, 6), ModelCount(3, 6)), "a reason", cases(1.0)),
+    claim(Count(0.5)).judge((ModelCount(9, 10),)),
     sized(around(2), Size(1.25, ratio=True)),
     claim().open("no runs"),
 ]

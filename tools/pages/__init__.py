@@ -22,3 +22,10 @@ def above(name: str, mark: str) -> str:
     """What people wrote in a page above the line `mark`, from where on it is made. Raises `ValueError` without it."""
     text = (DOCS / name).read_text(encoding="utf-8")
     return text[: text.index(f"\n{mark}\n") + 1]
+
+
+def between(name: str, block: str, made: str) -> str:
+    """A page with `made` between its marks `<!-- block -->` and `<!-- end of block -->`. `ValueError` without."""
+    text, begin, end = (DOCS / name).read_text(encoding="utf-8"), f"<!-- {block} -->\n", f"<!-- end of {block} -->"
+    start = text.index(begin) + len(begin)
+    return f"{text[:start]}\n{made}\n\n{text[text.index(end, start) :]}"

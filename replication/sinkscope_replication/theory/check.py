@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sinkscope.statistics.claims import Claim, Evidence, Rule, Verdict
+from sinkscope.statistics.claims import CaseValue, Claim, Rule, Verdict
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Check:
     """
 
     claim: Claim
-    evidence: Callable[[], Iterable[Evidence]]
+    evidence: Callable[[], Iterable[CaseValue]]
 
     def run(self) -> Verdict:
         """Find the evidence and judge it."""
         return self.claim.judge(self.evidence())
 
 
-def check(name: str, statement: str, source: str, rule: Rule, evidence: Callable[[], Iterable[Evidence]]) -> Check:
+def check(name: str, statement: str, source: str, rule: Rule, evidence: Callable[[], Iterable[CaseValue]]) -> Check:
     """A check from its parts."""
     return Check(Claim(name, statement, source, rule), evidence)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from sinkscope_replication.theory import CHECKS, Check, by_topic, failing, run_checks
 
 
@@ -45,7 +45,7 @@ def test_a_place_in_the_literature_has_a_claim(source):
 
 
 def toy(name: str, value: float) -> Check:
-    return Check(Claim(name, f"{name} is zero", "X", EachWithin(0)), lambda: [Evidence("here", value)])
+    return Check(Claim(name, f"{name} is zero", "X", EachWithin(0)), lambda: [CaseValue("here", value)])
 
 
 def test_a_run_tells_where_it_is_and_keeps_the_order():
@@ -61,7 +61,7 @@ def test_a_run_gives_the_threads_back():
 
     def evidence():
         seen.append(torch.get_num_threads())
-        yield Evidence("here", 0.0)
+        yield CaseValue("here", 0.0)
 
     torch.set_num_threads(2)
     try:

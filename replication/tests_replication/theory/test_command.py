@@ -7,12 +7,12 @@ import json
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from sinkscope_replication.theory import TOPICS, Check, __main__, by_topic
 
 
 def toy(name: str, value: float) -> Check:
-    return Check(Claim(name, f"{name} is zero", "someone 2025", EachWithin(1e-6)), lambda: [Evidence("here", value)])
+    return Check(Claim(name, f"{name} is zero", "someone 2025", EachWithin(1e-6)), lambda: [CaseValue("here", value)])
 
 
 @pytest.fixture

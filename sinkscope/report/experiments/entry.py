@@ -17,7 +17,7 @@ from sinkscope.experiments import (
     verdicts,
 )
 from sinkscope.report.experiments import names
-from sinkscope.statistics.claims import Evidence, Verdict
+from sinkscope.statistics.claims import CaseValue, Verdict
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
@@ -199,7 +199,7 @@ def runs_of(entries: Iterable[Entry]) -> list[Observed]:
     return [*named.values(), *(run for run in every if run.status == FAILED)]
 
 
-def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
+def evidence(judged: Judged) -> list[tuple[int | None, CaseValue]]:
     """What decided a claim, each with its seed where the case names one."""
     found = []
     for part in judged.verdict.evidence:
