@@ -1,6 +1,6 @@
 """How many files of the package one measurement enters, and how deep its calls go: what a newcomer has to read.
 
-`ss.measure(nano, ids, [AttentionReceived()])`, the second time, so that imports do not count; the lab model's own forward
+`ss.measure(nano, ids, [AttentionReceived()])`, the second time, so that imports do not count. The forward of the lab model
 is included.
 
 Run: python -m benchmarks.measure_depth
