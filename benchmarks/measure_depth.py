@@ -1,7 +1,7 @@
 """How many files of the package one measurement enters, and how deep its calls go: what a newcomer has to read.
 
-`ss.measure(nano, ids, [AttentionReceived()])`, the second time, so that imports do not count. The forward of the lab model
-is included.
+`measure(nano, ids, [AttentionReceived()])`, the second time, so that imports do not count. The forward of the lab
+model is included.
 
 Run: python -m benchmarks.measure_depth
 """
@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-import sinkscope as ss
+import sinkscope
+from sinkscope import AttentionReceived, load, measure
 
-PACKAGE = str(Path(ss.__file__).parent)
+PACKAGE = str(Path(sinkscope.__file__).parent)
 
 
 def entered(run: Callable[[], object]) -> tuple[set[str], list[str]]:
@@ -48,10 +49,10 @@ def entered(run: Callable[[], object]) -> tuple[set[str], list[str]]:
 
 
 if __name__ == "__main__":
-    model, ids = ss.load("nano"), torch.randint(100, (4, 64))
+    model, ids = load("nano"), torch.randint(100, (4, 64))
 
     def run() -> object:
-        return ss.measure(model, ids, [ss.AttentionReceived()])
+        return measure(model, ids, [AttentionReceived()])
 
     run()
     files, deepest = entered(run)
