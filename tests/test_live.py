@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from sinkscope import live
-from sinkscope.live import Watch, bar, bars, left, pulse, silent
+from sinkscope.live import LiveView, bar, bars, left, pulse, silent
 
 
-def watch(terminal: bool, width: int = 80, **options: object) -> tuple[Watch[list[str]], io.StringIO]:
+def watch(terminal: bool, width: int = 80, **options: object) -> tuple[LiveView[list[str]], io.StringIO]:
     """A watch over a list of events, and what comes to its screen."""
     stream = io.StringIO()
     screen = Console(file=stream, force_terminal=terminal, width=width, color_system=None)
-    return Watch(lambda seen: Text(" ".join(seen)), enumerate, screen, **options), stream
+    return LiveView(lambda seen: Text(" ".join(seen)), enumerate, screen, **options), stream
 
 
 def test_each_line_is_printed_once_as_it_is():
@@ -83,7 +83,7 @@ def test_what_is_left_is_told_at_the_pace_so_far(monkeypatch):
 def test_a_watch_in_a_pipe_tells_its_status_until_it_ends(monkeypatch):
     monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.01))
     screen = Console(file=io.StringIO(), width=80)
-    show = Watch(lambda seen: seen, lambda seen: [], screen, status=lambda seen: f"at {seen}")
+    show = LiveView(lambda seen: seen, lambda seen: [], screen, status=lambda seen: f"at {seen}")
     with show:
         time.sleep(0.1)
         show("work")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,13 +19,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.grids import Blocks, NumberFormat, decode_from, encode_as, hadamard
+from sinkscope.grids.formats import BLOCK, Stored
 from sinkscope.hooks import family, unwrapped
 
-Numbers = Literal["q8_0", "q4_0", "fp8"]
-BLOCK = 32  # channels that share a scale in GGML's types
 SMALLEST_ROTATION = 64
-E4M3_MAX = 448.0
-Stored = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class ServedCache(ABC):
     def turned(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Int[Tensor, " stored"] | None:
         """Positions by which each key is rotated forward, relative to a query at its true place; None for none."""
 
-    def numbers(self) -> Numbers | None:
+    def numbers(self) -> NumberFormat | None:
         """The number format of the cache; None: the model's."""
         return None
 
@@ -200,7 +198,7 @@ class LlamaCppQ8(Rounded):
     name = "llama.cpp-q8_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q8_0_ref"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "q8_0"
 
 
@@ -211,7 +209,7 @@ class LlamaCppQ4(Rounded):
     name = "llama.cpp-q4_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q4_0_ref"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "q4_0"
 
 
@@ -222,7 +220,7 @@ class VllmFp8(Rounded):
     name = "vllm-fp8"
     source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "fp8"
 
 
@@ -413,49 +411,26 @@ def hadamard_rotated(x: Float[Tensor, "batch heads token dim"], values: bool) ->
     if dim % SMALLEST_ROTATION:
         return x
     size = SMALLEST_ROTATION if values else dim & -dim  # the largest power of two that divides it
-    matrix = torch.ones(1, 1, dtype=torch.float32, device=x.device)
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    blocks = x.float().unflatten(-1, (-1, size)) @ (matrix / size**0.5)
-    return blocks.flatten(-2)
+    return Blocks(hadamard(size))(x.float())
 
 
-def encode(x: Float[Tensor, "batch heads token dim"], numbers: Numbers | None, values: bool) -> Stored:
-    """Keys or values as they are stored: in the model's dtype, or as codes with scales.
-
-    - fp8: E4M3 after saturation at ±448, scale 1.0.
-    - q8_0: per block of 32 channels d = max|x| / 127 and round(x / d), d in 16 bits.
-    - q4_0: d = m / −8 for the m of largest magnitude, and min(15, ⌊x / d + 8.5⌋), two codes per byte.
+def encode(x: Float[Tensor, "batch heads token dim"], numbers: NumberFormat | None, values: bool) -> Stored:
+    """What is stored of keys or values: in the model's numbers, or in a format of `grids`; GGML's are rotated first.
 
     Raises `UnsupportedModelError` if 32 does not divide the width.
     """
     if numbers is None:
         return (x,)
     if numbers == "fp8":
-        return (x.float().clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn),)
+        return encode_as(x, numbers)
     if x.shape[-1] % BLOCK:
         raise UnsupportedModelError(f"heads of {x.shape[-1]} channels: {numbers} needs a multiple of {BLOCK}")
-    blocks = hadamard_rotated(x, values).float().unflatten(-1, (-1, BLOCK))
-    if numbers == "q8_0":
-        scale = blocks.abs().amax(-1, keepdim=True) / 127
-        ratio = torch.where(scale > 0, blocks / scale, 0.0)
-        codes = (ratio.abs() + 0.5).floor().mul(ratio.sign()).to(torch.int8)  # halves away from zero, as roundf
-        return codes.flatten(-2), scale[..., 0].half()
-    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = largest / -8
-    ratio = torch.where(scale != 0, blocks / scale, 0.0)
-    nibbles = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8).flatten(-2)
-    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale[..., 0].half()
+    return encode_as(hadamard_rotated(x, values), numbers)
 
 
-def decode(stored: Stored | list[Tensor], numbers: Numbers | None, values: bool, dtype: torch.dtype) -> Tensor:
-    """The keys or values that attention sees, from what `encode` returned."""
+def decode(stored: Stored | list[Tensor], numbers: NumberFormat | None, values: bool, dtype: torch.dtype) -> Tensor:
+    """The keys or values that attention sees of what `encode` stored."""
     if numbers is None:
         return stored[0]
-    if numbers == "fp8":
-        return stored[0].to(dtype)
-    codes, scale = stored
-    if numbers == "q4_0":
-        codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).to(torch.int16) - 8
-    blocks = codes.float().unflatten(-1, (-1, BLOCK)) * scale.float()[..., None]
-    return hadamard_rotated(blocks.flatten(-2), values).to(dtype)
+    decoded = decode_from(stored, numbers)
+    return (decoded if numbers == "fp8" else hadamard_rotated(decoded, values)).to(dtype)

@@ -293,7 +293,7 @@ class FollowingCache(DynamicCache):
         if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (columns < pads)).all()):
             raise InputError(
                 f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
-                "cache that drops keys needs the number of real tokens before"
+                "cache that drops keys needs the number of real tokens before; for a new text: cache.reset()"
             )
         return {}
 
@@ -310,9 +310,8 @@ class FollowingCache(DynamicCache):
             if self._pads is not None:
                 raise InputError("earlier passes had padding but this one has no attention_mask: pass it")
             return None
-        if real.shape[1] < total:
+        if real.shape[1] != total:
             raise InputError(f"the attention mask has {real.shape[1]} columns for {total} tokens, cached ones included")
-        real = real[:, :total]
         pads = total - real.sum(-1)
         if not bool((real == _right_aligned(real, pads)).all()):
             raise InputError("padding must be on the left: inside a row it looks like a dropped key")

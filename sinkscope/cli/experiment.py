@@ -17,7 +17,7 @@ from sinkscope.cli import options
 from sinkscope.cli.command import App, When
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
-from sinkscope.live import Watch, duration
+from sinkscope.live import LiveView, duration
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -476,10 +476,10 @@ def undecidable(question: Question, seeds: int | None = None) -> str:
     return "; ".join(parts)
 
 
-def watching_runs(out: Path) -> Watch[SweepProgress]:
+def watching_runs(out: Path) -> LiveView[SweepProgress]:
     """The progress of a sweep: a live view on a terminal, one line per settled run elsewhere."""
     view = _RunsView(out)
-    return Watch(view.draw, view.lines, stderr(), every=1.0, status=view.status)
+    return LiveView(view.draw, view.lines, stderr(), every=1.0, status=view.status)
 
 
 class LogReader:

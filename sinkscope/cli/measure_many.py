@@ -17,7 +17,7 @@ from sinkscope.cli.showing import show_plans, show_written, summary_json
 from sinkscope.cli.writing import old_files, results_folder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
-from sinkscope.live import Watch, bars
+from sinkscope.live import LiveView, bars
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -281,10 +281,10 @@ def _show_comparison(comparison: Comparison, epsilon: float, position: int) -> N
     show(plain(f"{int(heads['differs'].sum())} of {len(heads)} heads have an interval that excludes 0"))
 
 
-def watching_models() -> Watch[SurveyProgress]:
+def watching_models() -> LiveView[SurveyProgress]:
     """The progress of `measure_models`: a live view on a terminal, one line per finished row elsewhere."""
     view = _ModelsView()
-    return Watch(view.draw, view.lines, stderr(), transient=True, status=view.status)
+    return LiveView(view.draw, view.lines, stderr(), transient=True, status=view.status)
 
 
 class _ModelsView:

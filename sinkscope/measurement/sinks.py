@@ -10,10 +10,10 @@ from sinkscope.measurement.metrics import nanmean
 from sinkscope.measurement.rates import received
 from sinkscope.measurement.selection import TOKEN_STACKS, layers_of, sample_lengths, uniform_received, visible_queries
 from sinkscope.measurement.slots import slot_mass_by_layer
-from sinkscope.sinks import Received, Rows
+from sinkscope.sinks import ReceivedAttention, Rows
 
 
-def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> Received:
+def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> ReceivedAttention:
     """What each token of a stack receives; default: the first stack with tokens (decoder, encoder, vision, audio).
 
     Raises `InputError` if some position from 0 on was not measured.
@@ -29,7 +29,7 @@ def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> Received:
     samples = data.sizes["sample"]
     row = data["row"].values if "row" in data.coords else np.arange(samples)
     start = data["start"].values if "start" in data.coords else np.zeros(samples, dtype=np.int64)
-    return Received(
+    return ReceivedAttention(
         alpha[:, layers],
         np.nan_to_num(visible_queries(data)[:, layers]),
         uniform_received(data)[:, layers],
@@ -40,7 +40,7 @@ def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> Received:
     )
 
 
-def rows_of_samples(data: xr.Dataset, tokens: Received) -> Rows:
+def rows_of_samples(data: xr.Dataset, tokens: ReceivedAttention) -> Rows:
     """The rows of which the samples are documents, with their token ids if these were given."""
     lengths = sample_lengths(data, None)
     ends = tokens.start + lengths

@@ -12,7 +12,7 @@ from sinkscope.sinks.choice import NothingChosenError as NothingChosenError
 from sinkscope.sinks.choice import Online as Online
 from sinkscope.sinks.choice import Outliers as Outliers
 from sinkscope.sinks.choice import Positions as Positions
-from sinkscope.sinks.choice import Received as Received
+from sinkscope.sinks.choice import ReceivedAttention as ReceivedAttention
 from sinkscope.sinks.choice import Spikes as Spikes
 from sinkscope.sinks.choice import Sum as Sum
 from sinkscope.sinks.choice import TokenIds as TokenIds

@@ -25,7 +25,7 @@ class NothingChosenError(InputError):
 
 
 @dataclass(frozen=True, eq=False)
-class Received:
+class ReceivedAttention:
     """What tokens receive, from a measurement of one stack.
 
     `received` is α, `visible` the number of queries that see a position, `uniform` what uniform attention would give;
@@ -51,7 +51,7 @@ class Evidence:
     """
 
     rows: Rows
-    received: Received | None = None
+    received: ReceivedAttention | None = None
     peaks: Mapping[str, tuple[Float[np.ndarray, "row token"], ...]] = field(default_factory=dict)
     channels: Mapping[tuple[int, int], Float[np.ndarray, "row token"]] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class Measured(Choice):
             raise InputError(f"'{self}' needs the attention that tokens receive: find_tokens(model, texts, choice)")
         return self.of(known, evidence)
 
-    def of(self, known: Received, evidence: Evidence | None = None) -> Tokens:
+    def of(self, known: ReceivedAttention, evidence: Evidence | None = None) -> Tokens:
         """The tokens, from what a stack's tokens receive; `evidence` tells the texts, for by="row".
 
         Raises `NothingChosenError` where no token of any head is a sink: it names the nearest α, and the slots where
@@ -396,7 +396,7 @@ def _parts(choice: Choice) -> tuple[Choice, ...]:
     return choice.parts if isinstance(choice, Sum) else (choice,)
 
 
-def _nearest(known: Received, epsilon: float) -> str:
+def _nearest(known: ReceivedAttention, epsilon: float) -> str:
     """No sink: what was looked at, and what came nearest."""
     seen = counted(known.visible)[:, :, None]
     alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)

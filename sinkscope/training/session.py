@@ -21,7 +21,7 @@ from transformers.utils import logging
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.live import Watch, bars, silent, stderr
+from sinkscope.live import LiveView, bars, silent, stderr
 from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
@@ -73,7 +73,7 @@ class LiveProgress(TrainerCallback):
         left = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(min_width=7))
         self.bars = bars(TextColumn("{task.fields[values]}"), left)
         self.task = self.bars.add_task(name, values="", start=False)
-        self.watch: Watch[TrainerState] = Watch(self.view, self.lines, screen)
+        self.watch: LiveView[TrainerState] = LiveView(self.view, self.lines, screen)
 
     def view(self, state: TrainerState) -> Progress:
         self.bars.update(self.task, completed=state.global_step, values=summary(self.rows.last))

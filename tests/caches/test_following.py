@@ -81,6 +81,8 @@ def test_what_it_would_get_wrong_is_refused(model: LlamaForCausalLM) -> None:
     longer = torch.cat([PADDED, torch.ones(2, 1).long()], 1)
     with pytest.raises(InputError, match="rows continue at"):
         model(**step, attention_mask=longer, position_ids=torch.tensor([[10], [10]]))
+    with pytest.raises(InputError, match="12 columns for 11 tokens"):
+        model(**step, attention_mask=torch.cat([longer, torch.ones(2, 1).long()], 1))
     with pytest.raises(InputError, match="changed between"):
         model(**step, attention_mask=longer.flip(0))
     with pytest.raises(InputError, match="on the left"):

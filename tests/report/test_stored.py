@@ -58,7 +58,7 @@ def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
     write_rows(rows, {(keys(asked, "nano")["a"], 0): run("a", 0, 5.0), ("other", 0): run("b", 0, 1.0)})
     (entry,) = read_results([tmp_path / "mine.py", rows]).entries
     assert entry.claims[0].verdict.value == 5.0
-    with pytest.raises(InputError, match="no question that is installed reads these rows"):
+    with pytest.raises(InputError, match="no installed question reads these rows"):
         read_results([rows])
 
 

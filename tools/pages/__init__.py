@@ -24,8 +24,8 @@ def above(name: str, mark: str) -> str:
     return text[: text.index(f"\n{mark}\n") + 1]
 
 
-def between(name: str, block: str, made: str) -> str:
-    """A page with `made` between its marks `<!-- block -->` and `<!-- end of block -->`. `ValueError` without."""
-    text, begin, end = (DOCS / name).read_text(encoding="utf-8"), f"<!-- {block} -->\n", f"<!-- end of {block} -->"
+def between(text: str, block: str, made: str) -> str:
+    """`text` with `made` between `<!-- block -->` and `<!-- end of block -->`. Raises `ValueError` without these."""
+    begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
     start = text.index(begin) + len(begin)
     return f"{text[:start]}\n{made}\n\n{text[text.index(end, start) :]}"

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 from benchmarks.sides import REAL, RESULTS
-from tools.pages import between, write
+from tools.pages import DOCS, between, write
 
 REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODELS = {REAL_MODEL: "SmolLM2-135M-Instruct", "nano": "`nano`"}
 CORPORA = {"python:prose": "docstrings", "python:code": "code"}
 SINKS = ("0", "1", "2", "4")
+KEPT = " [freed memory: kept]"
 
 
 def steps() -> str:
@@ -24,6 +25,39 @@ def steps() -> str:
             policy = what.removeprefix("a token with ").partition(" /")[0]
             alone = rows.get(what.replace("a token with", "products alone of a token with").replace(" /", " + plain /"))
             lines.append(f"| {policy} | {ratio:.2f} | {'' if alone is None else f'{alone:.2f}'} |")
+    return "\n".join(lines)
+
+
+def eviction() -> str:
+    """The same of a random Llama, and what ragged heads cost, each with its bound."""
+    figures = json.loads((RESULTS / "eviction.json").read_text())["figures"]
+    kept = [figure for figure in figures if figure["unit"] != "MB" or "ragged" in figure["what"]]
+    return _figures([figure for figure in kept if figure["what"].endswith(KEPT)])
+
+
+def long() -> str:
+    """A step with all keys of a long text against one with a quarter of them."""
+    return _figures(json.loads((RESULTS / "eviction_long.json").read_text())["figures"])
+
+
+def overhead() -> str:
+    """What measuring takes, as multiples of the forward pass, for each batch of texts."""
+    figures = json.loads((RESULTS / f"measure_overhead_{REAL_MODEL}.json").read_text())["figures"]
+    batches: dict[str, dict[str, float]] = {}
+    for figure in figures:
+        texts, _, side = figure["what"].removeprefix(f"{REAL_MODEL}, ").partition(": ")
+        if side.endswith(" / forward"):
+            batches.setdefault(texts, {})[side.removesuffix(" / forward")] = figure["ratio"]
+    sides = list(next(iter(batches.values())))
+    rows = [f"| {texts} | {' | '.join(f'{ratios[side]:.2f}' for side in sides)} |" for texts, ratios in batches.items()]
+    return "\n".join([f"| texts | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}", *rows])
+
+
+def _figures(figures: list[dict[str, Any]]) -> str:
+    lines = ["| what | ratio | bound |", "|---|---|---|"]
+    for figure in figures:
+        bound = "" if figure["bound"] == "none" else figure["bound"] + ("" if figure["reached"] else ", not reached")
+        lines.append(f"| {figure['what'].removesuffix(KEPT)} | {figure['ratio']:.2f} | {bound} |")
     return "\n".join(lines)
 
 
@@ -52,12 +86,23 @@ def _number(x: float, sign: str = "") -> str:
     return f"{x:{sign}.3f}".replace("-", "−")
 
 
+BLOCKS = {
+    "which_policy.md": (steps, long),
+    "stream_for_ever.md": (sinks,),
+    "write_your_own_policy.md": (eviction,),
+    "measure_a_large_model.md": (overhead,),
+}
+
+
 def pages() -> dict[str, str]:
-    """Both pages, their tables made anew."""
-    return {
-        "which_policy.md": between("which_policy.md", "steps", steps()),
-        "stream_for_ever.md": between("stream_for_ever.md", "sinks", sinks()),
-    }
+    """The pages, their tables made anew."""
+    made = {}
+    for name, blocks in BLOCKS.items():
+        text = (DOCS / name).read_text(encoding="utf-8")
+        for block in blocks:
+            text = between(text, block.__name__, block())
+        made[name] = text
+    return made
 
 
 if __name__ == "__main__":

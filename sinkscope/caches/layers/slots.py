@@ -107,7 +107,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     def notes_of(self, slots: Slots) -> Mapping[object, Tensor]:
         """Notes of stored keys and of samples, by note."""
-        return _Notes(slots, self.samples)
+        return NotesView(slots, self.samples)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
@@ -333,7 +333,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.count = None if self.count is None else change(self.count)
 
 
-class _Notes(Mapping[object, Tensor]):
+class NotesView(Mapping[object, Tensor]):
     """Notes of keys and of samples, looked up on demand."""
 
     def __init__(self, slots: Slots, rows: Mapping[object, Tensor]) -> None:

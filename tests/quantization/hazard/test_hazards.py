@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.quantization import hazards
-from sinkscope.quantization.hazard.statistics import SiteNumbers
+from sinkscope.quantization.hazard.finding import SiteNumbers
 from sinkscope.sinks import First, Measured, Positions
 from tests.families.registry import FAMILIES
 from tests.planted.factory import null_model

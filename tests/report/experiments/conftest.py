@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, gap, level
 from sinkscope.experiments.effects import gap_at_equal_loss
-from sinkscope.report.experiments import Entry, entry
+from sinkscope.report.experiments import ExperimentEntry, entry
 
 EVIL = "<script>alert('&')</script>"
 STEPS = tuple(range(100, 1501, 100))
@@ -76,7 +76,7 @@ def found(**runs: dict[int, Observed]) -> Findings:
 
 
 @pytest.fixture
-def normalisation() -> Entry:
+def normalisation() -> ExperimentEntry:
     """More at equal steps: 9 − 1, 10 − 1, 11 − 1."""
     softmax = {seed: run("softmax", seed, 9.0 + seed) for seed in range(3)}
     sigmoid = {seed: run("sigmoid", seed, 1.0, loss=3.4) for seed in range(3)}
@@ -84,7 +84,7 @@ def normalisation() -> Entry:
 
 
 @pytest.fixture
-def weight_decay() -> Entry:
+def weight_decay() -> ExperimentEntry:
     """Open with two models: seed 2 diverged at a decay of 0, and failed at one of 2."""
     runs = {
         f"{decay:g}": {s: run(f"d{decay:g}", s, 6 - decay, seconds=600.0) for s in range(2)}
@@ -98,7 +98,7 @@ def weight_decay() -> Entry:
 
 
 @pytest.fixture
-def absent() -> Entry:
+def absent() -> ExperimentEntry:
     """Not run, for a reason that the question gives."""
     one = Variation("softmax", {}, {"sink_0": 92.47})
     claim = above(1.0, level("sink_0", "softmax"), "there", "there is a sink", "Table 1")
@@ -106,15 +106,17 @@ def absent() -> Entry:
 
 
 @pytest.fixture
-def entries(normalisation: Entry, weight_decay: Entry, absent: Entry) -> list[Entry]:
+def entries(
+    normalisation: ExperimentEntry, weight_decay: ExperimentEntry, absent: ExperimentEntry
+) -> list[ExperimentEntry]:
     return [normalisation, weight_decay, absent]
 
 
 @pytest.fixture
-def many() -> Callable[[int], list[Entry]]:
+def many() -> Callable[[int], list[ExperimentEntry]]:
     """So many experiments with 25 runs each."""
 
-    def make(experiments: int) -> list[Entry]:
+    def make(experiments: int) -> list[ExperimentEntry]:
         labels = [f"variation {index}" for index in range(5)]
         asked = [
             question(

@@ -90,7 +90,7 @@ def test_findings_without_their_question_show_their_runs():
     made = unknown_entry(Findings("mine", "nano", 1, {"a": {0: run("a", 0, 1.0)}}, {"b": {0: "lost"}}))
     assert [variation.label for variation in made.variations] == ["a", "b"]
     assert [run.status for _, run in made.runs] == ["finished", "failed"]
-    assert "file of its own" in made.reason
+    assert "in a Python file" in made.reason
     assert math.isnan(made.runs[1][1]["sink_0"])
 
 

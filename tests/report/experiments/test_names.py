@@ -1,6 +1,6 @@
 import math
 
-from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
+from sinkscope.report.experiments.names import cost, counted, effect, from_zero, in_words, number, sizes, title
 from sinkscope.statistics.claims import Claim, Size
 from sinkscope.statistics.estimates import estimate
 
@@ -51,11 +51,11 @@ def test_costs():
 
 def test_values_of_recipes():
     window = {"mask": {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 16}}}
-    assert said(window) == "and(causal, window(size = 16))"
-    assert said([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
-    assert said([]) == "none"
-    assert said(0.0005) == "0.0005"
-    assert said({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
+    assert in_words(window) == "and(causal, window(size = 16))"
+    assert in_words([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
+    assert in_words([]) == "none"
+    assert in_words(0.0005) == "0.0005"
+    assert in_words({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
 
 
 def test_counts():
