@@ -63,6 +63,7 @@ def test_a_missing_bos_and_another_token_cost_and_two_are_priced(card: Card) -> 
     assert not card.raises("bos-twice")
 
 
+@pytest.mark.slow
 def test_a_bos_in_front_is_read_as_in_the_text(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano
     card = check(model, tokenizer, count=4, only=["bos"])
@@ -79,6 +80,7 @@ def test_a_bos_in_front_is_read_as_in_the_text(nano: tuple[Any, Any]) -> None:
     assert rows(card, "bos")["no-BOS"].values == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano
     double = twice(tokenizer)
@@ -89,6 +91,7 @@ def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
     assert {"no-BOS", "one-BOS"} <= rows(card, "bos").keys()
 
 
+@pytest.mark.slow
 def test_a_template_that_writes_a_bos_is_found_beside_a_tokenizer_that_adds_one(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano[0], load_tokenizer("nano")
     tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -148,6 +151,7 @@ def test_a_card_fits_a_screen(card: Card) -> None:
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.slow
 def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) -> None:
     same = card.against(card)
     assert (same["difference"] == 0).all()
@@ -157,6 +161,7 @@ def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) 
         card.against(other)
 
 
+@pytest.mark.slow
 def test_a_finished_section_is_reused(nano: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = check(*nano, count=4, only=["bos"], out=tmp_path)
 
