@@ -21,7 +21,7 @@ from sinkscope.measurement import (
 from sinkscope.measurement.figures import sink_rate_by_position
 from sinkscope.measurement.metrics import comparable, strongest
 from sinkscope.measurement.models.rows import measured_row
-from sinkscope.measurement.models.subjects import Subject
+from sinkscope.measurement.models.subjects import SurveyModel
 from sinkscope.report.compose import compose
 from sinkscope.report.observatory import observatory_page
 from sinkscope.theme import BLUE, SINK
@@ -84,7 +84,7 @@ def test_no_place_calls_a_position_that_two_queries_see_the_strongest(tmp_path: 
     assert strongest_position(found.data, 0.3) == Strongest(3, 25.0)
     assert sink_metrics(found)["sink/strongest_position"] == 3
     assert dict(readings(found))["strongest_position"] == 3.0
-    row = measured_row(Subject("planted", "planted"), "natural", found, 0.3, 1.0, "")
+    row = measured_row(SurveyModel("planted", "planted"), "natural", found, 0.3, 1.0, "")
     assert (row.strongest_position, row.strongest_rate) == (3, 25.0)
     assert found.table()["strongest_position"].tolist()[1] == 3
     assert "position 3" in {card.value for card in observatory_page(found, "x", 0.3).headlines}
@@ -129,7 +129,7 @@ def test_where_nothing_can_be_compared_nothing_is_the_strongest() -> None:
     assert strongest_position(broken.data, 0.3) is None
     assert np.isnan(sink_metrics(broken)["sink/strongest_position"])
     assert np.isnan(dict(readings(broken))["strongest_position"])
-    row = measured_row(Subject("planted", "planted"), "natural", broken, 0.3, 1.0, "")
+    row = measured_row(SurveyModel("planted", "planted"), "natural", broken, 0.3, 1.0, "")
     assert (row.strongest_position, row.strongest_rate) == (None, None)
     assert [card.value for card in observatory_page(broken, "x", 0.3).headlines if "strongest" in card.label] == [
         "unknown"
