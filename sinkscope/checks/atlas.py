@@ -19,6 +19,7 @@ RECORD = ("model", "weights", "parameters", "dtype", "seconds", "texts", "versio
 """Fields that every file has beside its schema, revision and sections."""
 LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, 50.0)}
 """Least and largest value by unit; of other units −50 to 50."""
+OF_TEXTS = ("name", "says", "n", "sha256")
 DROPPED = ("values", "finding")
 LONG = ("by_head",)  # facts that are left out
 
@@ -27,6 +28,7 @@ def submission(card: Card, revision: str | None = None) -> dict[str, Any]:
     """A card as the atlas takes it: every number with its interval and n, no text and no number of single texts."""
     data = card.to_json()
     found = {name: data[name] for name in ("schema", *RECORD, "controls", "seed", "model_sha256", "flags")}
+    found["texts"] = [{name: each[name] for name in OF_TEXTS} for each in data["texts"]]
     sections = {}
     for name, part in data["sections"].items():
         on = {}

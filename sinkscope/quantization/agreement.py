@@ -67,10 +67,10 @@ def warn_of_inputs(model: nn.Module, calibration: Mapping[str, Any], given: Mapp
         )
     if narrow:
         worst = min(narrow, key=ratios.__getitem__)
-        said.append(
-            f"what was calibrated on reaches {1 / ratios[worst]:.0f} times as far as what is served ({block[worst]}): "
-            "scales frozen there are too wide"
+        far = (
+            f"{1 / ratios[worst]:.0f} times as far as what is served" if ratios[worst] else "further than 0, as served,"
         )
+        said.append(f"what was calibrated on reaches {far} ({block[worst]}): scales frozen there are too wide")
     if said:
         said.append("calibrate on what is served, special tokens included")
         warnings.warn("; ".join(said), UserWarning, stacklevel=4)
