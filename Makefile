@@ -8,9 +8,10 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
-pages := families observers streaming zoo
+pages := costs families observers streaming zoo
 fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
+study := $(if $(wildcard replication),$(venv)/python -m sinkscope_replication.table --check)
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
@@ -41,9 +42,10 @@ mutants: .venv/release.stamp ## which small changes of FILE do the fast tests in
 test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
 	$(oldest)/python $(fast) $(ARGS)
 
-lint: .venv/dev.stamp ## style and types
+lint: .venv/dev.stamp ## style, types, and the study's table
 	$(style)
 	$(types)
+	$(study)
 
 pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done

@@ -59,8 +59,10 @@ SMALL = SHORT | {
 def question(runs: int, shared: dict) -> Question:
     """One that varies the learning rate, which changes no run's cost."""
     rates = tuple(Variation(f"rate {index}", {"optimizer.lr": 1e-4 * (index + 1)}) for index in range(runs))
-    claim = above(0.0, gap("loss", rates[0].label, rates[-1].label), "falls", "a higher rate learns more", "none")
-    return Question("many", "What does it cost?", "a benchmark", rates, (claim,), shared)
+    claim = above(
+        0.0, gap("loss", rates[0].label, rates[-1].label), "falls", "a higher rate learns more", "none", symmetric=True
+    )
+    return Question("many", "What does it cost?", "a benchmark", rates, (claim,), shared, seeds=SEEDS)
 
 
 def fresh(root: Path, make: Callable[[Path], object]) -> Callable[[], None]:

@@ -64,13 +64,13 @@ _HOME = {
     "StreamingCache": "sinkscope.caches",
     "evicting": "sinkscope.caches",
     "InputError": "sinkscope.errors",
-    "operation": "sinkscope.attention.catalog.registering",
+    "operation": "sinkscope.attention.registering",
     "observer": "sinkscope.measurement.observers.observer",
     "intervention": "sinkscope.interventions.registering",
     "policy": "sinkscope.caches.registering",
     "scheme": "sinkscope.quantization.schemes",
-    "question": "sinkscope.experiments.registering",
-    "task": "sinkscope.experiments.registering",
+    "question": "sinkscope.experiments.registries",
+    "task": "sinkscope.experiments.registries",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME]
@@ -91,15 +91,15 @@ if TYPE_CHECKING:
     from sinkscope import statistics as statistics
     from sinkscope import training as training
     from sinkscope import trials as trials
-    from sinkscope.attention.catalog.registering import operation as operation
+    from sinkscope.attention.registering import operation as operation
     from sinkscope.caches import StreamingCache as StreamingCache
     from sinkscope.caches import evicting as evicting
     from sinkscope.caches.registering import policy as policy
     from sinkscope.checks import check as check
     from sinkscope.checks import export as export
     from sinkscope.errors import InputError as InputError
-    from sinkscope.experiments.registering import question as question
-    from sinkscope.experiments.registering import task as task
+    from sinkscope.experiments.registries import question as question
+    from sinkscope.experiments.registries import task as task
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived

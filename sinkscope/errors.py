@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one line."""
+"""Errors in a user's input, as one line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = [
 class InputError(ValueError):
     """Bad input: what is wrong, where, and the nearest valid choice. The command line prints it and exits with 2.
 
-    It is one line, whatever was read: line breaks in a name are shown as such.
+    The message is one line: line breaks in a name are shown as `\\n`.
     """
 
-    def __init__(self, said: str = "") -> None:
-        super().__init__("\\n".join(str(said).splitlines()))
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\\n".join(str(message).splitlines()))
 
 
 class UnsupportedModelError(InputError):

@@ -41,18 +41,18 @@ __all__ = [
 
 LOCK = "run.lock"  # in a folder that one process at a time writes
 MANIFEST = "manifest.json"  # in a cached folder
-_ROOM = ".unfinished"  # ends the hidden folder, beside the target, in which a write happens
-_RANDOM = "?" * 8  # what the system puts before that ending
-_NEXT = ".next"  # inside a folder: the complete files that take the place of its old ones
-_ASIDE = ".replaced"  # ends the name, inside it, under which a folder waits for its successor
+_ROOM = ".unfinished"  # suffix of the hidden folder, next to the target, in which a write happens
+_RANDOM = "?" * 8  # the random characters before that suffix
+_NEXT = ".next"  # inside a folder: the complete files that replace its old ones
+_ASIDE = ".replaced"  # suffix of a folder that waits for its replacement
 
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes the name `path` only when the block ends without an error.
+    """Yield a temporary path next to `path`, which is renamed to `path` only if the block ends without an error.
 
-    Works for files and for folders, which are replaced whole. A failed write (full disk, read-only folder) raises
-    `InputError` and leaves whatever stood at `path` untouched. What a killed process leaves is for `sweep`.
+    Works for files and for folders, which are replaced as a whole. A failed write (full disk, read-only folder) raises
+    `InputError` and leaves the old `path` unchanged. `sweep` removes what a killed process leaves.
     """
     target = Path(path)
     try:
@@ -78,11 +78,11 @@ def writing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(folder: str | Path, old: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:
-    """Yield an empty draft; when the block ends without an error, its files are those of `folder`.
+    """Yield an empty draft, whose files move to `folder` if the block ends without an error.
 
-    A new folder appears whole. In one that is there, what `old(folder)` names is removed before anything takes its
-    place, and whatever else lies there stays; so files of before never stand beside new ones, even after a kill.
-    Nothing is touched until the draft is complete on the disk: a failed write raises `InputError` and leaves the old.
+    A new folder appears as a whole. In an existing one, the files `old(folder)` are removed before the new ones move
+    in, and other files stay; so old and new files are never mixed, even after a kill. Nothing changes until the draft
+    is complete on the disk: a failed write raises `InputError` and leaves the old files.
     """
     target = Path(folder)
     if not target.is_dir():
@@ -109,7 +109,7 @@ def replacing(folder: str | Path, old: Callable[[Path], Iterable[Path]]) -> Iter
 
 
 def _moved_in(entry: Path, target: Path) -> None:
-    """Give an entry its place; a folder that is there keeps what else it holds."""
+    """Move an entry to its target; an existing folder keeps its other files."""
     if entry.is_dir() and target.is_dir():
         for inner in entry.iterdir():
             _moved_in(inner, target / inner.name)
@@ -119,13 +119,13 @@ def _moved_in(entry: Path, target: Path) -> None:
 
 
 def sweep(path: str | Path) -> None:
-    """Clear away what killed writers of `path`, or of anything below it, left; nobody else may be writing there.
+    """Remove what killed writers of `path`, or of anything below it, left; no other process may be writing there.
 
-    Drafts are removed. A folder that had been set aside gets its name back if its successor never arrived.
+    Drafts are removed. A folder that was set aside gets its name back if its replacement never arrived.
     """
     target = Path(path)
-    beside = target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}{_ROOM}")
-    for room in [*beside, *target.rglob(f".*.{_RANDOM}{_ROOM}")]:
+    neighbors = target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}{_ROOM}")
+    for room in [*neighbors, *target.rglob(f".*.{_RANDOM}{_ROOM}")]:
         for aside in room.glob(f"*{_ASIDE}"):
             _put_back(aside, room.parent / aside.name.removesuffix(_ASIDE))
         shutil.rmtree(room, ignore_errors=True)
@@ -158,12 +158,12 @@ def locked(folder: Path, activity: str = "training") -> Iterator[None]:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise `InputError` if nothing could be written into `folder`, which may be yet to be made; leave nothing behind.
+    """Raises `InputError` if nothing can be written to `folder`, which need not exist. Leaves nothing behind.
 
-    For commands that work long before they write.
+    For commands that work for a long time before they write.
     """
-    place = Path(folder).absolute()
-    existing = next(parent for parent in (place, *place.parents) if parent.exists())
+    target = Path(folder).absolute()
+    existing = next(parent for parent in (target, *target.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
@@ -172,9 +172,9 @@ def check_writable(folder: str | Path) -> None:
 
 
 def check_room(folder: str | Path, size: int) -> None:
-    """Raise `InputError` if fewer than `size` bytes are free where `folder` is, which may be yet to be made."""
-    place = Path(folder).absolute()
-    free = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists())).free
+    """Raises `InputError` if fewer than `size` bytes are free at `folder`, which need not exist."""
+    target = Path(folder).absolute()
+    free = shutil.disk_usage(next(parent for parent in (target, *target.parents) if parent.exists())).free
     if free < size:
         raise InputError(f"no room in {folder}: {size / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free")
 
@@ -191,10 +191,10 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def indented(value: Any, margin: str = "\n") -> str:
-    """What `json.dumps(value, indent=2, allow_nan=False)` says, in a fraction of its time.
+    """The text of `json.dumps(value, indent=2, allow_nan=False)`, in a fraction of its time.
 
-    Only containers of containers are walked over here; of the others, which hold most of the numbers, the encoder
-    written in C takes the line breaks as separators.
+    Only containers of containers are walked here. The others, which have most of the numbers, go to the encoder written
+    in C, with the line breaks as separators.
     """
     if not isinstance(value, dict | list | tuple) or not value:
         return json.dumps(value, allow_nan=False)
@@ -217,34 +217,34 @@ def sha256(path: str | Path) -> str:
 
 
 def cache_dir() -> Path:
-    """Where what can be made again is kept: `$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`.
+    """The folder of caches: `$SINKSCOPE_CACHE`, else `~/.cache/sinkscope`.
 
-    Raises `InputError` where the user has no home, as in a container under a number of its own.
+    Raises `InputError` if the user has no home, for example under a numeric user id in a container.
     """
     if named := os.environ.get("SINKSCOPE_CACHE"):
         return Path(named)
     try:
         return Path.home() / ".cache" / "sinkscope"
     except RuntimeError as error:
-        raise InputError("no home folder to keep caches in: name a folder with SINKSCOPE_CACHE") from error
+        raise InputError("there is no home folder for caches: set SINKSCOPE_CACHE to a folder") from error
 
 
 def cached_folder(folder: Path, build: Callable[[Path], None], *, reuse: bool = True, contents: bool = True) -> Path:
-    """Return `folder`, filled by `build(draft)` unless an intact one stands there already.
+    """Return `folder`, filled by `build(draft)` unless it exists and is intact.
 
-    One process builds, others wait and then use what it made. The folder takes its name when it is complete: an error
-    or a kill in `build` leaves no entry. Intact means that every file has the size and sha256 of the manifest written
-    with it; anything else is built again. `contents=False` compares sizes alone, for what takes longer to hash than to
-    read. Raises `InputError` if the cache has to be written and cannot be.
+    One process builds; others wait and use the result. The folder gets its name when it is complete: an error or a kill
+    in `build` leaves no entry. Intact means that every file has the size and sha256 of the manifest written with it;
+    otherwise the folder is built again. `contents=False` compares only sizes, for files that take longer to hash than
+    to read. Raises `InputError` if the cache must be written and cannot be.
     """
     lock = FileLock(folder.with_name(folder.name + ".lock"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        if reuse and is_intact(folder):  # a cache of others, which is read alone
+        if reuse and is_intact(folder):  # a read-only cache of another user
             return folder
-        reason = f"{error.strerror or error} (SINKSCOPE_CACHE names another place for caches)"
+        reason = f"{error.strerror or error} (SINKSCOPE_CACHE sets another folder for caches)"
         raise InputError(f"cannot write {folder}: {reason}") from error
     try:
         if not (reuse and is_intact(folder)):
@@ -282,7 +282,7 @@ def _manifest(folder: Path, contents: bool) -> dict[str, dict[str, int | str]]:
 
 
 def _rename(draft: Path, target: Path, aside: Path) -> None:
-    """Give the draft its name. A rename cannot replace a folder that holds something, so that one steps aside."""
+    """Give the draft its name. A rename cannot replace a folder that is not empty, so that one is set aside."""
     if not (draft.is_dir() and target.is_dir()):
         os.replace(draft, target)
         return
@@ -300,7 +300,7 @@ def _put_back(aside: Path, target: Path) -> None:
 
 
 def _failed_write(error: Exception, room: Path, target: Path) -> bool:
-    """Whether an error is the disk's answer to this write, not something else that went wrong meanwhile."""
+    """Whether an error comes from this write, not from other code in the block."""
     if not isinstance(error, OSError):
         return _disk_full(error)
     if error.filename is None:
@@ -310,7 +310,7 @@ def _failed_write(error: Exception, room: Path, target: Path) -> bool:
 
 
 def _disk_full(error: Exception) -> bool:
-    """Also where a library has an exception of its own for it, as safetensors and tokenizers do."""
+    """Also if a library has its own exception for it, as safetensors and tokenizers do."""
     return os.strerror(errno.ENOSPC) in str(error)
 
 
@@ -322,7 +322,7 @@ def _reason(error: Exception) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Push a file, or every file of a folder, to the disk before its name is given."""
+    """Push a file, or every file of a folder, to the disk before it gets its name."""
     for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
         _sync(entry)
 

@@ -1,4 +1,4 @@
-"""Configuration that validates itself, and pydantic's complaints as one line with the nearest valid choice."""
+"""Configuration that validates itself, and pydantic's errors as one line with the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
 
 
-class Part(BaseModel):
+class ConfigPart(BaseModel):
     """A frozen, validated piece of configuration: unknown fields, NaN and infinities are refused when it is built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> InputError:
-    """The first problem of a validation of `kind`, a model or dataclass of pydantic's; people call it `what`."""
+    """The first error of a validation of `kind`, a pydantic model or dataclass that messages call `what`."""
     problems = error.errors(include_url=False)
     problem = next((each for each in problems if each["type"] in UNKNOWN), problems[0])
     cause = problem.get("ctx", {}).get("error")
@@ -40,7 +40,7 @@ def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> Inp
 
 
 def unknown_field(where: str, siblings: Iterable[str], what: str = "recipe") -> InputError:
-    """The error for a dotted field that does not exist; the nearest one is sought among its siblings."""
+    """The error for a dotted field that does not exist, with the nearest of its siblings."""
     *parents, last = where.split(".")
     names = {name: ".".join([*parents, name]) for name in siblings}
     near = difflib.get_close_matches(last, names, n=1, cutoff=0.5)
@@ -87,6 +87,6 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _tag(kind: Any) -> str | None:
-    """What distinguishes a part of a union: its `kind`, or an optimizer's `name`."""
+    """The tag that distinguishes a part of a union: its `kind`, or an optimizer's `name`."""
     tags = [_fields(kind)[name].default for name in ("kind", "name") if name in _fields(kind)]
     return next((tag for tag in tags if isinstance(tag, str)), None)

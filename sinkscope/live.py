@@ -1,35 +1,44 @@
-"""The terminal while something runs: a view that is drawn again as it changes, or a line per event on no terminal."""
+"""Progress while something runs: a view that is redrawn as it changes, or one line per event without a terminal."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
 State = TypeVar("State")
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def stderr() -> Console:
-    """The console of remarks and progress; results on standard output stay clean."""
+    """The console of remarks and progress, on stderr; stdout is for results."""
     return Console(stderr=True, highlight=False)
 
 
 def plain(value: object) -> Text:
-    """Text that is shown as it is: no markup, no control characters, which a model's or a file's name may hold."""
+    """Text without markup and control characters, which the name of a model or a file may contain."""
     return Text(printable(value))
 
 
 def printable(value: object) -> str:
-    """A value's text; what does not show, a new line aside, is replaced by a mark."""
+    """A value's text; characters that do not print, except a new line, are replaced by a mark."""
     text = str(value)
     if text.isprintable():
         return text
@@ -37,7 +46,7 @@ def printable(value: object) -> str:
 
 
 def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:
-    """Bars for a view: description, bar (of `width` characters, or all there is), how many of how many, `columns`."""
+    """Bars for a view: description, bar (`width` characters, or the free width), count and total, `columns`."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=width),
@@ -49,7 +58,7 @@ def bars(*columns: ProgressColumn, width: int | None = None) -> Progress:
 
 @contextmanager
 def pulse(say: Callable[[], str], show: Callable[[str], object], every: float = 10.0) -> Iterator[None]:
-    """Show what `say` says every so many seconds, whatever the block does meanwhile: life in a pipe, without a bar."""
+    """Show the line `say()` every `every` seconds while the block runs, as a sign of progress in a pipe."""
     ended = Event()
 
     def beat() -> None:
@@ -66,37 +75,82 @@ def pulse(say: Callable[[], str], show: Callable[[str], object], every: float = 
 
 
 @contextmanager
-def alive(said: str) -> Iterator[None]:
-    """Show that work without steps goes on: a spinner on a terminal, a line every ten seconds in a pipe."""
+def alive(activity: str) -> Iterator[None]:
+    """Show that work without steps continues: a spinner on a terminal, one line every ten seconds in a pipe."""
     screen = stderr()
     with (
-        screen.status(plain(said))
+        screen.status(plain(activity))
         if screen.is_terminal
-        else pulse(lambda: said, lambda line: screen.print(plain(line), soft_wrap=True))
+        else pulse(lambda: activity, lambda line: screen.print(plain(line), soft_wrap=True))
     ):
         yield
 
 
+@contextmanager
+def bar(words: str, total: float, every: float = 10.0) -> Iterator[Callable[[float], None]]:
+    """Show how much of long work is done: a bar on a terminal, a line every ten seconds in a pipe; nothing if `silent`.
+
+    Yields the function that adds an amount to what is done.
+    """
+    screen, began, done = stderr(), time.monotonic(), 0.0
+    view = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=_SILENT.get() or not screen.is_terminal,
+    )
+    task = view.add_task(printable(words), total=total)
+
+    def advance(amount: float) -> None:
+        nonlocal done
+        done += amount
+        view.update(task, completed=done)
+
+    in_pipe = not screen.is_terminal and not _SILENT.get()
+    lines = pulse(
+        lambda: f"{words}: {left(done, total, began)}", lambda line: screen.print(plain(line), soft_wrap=True), every
+    )
+    with view, lines if in_pipe else nullcontext():
+        yield advance
+
+
+@contextmanager
+def silent(quiet: bool = True) -> Iterator[None]:
+    """No bars inside the block."""
+    token = _SILENT.set(quiet or _SILENT.get())
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
+
+
 def left(done: float, total: float, began: float) -> str:
-    """How much is done, and about how long the rest takes at the pace since `began` (`time.monotonic`)."""
+    """The share that is done, and the time left at the pace since `began` (`time.monotonic`)."""
     rest = (time.monotonic() - began) * (total - done) / done if done else math.nan
     return f"{100 * done / max(total, 1):.0f} %" + ("" if math.isnan(rest) else f", about {duration(rest)} left")
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `40 s`, `12 min`, `3 h 20 min`."""
+    """Seconds as text: `40 s`, `12 min`, `3 h 20 min`."""
     minutes = round(seconds / 60)
     if minutes < 2:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Watch(Generic[State]):
+class LiveView(Generic[State]):
     """Shows each state that it is called with, inside its `with` block.
 
-    On a terminal `view(state)` stands in place of the one before; it is made at most once in `every` seconds, and of
-    the last state in any case. Elsewhere `lines(state)` gives a line for every event so far, by a key that tells it
-    from others, and each is printed once; `status(state)` every ten seconds. A `transient` view vanishes at the end.
+    Args:
+        view: on a terminal, `view(state)` replaces the previous view.
+        lines: without a terminal, `lines(state)` gives one line per event so far, with a key; each is printed once.
+        screen: the console.
+        every: the least seconds between two views; the last state is always shown.
+        transient: remove the view at the end.
+        status: without a terminal, `status(state)` is printed every ten seconds.
     """
 
     def __init__(
@@ -128,7 +182,7 @@ class Watch(Generic[State]):
             self.drawn = time.monotonic()
             self.live.update(self.view(state))
 
-    def __enter__(self) -> Watch[State]:
+    def __enter__(self) -> LiveView[State]:
         if self.screen.is_terminal:
             self.live.start()
         elif self.status is not None:

@@ -1,4 +1,4 @@
-"""Names of models: which are shipped, which are paths, and whether a path leads to a model. Needs no torch."""
+"""Names of models: shipped models, paths, and whether a path is a model. Without torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOL
 
 
 def resolve(name: str | Path) -> str:
-    """Where the model is: the shipped folder, the local folder, a GGUF file, or the hub id as it is.
+    """The location of a model: the shipped folder, the local folder, a GGUF file, or the hub id unchanged.
 
-    Raises `InputError` for a folder without a model, for another file, and for a path that leads nowhere. `a/b`, which
-    may be either, is a hub id where there is no such folder.
+    Raises `InputError` for a folder without a model, for another file, and for a path that does not exist. `a/b` is a
+    hub id unless there is such a folder.
     """
     if str(name) in SHIPPED:
         return str(SHIPPED[str(name)])
@@ -39,7 +39,7 @@ def resolve(name: str | Path) -> str:
     if path.exists():
         with path.open("rb") as stream:
             if stream.read(len(_GGUF_MAGIC)) != _GGUF_MAGIC:
-                raise InputError(f"'{name}' is no GGUF file: it does not begin with the letters GGUF")
+                raise InputError(f"'{name}' is not a GGUF file: it does not begin with the letters GGUF")
         return str(path)
     if names_a_path(name):
         raise no_such_folder(name)
@@ -52,12 +52,12 @@ def is_gguf(name: str | Path) -> bool:
 
 
 def short(name: str | Path) -> str:
-    """A name for people: of a path its last part."""
+    """A name for people: the last part of a path."""
     return shortened([str(name)])[0]
 
 
 def shortened(names: Sequence[str]) -> tuple[str, ...]:
-    """Names for people, distinct where the names are: of paths as few last parts as tell them apart."""
+    """Names for people, distinct if the names are: of paths, as few last parts as distinguish them."""
     parts = [Path(name).parts if _is_path(name) else (name,) for name in names]
     tails = [1] * len(names)
     while True:
@@ -83,12 +83,12 @@ def names_a_path(name: str | Path) -> bool:
 
 
 def no_such_folder(name: str | Path) -> InputError:
-    """The error for a path that leads nowhere; a folder or GGUF file of a near name in the same place is suggested."""
+    """The error for a path that does not exist, with a folder or GGUF file of a similar name in the same folder."""
     return InputError(f"no such {'file' if is_gguf(name) else 'folder'}: '{name}'{_near(Path(name).expanduser())}")
 
 
 def _near(path: Path) -> str:
-    """What was probably meant."""
+    """A suggestion for a misspelled path."""
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
     there = [entry.name for entry in entries if entry.is_dir() or is_gguf(entry)]
     near = difflib.get_close_matches(path.name, there, n=1)

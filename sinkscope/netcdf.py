@@ -13,10 +13,10 @@ ENGINE: Final = "h5netcdf"
 
 
 def write_netcdf(data: xr.Dataset, path: str | Path) -> None:
-    """Write one netCDF file. A failed write (full disk) raises `InputError` and leaves what stood at `path`.
+    """Write one netCDF file. A failed write (full disk) raises `InputError` and leaves the old `path`.
 
-    HDF5 writes into memory, as much as the file is long, and that goes to the disk: it does not survive a failed write,
-    cannot close such a file, tries again when the process ends, and then ends it with a segmentation fault.
+    HDF5 writes the whole file to memory, and the bytes go to the disk afterwards: after a failed write to a disk, HDF5
+    cannot close the file, tries again when the process ends, and crashes with a segmentation fault.
     """
     whole = data.to_netcdf(engine=ENGINE)
     with writing(path) as draft:
@@ -26,8 +26,8 @@ def write_netcdf(data: xr.Dataset, path: str | Path) -> None:
 def read_netcdf(path: str | Path) -> xr.Dataset:
     """The data of a netCDF file, in memory.
 
-    Raises `FileNotFoundError` where there is none, and `OSError` with the reason in one line for another file or a
-    damaged one, of which its readers raise errors of many kinds.
+    Raises `FileNotFoundError` if there is none, and `OSError` with the reason in one line for another or a damaged
+    file, for which the readers raise errors of many kinds.
     """
     try:
         return xr.load_dataset(path, engine=ENGINE)

@@ -12,10 +12,10 @@ Format = Literal["svg", "pdf", "png"]
 
 
 def write_figure(figure: Any, path: str | Path) -> None:
-    """Write a Plotly figure as SVG, PDF or PNG (at twice its size), by the path's ending, whole or not at all.
+    """Write a Plotly figure as SVG, PDF or PNG (at twice its size), by the path's suffix, whole or not at all.
 
-    Needs the extra `figures` and a Chromium or Chrome, which draws it. Raises `InputError` for another ending, where
-    one of the two is missing, and where nothing can be written.
+    Needs the extra `figures` and a Chromium or Chrome, which draws it. Raises `InputError` for another suffix, if one
+    of the two is missing, and if nothing can be written.
     """
     target = Path(path)
     kind = target.suffix.lower().removeprefix(".")
@@ -25,14 +25,14 @@ def write_figure(figure: Any, path: str | Path) -> None:
     try:
         image = figure.to_image(format=kind, scale=2 if kind == "png" else 1)
     except (RuntimeError, OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:300]
-        raise InputError(f"cannot draw {target.name}: {said or type(error).__name__}") from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise InputError(f"cannot draw {target.name}: {reason}") from error
     with writing(target) as draft:
         draft.write_bytes(image)
 
 
 def require_export() -> None:
-    """Raises `InputError` where the package that exports figures is missing."""
+    """Raises `InputError` if the package that exports figures is missing."""
     try:
         import kaleido  # noqa: F401
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Things with a name: the package's own, and what other packages add to them.
+"""Registries: the package's own names, and those that other packages add.
 
-A package adds by a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.scheme`, `.question`,
-`.task`).
-That nobody has to import it first, it names what it decorates, or the module, under the entry-point group of the same
-name (`sinkscope.operation` …) in its `pyproject.toml`.
+A package registers with a decorator (`sinkscope.operation`, `.observer`, `.intervention`, `.policy`, `.scheme`,
+`.question`, `.task`). So that users need not import it first, its `pyproject.toml` names the decorated object, or its
+module, under the entry-point group of the same name (`sinkscope.operation` …).
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _OPENED: set[str] = set()
 
 
 class Registry(Mapping[str, Value]):
-    """Names of a kind and what they stand for, the package's own first.
+    """Values of a kind by name, the package's own first.
 
-    Its own are there at once. What installed packages name under the group's entry points is imported when a name is
-    asked for that is not its own, and when all are listed.
+    Its own names are available at once. The entry points of installed packages are imported when another name is looked
+    up, and when all names are listed.
     """
 
     def __init__(self, group: Group, own: Mapping[str, Value] | None = None, what: str | None = None) -> None:
@@ -45,7 +44,7 @@ class Registry(Mapping[str, Value]):
         self.added: dict[str, Value] = {}
 
     def add(self, name: str, value: Value) -> None:
-        """Add what another package registers. The same thing again, as when its module is read anew, takes its place.
+        """Add what another package registers. Registering the same object again replaces it (a reloaded module).
 
         Raises `InputError` for a name that is taken.
         """
@@ -76,7 +75,7 @@ class Registry(Mapping[str, Value]):
 
 
 def taking(group: Group) -> Callable[[Taker], Taker]:
-    """Marks the function that registers what an entry point of `group` names; it must bear to be given it again."""
+    """Marks the function that registers the object of an entry point of `group`; it may be called again with it."""
 
     def mark(take: Taker) -> Taker:
         _TAKES[group] = take
@@ -86,32 +85,32 @@ def taking(group: Group) -> Callable[[Taker], Taker]:
 
 
 def open_group(group: Group) -> None:
-    """Import what installed packages name under the entry points of `group`, once in a process.
+    """Import the entry points of installed packages for `group`, once in a process.
 
-    A package that fails is left out with a `UserWarning`, which says how: the others stay of use.
+    A package that fails is left out with a `UserWarning` that names the error.
     """
     if group in _OPENED:
         return
     _OPENED.add(group)  # before the imports: a package that lists names while it is imported sees those so far
     for point in sorted(entry_points(group=f"sinkscope.{group}"), key=lambda point: (point.name, point.value)):
         try:
-            found = point.load()
-            if not isinstance(found, ModuleType) and group in _TAKES:
-                _TAKES[group](found)
+            loaded = point.load()
+            if not isinstance(loaded, ModuleType) and group in _TAKES:
+                _TAKES[group](loaded)
         except Exception as error:
             whose = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             warnings.warn(
-                f"the {group} '{point.value}'{whose} is left out, since importing it failed: {said}",
+                f"the {group} '{point.value}'{whose} is left out, since importing it failed: {reason}",
                 UserWarning,
                 stacklevel=2,
             )
 
 
 def imported(name: str) -> Any:
-    """What `module:Name` names, whose module may lie in the working directory.
+    """The object `module:Name`; the module may be in the working directory.
 
-    Raises `InputError` where the module cannot be imported, or holds no such thing.
+    Raises `InputError` if the module cannot be imported, or has no such name.
     """
     module, _, path = name.partition(":")
     try:
@@ -119,14 +118,14 @@ def imported(name: str) -> Any:
             return operator.attrgetter(path)(importlib.import_module(module))
     except AttributeError as error:
         raise InputError(f"'{name}': {error}") from error
-    except Exception as error:  # a module of the user's may raise anything as it is imported
+    except Exception as error:  # importing a user's module may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"'{name}': module '{module}' cannot be imported ({reason})") from error
 
 
 @contextmanager
 def _working_directory() -> Iterator[None]:
-    """While active, modules are found in the working directory too, as `python -m` finds them."""
+    """While active, modules in the working directory can be imported, as with `python -m`."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -136,10 +135,10 @@ def _working_directory() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def check_kind(kind: object, base: type, group: Group, stands: str) -> None:
-    """Raises `InputError` unless `kind` is a class below `base` whose name can stand for what it makes by default.
+def check_kind(kind: object, base: type, group: Group, meaning: str) -> None:
+    """Raises `InputError` unless `kind` is a subclass of `base` that can be built without arguments.
 
-    `stands`: how the message says for what.
+    `meaning`: what its name means, for the message.
     """
     if not (isinstance(kind, type) and issubclass(kind, base)):
         room = base.__module__.split(".")[1]
@@ -150,11 +149,11 @@ def check_kind(kind: object, base: type, group: Group, stands: str) -> None:
     try:
         kind()
     except TypeError as error:
-        raise InputError(f"{group} {kind.__name__}: {stands}, but {error}") from error
+        raise InputError(f"{group} {kind.__name__}: {meaning}, but {error}") from error
 
 
 def renamed(old: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of before: its names are those of `new`, with a `DeprecationWarning`."""
+    """The `__getattr__` of a renamed module: its names are those of `new`, with a `DeprecationWarning`."""
 
     def get(name: str) -> Any:
         if name.startswith("__"):
@@ -193,7 +192,7 @@ def package_of(value: Any) -> str:
 
 
 def missing(what: str, package: object) -> InputError:
-    """The error for something that another package registers, which is not here."""
+    """The error for a name whose package is not installed, or does not register it."""
     if str(package) == "__main__":
         return InputError(f"{what} was registered by a script or notebook: register it here too before this is read")
     here = "is imported, but does not register it" if str(package) in sys.modules else "was not found"

@@ -19,7 +19,7 @@ TOY = Path(__file__).parent / "toy"
 def registries() -> list[Registry]:
     """Every registry of the package."""
     from sinkscope.attention import ENTRIES
-    from sinkscope.attention.pieces.opened import PLACES
+    from sinkscope.attention.pieces import PLACES
     from sinkscope.caches import POLICIES
     from sinkscope.experiments import QUESTIONS
     from sinkscope.experiments.jobs import TASKS

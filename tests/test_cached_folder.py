@@ -105,7 +105,7 @@ def test_a_read_only_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cached_folder(folder, build) == folder
     assert build.calls == 1
     (folder / "a").write_text("other")
-    with pytest.raises(InputError, match=r"cannot write .*entry: Permission denied \(SINKSCOPE_CACHE names"):
+    with pytest.raises(InputError, match=r"cannot write .*entry: Permission denied \(SINKSCOPE_CACHE sets"):
         cached_folder(folder, build)
 
 

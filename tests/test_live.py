@@ -10,14 +10,15 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sinkscope.live import Watch, bars, left, pulse
+from sinkscope import live
+from sinkscope.live import LiveView, bar, bars, left, pulse, silent
 
 
-def watch(terminal: bool, width: int = 80, **options: object) -> tuple[Watch[list[str]], io.StringIO]:
+def watch(terminal: bool, width: int = 80, **options: object) -> tuple[LiveView[list[str]], io.StringIO]:
     """A watch over a list of events, and what comes to its screen."""
     stream = io.StringIO()
     screen = Console(file=stream, force_terminal=terminal, width=width, color_system=None)
-    return Watch(lambda seen: Text(" ".join(seen)), enumerate, screen, **options), stream
+    return LiveView(lambda seen: Text(" ".join(seen)), enumerate, screen, **options), stream
 
 
 def test_each_line_is_printed_once_as_it_is():
@@ -82,7 +83,7 @@ def test_what_is_left_is_told_at_the_pace_so_far(monkeypatch):
 def test_a_watch_in_a_pipe_tells_its_status_until_it_ends(monkeypatch):
     monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.01))
     screen = Console(file=io.StringIO(), width=80)
-    show = Watch(lambda seen: seen, lambda seen: [], screen, status=lambda seen: f"at {seen}")
+    show = LiveView(lambda seen: seen, lambda seen: [], screen, status=lambda seen: f"at {seen}")
     with show:
         time.sleep(0.1)
         show("work")
@@ -90,3 +91,20 @@ def test_a_watch_in_a_pipe_tells_its_status_until_it_ends(monkeypatch):
     lines = screen.file.getvalue().splitlines()
     assert lines[0] == "preparing"
     assert lines[-1] == "at work"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_work_shows_how_much_is_done(terminal, monkeypatch):
+    stream = io.StringIO()
+    screen = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
+    monkeypatch.setattr(live, "stderr", lambda: screen)
+    with silent(), bar("encoding [x]", 4.0, every=0.01) as advance:
+        advance(1.0)
+        time.sleep(0.05)
+    assert stream.getvalue() == ""
+    with bar("encoding [x]", 4.0, every=0.01) as advance:
+        advance(1.0)
+        advance(2.0)
+        time.sleep(0.3)
+    assert "encoding [x]" in stream.getvalue()
+    assert "75 %" in stream.getvalue()

@@ -93,7 +93,7 @@ def test_a_failure_at_any_byte_is_told(tmp_path: Path) -> None:
 LOADERS = (
     "measurement:Measurement.load",
     "trials:load",
-    "calibration:stored",
+    "trials:stored_choice",
 )
 
 

@@ -105,7 +105,7 @@ def test_the_package_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions, methods, and dataclasses of modules as they are imported, and they alone."""
     monkeypatch.setattr(shapes, "ONE_OF", 1)  # whatever ran before
     from sinkscope.attention.operation import Attended, Operation
-    from sinkscope.attention.scoring.similarity import dot_product
+    from sinkscope.attention.scores import dot_product
 
     for wrapped in (dot_product, Operation.forward, Attended.__init__):
         assert wrapped.__code__.co_filename == shapes.__file__

@@ -1,6 +1,6 @@
 """`python replication/docs/build.py FOLDER`: write the study's pages, for the site of the documentation.
 
-The pages of this folder, the page of all experiments with its figures, and the table of the theory.
+The README, the pages of this folder, and the table of the theory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sinkscope.files import write_text
 from sinkscope.statistics.claims import markdown, tally
-from sinkscope_replication.page.page import entries, pages
 from sinkscope_replication.theory import by_topic
 
 HERE = Path(__file__).parent
@@ -20,10 +19,9 @@ HERE = Path(__file__).parent
 def build(folder: Path) -> None:
     """Write all pages into a folder that is not there yet, links to `docs/` as they are beside it."""
     shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    about = (HERE.parent / "README.md").read_text(encoding="utf-8")
-    write_text(folder / "README.md", about.replace("](docs/", "](").replace("](../README.md)", "](../index.md)"))
-    for name, text in pages(entries()).items():
-        write_text(folder / name, text)
+    about = (HERE.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    about = about.replace("](../README.md)", "](../index.md)").replace("](../docs/", "](../")
+    write_text(folder / "README.md", about)
     claims = (
         f"### {topic.capitalize()}\n\n{tally(group)}\n\n{markdown(group)}\n" for topic, group in by_topic().items()
     )

@@ -1,13 +1,12 @@
 """The zoo: attention operations as values, their masks, the reference, the fast paths and the catalog."""
 
+from sinkscope.attention import registering as registering  # so that entry points of operations are taken
 from sinkscope.attention.catalog import ALIASES, CATALOG, ENTRIES, SECTIONS, Entry, name_of, named, resolve, sections
-from sinkscope.attention.catalog import registering as registering  # so that entry points of operations are taken
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
-from sinkscope.attention.learned import Learned
 from sinkscope.attention.lse import token_share, with_sink, without_sink
-from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Strict, Window, Without
+from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Strict, Tokens, Window, Without
 from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
@@ -24,25 +23,23 @@ from sinkscope.attention.normalizers import (
     StickBreaking,
 )
 from sinkscope.attention.operation import Attended, Operation, Weights, operation_of
+from sinkscope.attention.operation import Path as PathName
 from sinkscope.attention.oracle import CASES as PARITY_CASES
 from sinkscope.attention.oracle import Disagreement, Parity, parity
 from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
-from sinkscope.attention.paths.choice import Path as PathName
 from sinkscope.attention.paths.sdpa import adds_slots
-from sinkscope.attention.pieces.bases import Output as OutputPiece
-from sinkscope.attention.pieces.bases import Similarity as SimilarityPiece
-from sinkscope.attention.pieces.bases import Slot as SlotPiece
-from sinkscope.attention.pieces.opened import PACKAGE as REGISTERED_BY
-from sinkscope.attention.pieces.opened import is_registered
+from sinkscope.attention.pieces import PACKAGE as REGISTERED_BY
+from sinkscope.attention.pieces import Learned, Sizes, is_registered
+from sinkscope.attention.pieces import Output as OutputPiece
+from sinkscope.attention.pieces import Similarity as SimilarityPiece
+from sinkscope.attention.pieces import Slot as SlotPiece
+from sinkscope.attention.scores import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
-from sinkscope.attention.scoring.similarity import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.temperature import LogLength
-from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
-from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Kept, Visibility, held_columns
 
 __all__ = [

@@ -7,17 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from sinkscope.attention.canonical import canonical
 from sinkscope.attention.difference import Difference
-from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, conjuncts, leaves
+from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, canonical, conjuncts, leaves
 from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick, StickBreaking
 from sinkscope.attention.outputs import ElementGate, Exclusive, Output, OutputPiece, ValueBias, ValueGate
-from sinkscope.attention.pieces import pieces
-from sinkscope.attention.pieces.opened import is_registered
+from sinkscope.attention.pieces import is_registered, pieces
+from sinkscope.attention.scores import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
 from sinkscope.attention.scoring.query_key import QueryKeyNorm
-from sinkscope.attention.scoring.similarity import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import KeySlot, Slot, SuffixSlot
 from sinkscope.errors import InputError
@@ -84,8 +82,8 @@ class Combination:
     def needs_every_key(self) -> str | None:
         """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
         pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer, self.similarity)
-        found = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
-        return next((piece.kind for piece in found if _reads_every_key(piece)), None)
+        present = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
+        return next((piece.kind for piece in present if _reads_every_key(piece)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:

@@ -10,9 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.errors import InputError
 
 EPSILON = 1e-5  # added to the mean square, as in the authors' RMSNorm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
 from sinkscope.attention.kernels import known
-from sinkscope.attention.masks import Causal, Combinable, Full, Mask
-from sinkscope.attention.operation import Attended, Operation
+from sinkscope.attention.masks import Causal, Combinable, Full, Mask, Tokens
+from sinkscope.attention.operation import Attended, Operation, Path, Taken, chosen
 from sinkscope.attention.paths import chunked, flash, fused, sdpa, streamed
-from sinkscope.attention.paths.choice import Path, Taken, chosen
 from sinkscope.attention.spec import AttentionSpec
-from sinkscope.attention.tokens import Tokens
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -129,10 +127,10 @@ def attend(
     width = heads * dim if hidden is None else hidden.shape[-1]
     # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
     operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
-    wanted, given = set(operation.state_dict()), set(parameters or {})
-    if wanted != given:
+    wanted, passed = set(operation.state_dict()), set(parameters or {})
+    if wanted != passed:
         raise InputError(
-            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(given) or 'none'}: "
+            f"this operation has the parameters {sorted(wanted) or 'none'}, but got {sorted(passed) or 'none'}: "
             "pass the state_dict() of spec.build(...)"
         )
     for name, parameter in (parameters or {}).items():
@@ -179,7 +177,7 @@ def _bound(mask: object, spec: AttentionSpec, query: Tensor, key: Tensor) -> Vis
     if isinstance(mask, Visibility):
         return mask
     if isinstance(mask, Tensor):
-        return Written.out(mask, query, key)
+        return DenseVisibility.out(mask, query, key)
     if mask is not None and not isinstance(mask, Combinable):
         raise InputError(f"mask: expected a mask value, a Visibility or a boolean tensor, got {type(mask).__name__}")
     chosen = spec.mask if mask is None else mask
@@ -187,14 +185,18 @@ def _bound(mask: object, spec: AttentionSpec, query: Tensor, key: Tensor) -> Vis
 
 
 @dataclass(frozen=True, eq=False)
-class Written(Visibility):
-    """A mask that came as a boolean tensor instead of a rule."""
+class DenseVisibility(Visibility):
+    """A mask as a boolean tensor. `within`: the mask that it narrows, if it is known."""
 
     allowed: Bool[Tensor, "batch 1 query key"]
-    mask_is_rule: ClassVar[bool] = False
+    within: Visibility | None = None
+
+    @property
+    def rule(self) -> Visibility | None:
+        return None if self.within is None else self.within.rule
 
     @classmethod
-    def out(cls, allowed: Tensor, query: Tensor, key: Tensor) -> Written:
+    def out(cls, allowed: Tensor, query: Tensor, key: Tensor) -> DenseVisibility:
         queries, keys = query.shape[2], key.shape[2]
         while allowed.ndim < 4:
             allowed = allowed[None]
@@ -215,5 +217,5 @@ class Written(Visibility):
     def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
         return self.allowed if rows is None else self.allowed[:, :, rows]
 
-    def upto(self, keys: slice) -> Written:
-        return Written(self.mask, self.query, self.key.part(keys), self.allowed[..., keys])
+    def upto(self, keys: slice) -> DenseVisibility:
+        return DenseVisibility(self.mask, self.query, self.key.part(keys), self.allowed[..., keys])

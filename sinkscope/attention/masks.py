@@ -9,7 +9,10 @@ A mask is a frozen, JSON-able value. `Visibility` (in `visibility.py`) binds it 
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from functools import reduce
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 import torch
@@ -17,10 +20,68 @@ from jaxtyping import Bool, Int
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.pieces.opened import OpenTo
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention.pieces import OpenTo, piece
 from sinkscope.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens on one side of an attention map.
+
+    `order`: index of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
+    differ), rising from column to column; left padding stands before 0. `document`: number of the document the token
+    belongs to. `valid`: False for padding; None means that every token is real. The batch dimension may be 1 where all
+    rows agree.
+    """
+
+    order: Int[Tensor, "#batch tokens"]
+    document: Int[Tensor, "#batch tokens"] | None = None
+    valid: Bool[Tensor, "#batch tokens"] | None = None
+
+    @classmethod
+    def plain(cls, length: int, *, start: int = 0, device: torch.device | None = None) -> Tokens:
+        """`length` real tokens, the first with index `start`."""
+        return cls(torch.arange(start, start + length, device=device)[None])
+
+    @classmethod
+    def padded(cls, attention_mask: Tensor, document: Int[Tensor, "batch tokens"] | None = None) -> Tokens:
+        """From a transformers attention mask: 1 for real tokens, 0 for padding, on either side."""
+        real = attention_mask.bool()
+        # Counting real tokens makes a padded row equal to the same row without padding, on whichever side it is padded.
+        return cls(real.long().cumsum(-1) - 1, document, real)
+
+    @property
+    def count(self) -> int:
+        return self.order.shape[-1]
+
+    def within_documents(self, apart: Bool[Tensor, "#batch tokens"] | None = None) -> Int[Tensor, "#batch tokens"]:
+        """Index of each real token among those of its document, from 0; the document need not be contiguous.
+
+        Padding, and tokens marked in `apart`, count in no document; their own indices mean nothing.
+        """
+        if self.document is None:
+            return self.order
+        order, document = torch.broadcast_tensors(self.order, self.document)
+        for outside in (apart, None if self.valid is None else ~self.valid):
+            if outside is not None:
+                # A number that no document has, so that tokens outside never advance a document's count.
+                document = torch.where(outside, self.document.min() - 1, document)
+        # Stable, so that tokens of one document keep their order; O(T log T) instead of a T × T comparison.
+        grouped, index = torch.sort(document, dim=-1, stable=True)
+        count = torch.arange(self.count, device=order.device).expand_as(index)
+        starts = torch.ones_like(grouped, dtype=torch.bool)
+        starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
+        first = count.masked_fill(~starts, 0).cummax(-1).values
+        return torch.empty_like(index).scatter(-1, index, count - first)
+
+    def part(self, columns: slice, samples: slice = slice(None)) -> Tokens:
+        """The tokens of a slice, of some of the samples; what all samples share stays shared."""
+        parts: list[Any] = []
+        for values in (self.order, self.document, self.valid):
+            rows = samples if values is not None and len(values) > 1 else slice(None)
+            parts.append(None if values is None else values[rows, columns])
+        return Tokens(*parts)
+
 
 Columns = Int[Tensor, "#batch query"]
 Span = tuple[Columns, Columns]  # of each query: the first column that it may see, and the one behind the last
@@ -288,3 +349,76 @@ def _columns(key: Tokens, order: Int[Tensor, "#batch query"], *, right: bool) ->
     rows = max(len(key.order), len(order))
     known, wanted = (x.expand(rows, -1).contiguous() for x in (key.order, order))
     return torch.searchsorted(known, wanted, right=right)
+
+
+Term = frozenset[Any]  # elementary masks that must all allow it; empty: everything is allowed
+
+
+def canonical(mask: Mask) -> Mask:
+    """The mask that allows the same, written in one way: `Full() & Window(4) & Causal()` is `Causal() & Window(4)`.
+
+    No elementary mask forbids what a larger one of its kind allows, so every combination is the "or" of its smallest
+    sets of elementary masks, which are unique; what all of these share is written once, in front.
+    """
+    terms = _smallest(map(_reduced, _terms(mask)))
+    shared = frozenset.intersection(*terms)
+    rests = sorted((sorted(term - shared, key=_rank) for term in terms), key=lambda rest: [*map(_rank, rest)])
+    either = [reduce(And, rest) for rest in rests if rest]
+    parts = [*sorted(shared, key=_rank), *([reduce(Or, either)] if either else [])]
+    return reduce(And, parts) if parts else Full()
+
+
+def _terms(mask: Mask) -> list[Term]:
+    """The mask as an "or" of "and"s."""
+    if isinstance(mask, Or):
+        return [*_terms(mask.first), *_terms(mask.second)]
+    if isinstance(mask, And):
+        return [one | other for one, other in product(_terms(mask.first), _terms(mask.second))]
+    if isinstance(mask, Full):
+        return [frozenset()]
+    return [frozenset({Causal(), mask}) if mask == Window(1) else frozenset({mask})]  # only itself: nothing later
+
+
+def _reduced(term: Term) -> Term:
+    """Without what follows from the rest; what is hidden in several steps is hidden in one."""
+    for kind in (Without, Alone):
+        several = [mask for mask in term if isinstance(mask, kind)]
+        if len(several) > 1:
+            places = tuple(place for mask in several for place in mask.places)
+            term = term - frozenset(several) | {kind(places)}
+    return frozenset(
+        mask for mask in term if not any(_implies(other, mask) and other != mask for other in term) or mask == Causal()
+    )
+
+
+def _smallest(terms: Iterable[Term]) -> list[Term]:
+    """The terms that allow something which no other one allows."""
+    unique = set(terms)
+    return [term for term in unique if not any(_allows(other, term) for other in unique - {term})]
+
+
+def _allows(wide: Term, narrow: Term) -> bool:
+    """Whether everything is allowed by `wide` that `narrow` allows."""
+    return all(any(_implies(term, mask) for term in narrow) for mask in wide)
+
+
+def _implies(one: Mask, other: Mask) -> bool:
+    """Whether `other` allows all that `one` does."""
+    if one == Window(1):  # a query sees itself and nothing else
+        return isinstance(other, Causal | Window | Document | Without | Alone)
+    if isinstance(one, Window) and isinstance(other, Window):
+        return one.size <= other.size
+    if isinstance(one, Prefix) and isinstance(other, Prefix):
+        return one.length <= other.length
+    if isinstance(one, Without) and isinstance(other, Without):
+        return set(one.places) >= set(other.places)
+    if isinstance(one, Alone) and isinstance(other, Alone):
+        return set(one.places) >= set(other.places)
+    return one == other
+
+
+def _rank(mask: Mask) -> tuple[int, str, Any]:
+    """The package's own masks in their order, then others by name."""
+    if type(mask) in MASKS:
+        return MASKS.index(type(mask)), "", astuple(cast(Any, mask))
+    return len(MASKS), mask.kind, astuple(cast(Any, mask))

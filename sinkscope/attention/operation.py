@@ -9,28 +9,83 @@ A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.attention.aggregation import aggregated
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import DifferenceModule, halves
-from sinkscope.attention.fitting import check_hidden, check_shapes, check_values
 from sinkscope.attention.normalizers import Softmax
 from sinkscope.attention.normalizers.base import Differentiated
 from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
-from sinkscope.attention.paths.choice import Path, Taken, chosen
-from sinkscope.attention.scores import Scores, wide
+from sinkscope.attention.pieces import Sizes
+from sinkscope.attention.scores import MapScores, aggregated, wide
 from sinkscope.attention.scoring.decay import forgotten
-from sinkscope.attention.sizes import Sizes
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
+
+Path = Literal["auto", "reference", "fast", "fused", "sdpa", "streamed", "chunked"]
+PATHS: tuple[str, ...] = get_args(Path)
+Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
+
+
+def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
+    """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
+
+    "fast" is SDPA where that is exact, else the streamed path where the normalizer knows its derivative, else query
+    chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
+    where that would not be exact.
+    """
+    if path not in PATHS:
+        raise unknown("path", str(path), PATHS)
+    reason = sdpa.obstacle(spec, biased=biased)
+    if path == "sdpa" and reason:
+        raise InputError(f"no exact SDPA path: {reason}")
+    if path == "streamed" and (missing := streamed.obstacle(spec, biased=biased)):
+        raise InputError(f"no streamed path: {missing}")
+    if path in ("reference", "chunked", "streamed"):
+        return cast(Taken, path)
+    if reason is None:
+        return "sdpa"
+    if streamed.obstacle(spec, biased=biased) is None:
+        return "streamed"
+    return "reference" if path == "auto" and queries <= chunked.rows_of(queries, keys) else "chunked"
+
+
+def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raises `InputError` for queries, keys and values of other sizes than those the operation was built for."""
+    shapes = f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)}"
+    if {query.ndim, key.ndim, value.ndim} != {4}:
+        raise InputError(f"{shapes}: expected (batch, heads, tokens, width) each")
+    wanted = (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.head_dim, sizes.kv_heads)
+    actual = (query.shape[1], query.shape[-1], key.shape[1], key.shape[-1], value.shape[1])
+    if wanted != actual or key.shape[2] != value.shape[2]:
+        raise InputError(
+            f"{shapes} do not fit an operation with {sizes.heads} heads, {sizes.kv_heads} key-value heads, head width "
+            f"{sizes.head_dim}"
+        )
+    check_values(spec, sizes, value)
+
+
+def check_values(spec: Combination, sizes: Sizes, value: Tensor) -> None:
+    """Raises `InputError` for values of another width than heads have, where a piece works on them."""
+    if value.shape[-1] != sizes.head_dim and (kind := spec.as_wide_as_heads) is not None:
+        raise InputError(
+            f"values of width {value.shape[-1]} for heads of width {sizes.head_dim}: '{kind}' is as wide as a head, so "
+            "values must be too"
+        )
+
+
+def check_hidden(spec: Combination, sizes: Sizes, hidden: Tensor | None, tokens: int) -> None:
+    """Raises `InputError` for a block's input of another shape, where it is read."""
+    wanted = (tokens, sizes.hidden_size)
+    if spec.needs_hidden and hidden is not None and hidden.shape[1:] != wanted:
+        raise InputError(f"hidden {tuple(hidden.shape)}: this operation reads (batch, {wanted[0]}, {wanted[1]})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +231,9 @@ class Operation(nn.Module):
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
         rows = slice(*(rows or slice(None)).indices(query.shape[2]))
         with torch.autocast(query.device.type, enabled=False):
-            maps = [self._weights(scores, rows) for scores in self._scores(query, key, context)]
-            return maps[0] if len(maps) == 1 else self._difference(*maps)
+            first, *second = self._scores(query, key, context)
+            weights = self._weights(first, rows)
+            return self._difference(weights, self._weights(second[0], rows)) if second else weights
 
     def logits(
         self,
@@ -191,10 +247,10 @@ class Operation(nn.Module):
         Two of them where the weights are a difference. What slots get is in `slot_logits`.
         """
         with torch.autocast(query.device.type, enabled=False):
-            found = [scores.rows(rows) for scores in self._scores(query, key, context)]
+            maps = [scores.rows(rows) for scores in self._scores(query, key, context)]
         # −inf is safe here, unlike before a softmax: nothing is normalized, and a row's maximum ignores it.
-        visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in found]
-        around = (found[0].keys.start, key.shape[2] - found[0].keys.stop)
+        visible = [each.scores.masked_fill(~each.visible, -torch.inf)[..., self.slots :] for each in maps]
+        around = (maps[0].keys.start, key.shape[2] - maps[0].keys.stop)
         return tuple(torch.nn.functional.pad(each, around, value=-torch.inf) for each in visible)
 
     def context(
@@ -228,12 +284,17 @@ class Operation(nn.Module):
             raise InputError("this operation has no slots")
         terms = self.slot_terms(context)
         nothing = query[:, :, :0]
-        return Scores(query, nothing, context.scaling, context.visibility, terms).slot_logits(slice(0, query.shape[2]))
+        return MapScores(query, nothing, context.scaling, context.visibility, terms).slot_logits(
+            slice(0, query.shape[2])
+        )
 
     def slot_terms(self, context: Context) -> tuple[SlotTerms, ...]:
         """Key, logit and value of each slot, as they are now."""
-        found = (slot(context) for slot in self.slot_modules)
-        return tuple(terms for each in found for terms in (each if isinstance(each, tuple) else (each,)))
+        terms: list[SlotTerms] = []
+        for slot in self.slot_modules:
+            made = slot(context)
+            terms += made if isinstance(made, tuple) else (made,)
+        return tuple(terms)
 
     def bind(self, queries: int, keys: int, device: torch.device) -> Visibility:
         """The spec's own mask for the last `queries` of `keys` tokens."""
@@ -242,7 +303,7 @@ class Operation(nn.Module):
     def _taken(self, path: Path | str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
         """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
         biased = context.bias is not None
-        if path in ("auto", "fast", "fused"):
+        if path == "fused" or (path in ("auto", "fast") and query.device.type in fused.DEVICES):
             reason = fused.obstacle(self.spec, context.visibility, query, key, value, biased=biased)
             if reason is None:
                 return "fused"
@@ -272,8 +333,8 @@ class Operation(nn.Module):
             )
             return Attended(output.to(query.dtype))
         everything = slice(0, query.shape[2])
-        found = [self._weights(scores, everything) for scores in maps]
-        total = found[0] if len(found) == 1 else self._difference(*found)
+        weights = [self._weights(scores, everything) for scores in maps]
+        total = weights[0] if len(weights) == 1 else self._difference(*weights)
         output = aggregated(total.token, total.slot, wide(value), maps[0].slots)
         return Attended(output.to(query.dtype), total.token, total.slot, total.lse)
 
@@ -289,7 +350,7 @@ class Operation(nn.Module):
         output = sdpa.attention(query, key, value, slots, visibility, scaling)
         return output * alpha if (alpha := getattr(self.spec.normalizer, "alpha", None)) is not None else output
 
-    def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[Scores, ...]:
+    def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[MapScores, ...]:
         """The maps of this operation: one, or two where the weights are a difference."""
         query, key = self._before_similarity(wide(query), wide(key), context)
         decay = None
@@ -300,7 +361,7 @@ class Operation(nn.Module):
         if self.difference is not None:
             pairs = list(zip(halves(query), halves(key), strict=True))
         return tuple(
-            Scores(
+            MapScores(
                 self.similarity(q), self.similarity(k), context.scaling, context.visibility, slots, decay, context.bias
             )
             for q, k in pairs
@@ -313,22 +374,24 @@ class Operation(nn.Module):
             query, key = self.first_key(query, key, context.visibility, context.scaling)
         return query, key
 
-    def _weights(self, scores: Scores, rows: slice) -> Weights:
+    def _weights(self, scores: MapScores, rows: slice) -> Weights:
         """Weights of these rows on all keys."""
-        found, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
-        weights = normalizer.weights(found.scores, found.visible, found.count)
-        lse = normalizer.log_partition(found.scores, found.visible) if isinstance(normalizer, Softmax) else None
+        score_rows, normalizer, slots = scores.rows(rows), self.spec.normalizer, self.slots
+        weights = normalizer.weights(score_rows.scores, score_rows.visible, score_rows.count)
+        lse = (
+            normalizer.log_partition(score_rows.scores, score_rows.visible) if isinstance(normalizer, Softmax) else None
+        )
         token = weights[..., slots:]
         if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
-            token = torch.nn.functional.pad(token, (found.keys.start, missing - found.keys.start))
+            token = torch.nn.functional.pad(token, (score_rows.keys.start, missing - score_rows.keys.start))
         return Weights(token, weights[..., :slots], lse)
 
-    def _rows_output(self, maps: list[Scores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
+    def _rows_output(self, maps: list[MapScores], factor: Tensor | None, value: Tensor, rows: slice) -> Tensor:
         """The output of these rows, from the keys within their reach."""
         parts = []
         for scores in maps:
-            found = scores.rows(rows)
-            parts.append(self.spec.normalizer.weights(found.scores, found.visible, found.count))
+            score_rows = scores.rows(rows)
+            parts.append(self.spec.normalizer.weights(score_rows.scores, score_rows.visible, score_rows.count))
         weights = parts[0]
         if factor is not None:
             weights = weights - factor * parts[1]

@@ -2,18 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.context import Bias
+from sinkscope.attention.pieces import Learned, OpenTo, Sizes, piece
+from sinkscope.attention.pieces import Similarity as SimilarityPiece
 from sinkscope.attention.scoring.decay import Forgotten
-from sinkscope.attention.scoring.similarity import dot_product
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
+
+# From queries and keys to scores: s_tk = scaling · φ(q_t)·φ(k_k), with a feature map φ or without one.
+#
+# Feature maps act after rotation, as in the paper's code (lit_gpt/model_attn_kernel.py): positions enter
+# through φ(R q).
+
+
+@piece
+class DotProduct:
+    """φ(x) = x: s_tk = scaling · q_t·k_k. Source: Vaswani et al. 2017."""
+
+    kind: Literal["dot_product"] = "dot_product"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return nn.Identity()
+
+
+@piece
+class Kernel:
+    """A feature map on queries and keys. Source: Gu et al. 2025, Tables 6 and 15; Katharopoulos et al. 2020.
+
+    "elu": φ(x) = elu(x) + 1, positive. "mlp": φ(x) = W₂ relu(W₁ x), two learned (head_dim, head_dim) maps without bias,
+    the same for queries and keys and for all heads of a layer, N(0, 2 / (5 · head_dim)) at the start. Acting after
+    rotation it is not shift invariant: under left padding give `position_ids` that count real tokens.
+    """
+
+    feature: Literal["elu", "mlp"]
+    kind: Literal["kernel"] = "kernel"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return _EluPlusOne() if self.feature == "elu" else _FeatureMlp(sizes.head_dim)
+
+
+Own = DotProduct | Kernel
+Similarity = Annotated[Own | SimilarityPiece, OpenTo("similarity", Own, SimilarityPiece)]
+
+
+def dot_product(
+    query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"], scaling: float
+) -> Float[Tensor, "batch heads query key"]:
+    """scaling · q·k; grouped queries meet the key head of their group without a copy of the keys."""
+    batch, heads, queries, dim = query.shape
+    kv_heads, keys = key.shape[1:3]
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
+    return (scaling * grouped @ key.transpose(-1, -2)).view(batch, heads, queries, keys)
+
+
+class _EluPlusOne(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.elu(x) + 1
+
+
+class _FeatureMlp(Learned):
+    maps = ("first", "second")
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.empty(width, width))
+        self.second = nn.Parameter(torch.empty(width, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.first, self.second):
+            nn.init.normal_(weight, std=(2 / (5 * weight.shape[1])) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(torch.relu(F.linear(x, self.first.to(x.dtype))), self.second.to(x.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +97,7 @@ class ScoreRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class MapScores:
     """What all rows share: features of queries and keys in fp32 at least, slots, and what is added.
 
     `decay`: what forgetting takes from scores.
@@ -90,3 +160,22 @@ def widened(key: Float[Tensor, "kv_heads dim"], like: Tensor) -> Float[Tensor, "
 def wide(tensor: Tensor) -> Tensor:
     """In fp32 at least; float64 stays. (A row of bf16 weights sums to one only within 2e-3.)"""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def aggregated(
+    token: Float[Tensor, "batch heads query key"],
+    slot: Float[Tensor, "batch heads query slots"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    terms: Sequence[SlotTerms],
+) -> Float[Tensor, "batch heads query value_dim"]:
+    """Σ_k w_tk v_k with grouped heads, and what the slots' values give."""
+    batch, heads, queries, keys = token.shape
+    kv_heads = value.shape[1]
+    # The group's queries are stacked instead of repeating values for each query head, which would copy them.
+    grouped = token.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
+    output = (grouped @ value).view(batch, heads, queries, value.shape[-1])
+    valued = {index: each.value for index, each in enumerate(terms) if each.value is not None}
+    if valued:
+        values = torch.stack([per_query_head(each, output) for each in valued.values()], 1)
+        output = output + slot[..., list(valued)] @ values
+    return output

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.operation import Operation
-from sinkscope.attention.pieces import pieces
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Sizes, pieces
 from sinkscope.attention.slots import SuffixSlot
 from sinkscope.invalid import in_one_line
 

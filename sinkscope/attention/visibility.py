@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import Causal, Full, Mask, Span, Window, conjuncts
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention.masks import Causal, Full, Mask, Span, Tokens, Window, conjuncts
 from sinkscope.errors import InputError
 
 
@@ -25,9 +23,6 @@ class Visibility:
     mask: Mask
     query: Tokens
     key: Tokens
-
-    mask_is_rule: ClassVar[bool] = True
-    """Whether `mask` and the tokens say which tokens there are; False where somebody wrote down who sees whom."""
 
     @classmethod
     def of(
@@ -55,6 +50,11 @@ class Visibility:
         if queries > keys:  # only `Full` reaches this, which never compares the two orders
             return cls(mask, Tokens.plain(queries, device=device), key)
         return cls(mask, key if queries == keys else key.part(slice(keys - queries, keys)), key)
+
+    @property
+    def rule(self) -> Visibility | None:
+        """The mask by which the tokens of a row count; None for a boolean tensor, which does not say."""
+        return self
 
     @property
     def is_causal_square(self) -> bool:
@@ -91,6 +91,8 @@ class Visibility:
 
     def reach(self, rows: slice) -> slice:
         """The keys that queries in `rows` can possibly see, at least one; every key outside is hidden from them all."""
+        if type(self) is Visibility and self.is_causal_square:  # most calls: the triangle needs no further look
+            return slice(0, min(rows.stop, self.key.count))
         band = self._band()
         if (band is None or not band.whole) and (spans := self.spans) is not None:
             start, stop = int(spans[0][:, rows].amin()), int(spans[1][:, rows].amax())
@@ -176,13 +178,15 @@ class Kept(Visibility):
     whole: Visibility
     columns: Int[Tensor, "batch _ kept"]
 
-    mask_is_rule: ClassVar[bool] = False
-
     @classmethod
     def of_columns(cls, whole: Visibility, columns: Int[Tensor, "batch _ kept"]) -> Kept:
         """`whole` over the keys that `columns` name."""
         here = Tokens.plain(columns.shape[-1], device=columns.device)  # only counts them: who sees whom is in `dense`
         return cls(whole.mask, whole.query, here, whole, columns)
+
+    @property
+    def rule(self) -> Visibility | None:
+        return None
 
     @property
     def is_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""Caches that drop what need not be kept, inside anybody's unmodified `generate()`."""
+"""Key-value caches that drop tokens inside an unmodified `generate()`: streaming, eviction, and what engines do."""
 
 from sinkscope.caches import registering as registering  # so that entry points of policies are taken
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of

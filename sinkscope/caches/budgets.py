@@ -15,11 +15,11 @@ from sinkscope.measurement import Measurement
 
 
 class Budget(ABC):
-    """Stored keys per head: a number for each layer, spread over its heads."""
+    """Stored keys per head: a number for each layer, distributed over its heads."""
 
     @abstractmethod
     def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-        """Keys that a head of a layer may keep on average, per row of so many real `tokens`; at least 1.
+        """Keys that a head of a layer may keep on average, per row with so many real `tokens`; at least 1.
 
         `layer` counts the `layers` that evict.
         """
@@ -27,26 +27,26 @@ class Budget(ABC):
     def of_heads(
         self, scores: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"], layer: int
     ) -> Int[Tensor, "batch kv_heads"]:
-        """What each head may keep, where a layer's heads may keep `count` on average: the same for all."""
+        """The number for each head if a layer's heads may keep `count` on average; by default the same for all."""
         return count[:, None].expand(scores.shape[:2]).clone()
 
     @property
     def number(self) -> int | None:
-        """The smallest budget of a head, where it does not depend on the text."""
+        """The smallest budget of a head, if it does not depend on the text."""
         return None
 
     def around(self, outside: int) -> Budget:
-        """The same where a policy keeps so many keys in every head, which stand outside what is distributed."""
+        """The same budget for a policy that always keeps `outside` keys per head, which are not distributed."""
         return self
 
     def fits(self, layers: int, heads: int) -> str | None:
-        """Why it is not for a model of so many evicting layers and key-value heads; None where it is."""
+        """Why it does not fit a model with so many evicting layers and key-value heads; None if it does."""
         return None
 
 
 @dataclass(frozen=True)
 class Uniform(Budget):
-    """The same everywhere: a number of keys, or, below or at 1.0, a share of the text's tokens (rounded down)."""
+    """The same everywhere: a number of keys, or a share (0, 1.0] of the text's tokens, rounded down."""
 
     keys: int | float
 
@@ -69,11 +69,11 @@ class Uniform(Budget):
 
 @dataclass(frozen=True)
 class Pyramid(Budget):
-    """More in early layers, less in late ones, `mean` on average.
+    """More keys in early layers than in late ones, `mean` on average.
 
-    Of `mean` keys, `outside` are the same in all layers (what the policy keeps in every head, such as SnapKV's window);
-    the rest n falls linearly from 2·n − n/β to n/β. Where the first layers would get more than the whole text, they
-    get that, and the last ones the more. Source: Cai et al. 2024, whose β is 20.
+    `outside` of the `mean` keys are the same in all layers (those that the policy keeps in every head, such as SnapKV's
+    window). The rest n falls linearly from 2·n − n/β to n/β. If the first layers would get more keys than the text has,
+    they get all of it and the last layers get more. Source: Cai et al. 2024, with β = 20.
     """
 
     mean: Budget | int | float
@@ -110,11 +110,12 @@ class Pyramid(Budget):
 
 @dataclass(frozen=True)
 class AdaptiveHeads(Budget):
-    """A layer's keys go to the heads that have the highest scores; each head has its share `alpha` for sure.
+    """A layer's keys go to the heads with the highest scores; each head is guaranteed the share `alpha`.
 
-    What a head must keep (a score of +inf, such as SnapKV's window) stands outside; `outside` says at least how many.
-    What the keys of a short text leave of the budget is shared evenly, for the tokens to come. Source: Feng et al. 2024
-    (Ada-KV), whose α is 0.2. It compares scores of different heads, so it is for policies whose scores are attention.
+    Keys that a head must keep (score +inf, such as SnapKV's window) are not distributed; `outside` is their least
+    number. If the text is shorter than the budget, the remaining budget is shared evenly, for later tokens. Source:
+    Feng et al. 2024 (Ada-KV), with α = 0.2. It compares scores across heads, so it suits policies whose scores are
+    attention.
     """
 
     mean: Budget | int | float
@@ -143,9 +144,9 @@ class AdaptiveHeads(Budget):
         heads, keys = scores.shape[1:]
         must = (scores == torch.inf).sum(-1)
         shared = (count[:, None] - must).clamp(min=0).double()
-        safe = (must + (shared * self.alpha + 1e-9).long()).clamp(min=1)
+        guaranteed = (must + (shared * self.alpha + 1e-9).long()).clamp(min=1)
         ranked = scores.sort(-1, descending=True).values
-        sure = torch.arange(keys, device=scores.device) < safe[..., None]
+        sure = torch.arange(keys, device=scores.device) < guaranteed[..., None]
         counts = (ranked > -torch.inf).masked_fill(sure, value=True) & (ranked > -torch.inf)
         open_ = torch.where(sure, -torch.inf, ranked).flatten(1)
         left = (count * heads)[:, None] - (sure & counts).sum((1, 2))[:, None]
@@ -154,17 +155,17 @@ class AdaptiveHeads(Budget):
         taken.scatter_(1, order, torch.arange(heads * keys, device=scores.device) < left)
         taken &= open_ > -torch.inf
         kept = ((sure & counts) | taken.view_as(counts)).sum(-1)
-        spare = (count * heads - kept.sum(-1)).clamp(min=0)[:, None]  # more than there are keys: room for later tokens
-        extra = torch.arange(heads, device=scores.device) < spare % heads
-        return (kept + spare // heads + extra).clamp(min=1)
+        unused = (count * heads - kept.sum(-1)).clamp(min=0)[:, None]  # more than the text has keys: for later tokens
+        extra = torch.arange(heads, device=scores.device) < unused % heads
+        return (kept + unused // heads + extra).clamp(min=1)
 
 
 @dataclass(frozen=True, eq=False)
 class HeadClasses(Budget):
-    """Heads that retrieve keep every token; the others, that stream, keep `small` (a budget).
+    """Retrieval heads keep every token; the others, streaming heads, keep `small` (a budget).
 
-    `retrieves`: (evicting layer, head), True for heads that keep all; a key-value head does where any query head of its
-    group does. Source: Xiao et al. 2025 (DuoAttention), who learn the classes.
+    `retrieves`: (evicting layer, head), True for heads that keep everything; a key-value head does if any query head of
+    its group does. Source: Xiao et al. 2025 (DuoAttention), who learn the classes.
     """
 
     retrieves: np.ndarray
@@ -172,18 +173,19 @@ class HeadClasses(Budget):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "small", budget_of(self.small))
-        found = np.asarray(self.retrieves)
-        if found.ndim != 2 or found.dtype != bool:
-            raise InputError(f"HeadClasses: retrieves is {found.dtype} {found.shape}, expected booleans (layer, head)")
+        retrieves = np.asarray(self.retrieves)
+        if retrieves.ndim != 2 or retrieves.dtype != bool:
+            raise InputError(f"HeadClasses: expected booleans (layer, head), not {retrieves.dtype} {retrieves.shape}")
 
     @classmethod
     def of(
         cls, measurement: Measurement, small: Budget | int | float, quantile: float = 0.01, threshold: float = 0.85
     ) -> HeadClasses:
-        """Heads retrieve unless sinks and window hold `threshold` of the attention of all but `quantile` of queries.
+        """A head retrieves unless sinks and window hold `threshold` of the attention of all but a `quantile` of
+        queries.
 
-        The measurement must have observed `WindowMass`, on texts that ask for what stands far back. A mean over queries
-        calls heads streaming that retrieve once in a while, and what they retrieve is lost.
+        The measurement must have observed `WindowMass`, on texts that require distant tokens. A mean over queries would
+        classify heads as streaming that retrieve occasionally, and what they retrieve would be lost.
         """
         for name, share in (("quantile", quantile), ("threshold", threshold)):
             if not 0 <= share <= 1:
@@ -228,13 +230,13 @@ class HeadClasses(Budget):
 
 
 def _smallest(keys: int, outside: int, share: float) -> int:
-    """What is left to the last head or layer of so many `keys`, of which some stand outside what is distributed."""
+    """The budget of the last head or layer out of so many `keys`, `outside` of which are not distributed."""
     return max(1, min(keys, outside + max(0, int((keys - outside) * share + 1e-9))))
 
 
-EVERYTHING = 2**62  # more keys than there are
+EVERYTHING = 2**62  # more keys than any text has
 
 
 def budget_of(budget: Budget | int | float) -> Budget:
-    """A budget itself, or that number or share everywhere. Raises `InputError` for anything else."""
+    """The budget itself, or that number or share everywhere. Raises `InputError` for anything else."""
     return budget if isinstance(budget, Budget) else Uniform(budget)

@@ -1,4 +1,6 @@
-"""What a policy sees of a pass through one attention layer: queries, all keys that are stored, and their places."""
+"""What a policy sees of one pass through an attention layer: its queries, all stored keys, and the tokens they belong
+to.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,26 @@ from torch import Tensor, nn
 
 from sinkscope.caches.rotation import Rotation
 
-ELEMENTS = 2**21  # weights held at once
-ROWS = 64  # queries of a chunk
+ELEMENTS = 2**21  # attention weights in memory at a time
+ROWS = 64  # queries per chunk at most
 
 
 @dataclass(frozen=True, eq=False)
 class EvictionCall:
-    """Queries, keys and values as a layer's attention function received them, behind rotation and cache.
+    """Queries, keys and values as a layer's attention function received them, after rotation and cache.
 
-    `key`, `value`: what is stored and what this pass adds (`of_new`); key-value heads may be
-    more than those of the cache (`cache_heads`), where it holds a latent for all heads. `places`: the column in the
-    whole sequence that each key came from, −1 for empty slots. `total`: columns after this pass;
-    `pads` of each row are padding on the left. `mask`: that of the attention function, (batch, 1 or heads, query, key),
-    booleans or addends; None where it is causal by place. `budget`: keys that a head of this layer may keep on average,
-    per row. `notes`: what the policy `needs`, by the note. `layer` counts the layers that evict, from 0; `ids`: the
-    pass's tokens, where it was given any; `rotation`: how the layer turns keys by place, where the policy asks for it.
-    `at`: the slot of each head's new key, where it is not the last. `known`: the pass's weights, where they are at
-    hand. `lowest`: whether all slots hold keys and one goes of each head, the oldest of the lowest score, so that the
-    scores of others need only be higher.
+    `key` and `value` hold what is stored, this pass's tokens included (`of_new` selects those). They may have more
+    heads than the cache (`cache_heads`) where the cache holds a latent that all heads share. `places`: the column of
+    the whole sequence that each key came from, −1 for an empty slot. `total`: columns after this pass. `pads`: left
+    padding of each row. `mask`: the attention function's mask, (batch, 1 or heads, query, key), boolean or additive;
+    None if attention is causal by place. `budget`: keys that a head of this layer may keep on average, per row.
+    `notes`: what the policy `needs`, keyed by note. `layer` counts the layers that evict, from 0. `ids`: the pass's
+    token ids, if it was given any. `rotation`: how the layer rotates keys by position, if the policy asks for it. `at`:
+    the slot of each head's new key, if it is not the last. `known`: the pass's attention weights, if they were already
+    computed. `lowest`: every slot holds a key and exactly one key of each head will be evicted, the oldest of those
+    with the lowest score, so the other scores only need to be higher.
 
-    Of a decoded token, policies that score layers `together` get one call for all of them: their samples follow each
+    A decoded token of a policy that scores layers `together` makes one call for all of them: their samples follow each
     other in the batch, and `layer` and `module` are those of the first.
     """
 
@@ -73,7 +75,7 @@ class EvictionCall:
         return self.query.shape[2]
 
     def of_new(self, rows: Shaped[Tensor, "batch kv_heads key *_"]) -> Shaped[Tensor, "batch kv_heads query *_"]:
-        """Of rows that belong to keys, such as `key`, those of the keys that this pass added."""
+        """The rows of the keys that this pass added, from rows with one entry per key, such as `key`."""
         if self.at is None:
             return rows[:, :, rows.shape[2] - self.queries :]
         index = self.at.reshape(*self.at.shape, *(1,) * (rows.ndim - 3))
@@ -81,19 +83,19 @@ class EvictionCall:
 
     @property
     def positions(self) -> Int[Tensor, "batch kv_heads key"]:
-        """How many real tokens stand before each key."""
+        """How many real tokens precede each key."""
         return self.places if self.pads is None else self.places - self.pads[:, None, None].to(self.places.device)
 
     @property
     def tokens(self) -> Int[Tensor, " batch"]:
-        """Real tokens so far, of each row."""
+        """Real tokens so far, per row."""
         whole = torch.full(self.query.shape[:1], self.total, device=self.query.device)
         return whole if self.pads is None else whole - self.pads.to(whole.device)
 
     def weights(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads group n key"]:
-        """Attention weights of some queries of this pass, fp32; rows of padding are 0.
+        """Attention weights of some of this pass's queries, fp32. Rows of padding are 0.
 
-        softmax(softcap(q·k · scaling) + mask), with the layer's learned sink in the denominator where it has one.
+        softmax(softcap(q·k · scaling) + mask), with the layer's learned sink in the denominator if it has one.
         """
         if self.known is not None:
             return self.known[..., rows, :]
@@ -112,9 +114,10 @@ class EvictionCall:
     def weights_of(
         self, query: Float[Tensor, "batch heads n dim"], columns: Int[Tensor, " n"]
     ) -> Float[Tensor, "batch kv_heads group n key"]:
-        """The same of any queries, that stood in these columns and saw what came before them.
+        """Attention weights of any queries that ended the text: those in the last `columns`, each of which saw what
+        preceded it.
 
-        The last columns, that is: all but the newest keys are seen by all of them, and only those are compared.
+        All of them see every key except the newest, so the mask is computed for those alone.
         """
         scores, late = self._scores(query), min(len(columns), self.places.shape[2])
         newest = self.places.topk(late, -1)
@@ -136,16 +139,20 @@ class EvictionCall:
         return replace(self, **rows, mask=mask, notes={})
 
     def row_parts(self) -> Iterator[slice]:
-        """This pass's queries, so many that their weights take at most about `ELEMENTS`."""
+        """Slices of this pass's queries, small enough that their weights take about `ELEMENTS` at most."""
         per_row = self.query.shape[0] * self.query.shape[1] * self.key.shape[2]
         step = min(ROWS, max(1, ELEMENTS // per_row))
         for start in range(0, self.queries, step):
             yield slice(start, min(self.queries, start + step))
 
     def received(self, rows: slice = slice(None)) -> Float[Tensor, "batch kv_heads key"]:
-        """What keys receive from some queries of this pass: the sum of their weights, mean over a head group."""
+        """The attention that keys receive from some of this pass's queries: the sum of weights, averaged over a head
+        group.
+        """
         weights = self.weights(rows)
-        of_rows = weights[..., 0, :] if weights.shape[-2] == 1 else weights.sum(-2)  # one decoded token: no work
+        of_rows = (
+            weights[..., 0, :] if weights.shape[-2] == 1 else weights.sum(-2)
+        )  # one decoded token: nothing to add up
         return of_rows[:, :, 0] if self.group == 1 else of_rows.mean(2)
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
@@ -168,9 +175,9 @@ class EvictionCall:
         if self.pads is None:
             return weights
         padding = columns < self.pads[:, None].to(columns.device)
-        return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # a row of nothing but −inf is NaN
+        return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # the softmax of a row of −inf is NaN
 
 
 def wide(x: Tensor) -> Tensor:
-    """What is computed with: fp32, or fp64 where the model is."""
+    """The precision of scores: fp32, or fp64 if the model is fp64."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,7 +1,7 @@
-"""Caches as serving engines run them: which keys they keep, at which positions, and in which numbers.
+"""Caches as serving engines run them: which keys they keep, at which positions, and in which number format.
 
-No engine runs StreamingLLM as published. What each does was read in its source, which `source` names; nothing of an
-engine runs here. A text that is longer than the cache is read as if generated, token by token.
+No engine runs StreamingLLM as published. Each rule was read from the engine's source, named by `source`; no engine code
+runs here. A text longer than the cache is read as if it were generated, token by token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,27 +19,25 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.grids import Blocks, NumberFormat, decode_from, encode_as, hadamard
+from sinkscope.grids.formats import BLOCK, Stored
 from sinkscope.hooks import family, unwrapped
 
-Numbers = Literal["q8_0", "q4_0", "fp8"]
-BLOCK = 32  # channels that share a scale in GGML's types
 SMALLEST_ROTATION = 64
-E4M3_MAX = 448.0
-Stored = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class ServedCache(ABC):
     """How an engine caches keys and values.
 
-    `cache(model, cells)` gives a transformers cache that does the same. `cells`: tokens that the engine allocates room
-    for in each layer; what a query sees of them is the engine's own rule.
+    `cache(model, cells)` returns a transformers cache with the same behavior. `cells`: the tokens for which the engine
+    allocates memory in each layer; the engine's own rule decides which of them a query sees.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     streams: ClassVar[bool] = True
-    """Whether old tokens are dropped, so that there is a number of cells; else everything is kept, in fewer bits."""
+    """Whether old tokens are dropped, so that there is a number of cells. Otherwise all are kept, in fewer bits."""
 
     keep: int = 0
 
@@ -53,11 +51,11 @@ class ServedCache(ABC):
         return self.keep + 4
 
     def keeping(self, first: int) -> ServedCache:
-        """The same with at least so many first tokens kept."""
+        """The same, keeping at least so many first tokens."""
         return replace(self, keep=max(self.keep, first))
 
     def cache(self, model: nn.Module, cells: int | None = None) -> EngineCache:
-        """A cache of so many cells; None where nothing is dropped. Raises `InputError` for fewer than `least`."""
+        """A cache with so many cells; None if nothing is dropped. Raises `InputError` for fewer than `least`."""
         return EngineCache(model, self, cells)
 
     def describe(self, cells: int | None = None) -> dict[str, Any]:
@@ -68,18 +66,18 @@ class ServedCache(ABC):
 
     @abstractmethod
     def seen_at_once(self, cells: int) -> int:
-        """Tokens of a text before the first of them is dropped."""
+        """How long a text can be before its first token is dropped."""
 
     @abstractmethod
     def staying(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Bool[Tensor, " stored"]:
-        """Which cached tokens are left when the token at place `query` comes."""
+        """Which cached tokens are still there when the token at place `query` arrives."""
 
     @abstractmethod
     def turned(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Int[Tensor, " stored"] | None:
-        """Positions by which each key is turned forward, as seen from a query at its true place; None: by none."""
+        """Positions by which each key is rotated forward, relative to a query at its true place; None for none."""
 
-    def numbers(self) -> Numbers | None:
-        """The type in which numbers are stored; None: in the model's."""
+    def numbers(self) -> NumberFormat | None:
+        """The number format of the cache; None: the model's."""
         return None
 
 
@@ -87,10 +85,10 @@ class ServedCache(ABC):
 class LlamaCpp(ServedCache):
     """llama-server with `--context-shift --keep N`.
 
-    When all cells but one are taken, half of what follows the first `keep` tokens is dropped, and what is left moves
-    up by as many positions. So the window keeps its distances, the kept tokens come nearer, and between two shifts a
-    query sees between half and all of the cells. The engine turns keys of quantized caches in place, and rounds them
-    again; here they are turned from what was stored.
+    When all cells but one are taken, half of the tokens after the first `keep` are dropped, and the rest move up by as
+    many positions. So the window keeps its distances, the kept tokens come nearer, and between two shifts a query sees
+    between half and all of the cells. The engine rotates keys of quantized caches in place and rounds them again; here
+    they are rotated from the stored values.
     """
 
     name = "llama.cpp"
@@ -113,10 +111,10 @@ class LlamaCpp(ServedCache):
 
 @dataclass(frozen=True)
 class MlxRotating(ServedCache):
-    """mlx-lm's `RotatingKVCache(max_size, keep)`: the first `keep` tokens and the newest, all at their own positions.
+    """mlx-lm's `RotatingKVCache(max_size, keep)`: the first `keep` tokens and the newest, all at their true positions.
 
-    `make_prompt_cache` always keeps 4. A prompt that is longer than `max_size` is read there under a mask of the last
-    `max_size` tokens, which hides the kept ones; here it is read token by token, as generated text is.
+    `make_prompt_cache` always keeps 4. mlx-lm reads a prompt longer than `max_size` under a mask of the last `max_size`
+    tokens, which hides the kept ones; here it is read token by token, like generated text.
     """
 
     name = "mlx"
@@ -136,11 +134,12 @@ class MlxRotating(ServedCache):
 
 @dataclass(frozen=True)
 class ExecuTorchSinks(ServedCache):
-    """ExecuTorch's `use_attention_sink="SINKS,WINDOW"`: the first tokens, and a window in a ring of twice its size.
+    """ExecuTorch's `use_attention_sink="SINKS,WINDOW"`: the first tokens, and a window in a ring buffer of twice its
+    size.
 
-    Cells are SINKS + 2 · WINDOW, and a query sees SINKS + WINDOW of them. Positions after the sinks are counted
-    modulo 2 · WINDOW, for queries and keys alike: where the count begins anew within the window, a query stands before
-    keys that it follows.
+    There are SINKS + 2 · WINDOW cells, and a query sees SINKS + WINDOW of them. Positions after the sinks are counted
+    modulo 2 · WINDOW, for queries and keys alike; if the count wraps within the window, a query's position precedes
+    those of keys before it.
     """
 
     name = "executorch"
@@ -153,7 +152,7 @@ class ExecuTorchSinks(ServedCache):
         return self.keep + 2
 
     def window(self, cells: int) -> int:
-        """The window of so many cells."""
+        """The window for so many cells."""
         return (cells - self.keep) // 2
 
     def seen_at_once(self, cells: int) -> int:
@@ -174,7 +173,7 @@ class ExecuTorchSinks(ServedCache):
 
 @dataclass(frozen=True)
 class Rounded(ServedCache, ABC):
-    """A cache that keeps every token, in fewer bits."""
+    """A cache that keeps every token in fewer bits."""
 
     streams = False
 
@@ -190,38 +189,38 @@ class Rounded(ServedCache, ABC):
 
 @dataclass(frozen=True)
 class LlamaCppQ8(Rounded):
-    """llama.cpp's `-ctk q8_0 -ctv q8_0`, rotated by Hadamard matrices as it does by default.
+    """llama.cpp's `-ctk q8_0 -ctv q8_0`, rotated by Hadamard matrices, which is the default.
 
     Keys are rotated in blocks of the largest power of two that divides their width, values in blocks of 64, both only
-    where 64 divides the width. (LLAMA_ATTN_ROT_DISABLE=1 turns that off.)
+    if 64 divides the width. (LLAMA_ATTN_ROT_DISABLE=1 disables it.)
     """
 
     name = "llama.cpp-q8_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q8_0_ref"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "q8_0"
 
 
 @dataclass(frozen=True)
 class LlamaCppQ4(Rounded):
-    """llama.cpp's `-ctk q4_0 -ctv q4_0`, rotated as `LlamaCppQ8`."""
+    """llama.cpp's `-ctk q4_0 -ctv q4_0`, rotated like `LlamaCppQ8`."""
 
     name = "llama.cpp-q4_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q4_0_ref"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "q4_0"
 
 
 @dataclass(frozen=True)
 class VllmFp8(Rounded):
-    """vLLM's `--kv-cache-dtype fp8` without scales in the checkpoint: E4M3 with scale 1.0, which ends at 448."""
+    """vLLM's `--kv-cache-dtype fp8` without scales in the checkpoint: E4M3 with scale 1.0 and a maximum of 448."""
 
     name = "vllm-fp8"
     source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberFormat:
         return "fp8"
 
 
@@ -234,8 +233,8 @@ ENGINES: dict[str, type[ServedCache]] = {
 def engine(name: str, keep: int | None = None) -> ServedCache:
     """How an engine caches: "llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "llama.cpp-q4_0" or "vllm-fp8".
 
-    `keep`: first tokens that stay, by default as many as the engine keeps by itself. Raises `InputError` for an
-    unknown name, and for `keep` where nothing is dropped.
+    `keep`: number of first tokens to keep; by default the engine's own. Raises `InputError` for an unknown name, and
+    for `keep` if nothing is dropped.
     """
     if name not in ENGINES:
         raise unknown("engine", str(name), ENGINES)
@@ -243,17 +242,17 @@ def engine(name: str, keep: int | None = None) -> ServedCache:
     if keep is None:
         return kind()
     if not kind.streams:
-        raise InputError(f"keep = {keep}: {name} drops nothing, so every token is kept")
+        raise InputError(f"keep = {keep}: {name} drops nothing, so it keeps every token")
     return kind(keep)
 
 
 class EngineCache(FollowingCache):
-    """A cache that keeps, places and rounds keys and values as an engine does (`engine`).
+    """A cache that keeps, positions and rounds keys and values as an engine does (`engine`).
 
-    A pass of several tokens that does not fit is read token by token, for which only its last logits may be asked.
-    Layers with a window of their own are left to transformers. Rows may not be padded.
+    A pass of several tokens that does not fit is read token by token; then only its last logits may be requested.
+    Layers with a window of their own are left to transformers. Rows must not be padded.
 
-    Raises `UnsupportedModelError` for layers of other kinds, and for positions that a stream cannot turn.
+    Raises `UnsupportedModelError` for other kinds of layers, and for positions that cannot be rotated.
     """
 
     def __init__(self, model: nn.Module, rule: ServedCache, cells: int | None = None) -> None:
@@ -268,7 +267,7 @@ class EngineCache(FollowingCache):
         model = unwrapped(model)
         super().__init__(model)
         if rule.streams and family(model) in ALIBI:
-            raise UnsupportedModelError(f"family '{family(model)}' has ALiBi, which counts the keys that are kept")
+            raise UnsupportedModelError(f"family '{family(model)}' has ALiBi, which counts the kept keys")
         rotations = measured_rotations(model) if rule.streams else {}
         for index, layer in enumerate(self.layers):
             if type(layer) is DynamicLayer:
@@ -286,30 +285,30 @@ class EngineCache(FollowingCache):
 
     def expect(self, coming: Coming) -> None:
         if coming.pads is not None:
-            raise InputError("padded rows: an engine has none, so give rows of one length")
+            raise InputError("padded rows: engines have none, so give rows of equal length")
         super().expect(coming)
 
-    def read_ahead(self, model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """All tokens but the last of a pass that does not fit, one by one from the first that does not."""
-        ids, seen = given.get("input_ids"), self.get_seq_length()
+    def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """For a pass that does not fit: read all tokens but the last, one by one from the first that does not fit."""
+        ids, seen = inputs.get("input_ids"), self.get_seq_length()
         if self.cells is None or not isinstance(ids, Tensor) or ids.shape[1] < 2:
             return None
         fits = max(0, self.rule.seen_at_once(self.cells) - seen)
         if ids.shape[1] <= fits:
             return None
-        if given.get("logits_to_keep") != 1:
+        if inputs.get("logits_to_keep") != 1:
             raise InputError(
-                f"{ids.shape[1]} tokens at once after {seen}, and {self.rule.name} of {self.cells} cells drops keys "
-                "between them: read one token at a time, or ask for the last logits alone (logits_to_keep=1)"
+                f"{ids.shape[1]} tokens at once after {seen}, but {self.rule.name} with {self.cells} cells drops keys "
+                "between them: read one token at a time, or ask for the last logits only (logits_to_keep=1)"
             )
-        mask = given.get("attention_mask")
+        mask = inputs.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2 and bool(mask.all())):
             raise InputError("attention_mask: an engine's cache takes texts without padding")
         before = ids[:, :-1]
-        for part in (*([before[:, :fits]] if fits else []), *before[:, fits:].split(1, 1)):
-            model(input_ids=part, past_key_values=self, use_cache=True, logits_to_keep=1)
-        rest = dict(given) | {"input_ids": ids[:, -1:]}
-        if (positions := given.get("position_ids")) is not None:
+        for chunk in (*([before[:, :fits]] if fits else []), *before[:, fits:].split(1, 1)):
+            model(input_ids=chunk, past_key_values=self, use_cache=True, logits_to_keep=1)
+        rest = dict(inputs) | {"input_ids": ids[:, -1:]}
+        if (positions := inputs.get("position_ids")) is not None:
             rest["position_ids"] = positions[..., -1:]
         return rest
 
@@ -317,8 +316,7 @@ class EngineCache(FollowingCache):
 class EngineLayer(FollowedLayer, DynamicLayer):
     """Keys and values of one layer as an engine holds them.
 
-    Streams hold room for all their cells from the first pass on, as the engine does; the tokens that are there stand
-    at its front, in the order of the text.
+    Streams allocate all their cells in the first pass, as the engine does; the cached tokens come first, in text order.
     """
 
     is_croppable = False
@@ -327,10 +325,10 @@ class EngineLayer(FollowedLayer, DynamicLayer):
     def __init__(self, rule: ServedCache, cells: int | None, rotation: LayerRotation | None) -> None:
         super().__init__()
         self.rule, self.cells, self.rotation = rule, cells, rotation
-        self._places = torch.empty(0, dtype=torch.long)  # of the tokens that are held
+        self._places = torch.empty(0, dtype=torch.long)  # of the stored tokens
         self._stays: Tensor | None = None
         self._seen = 0
-        self._held: list[Stored] = []  # parts of keys, parts of values
+        self._held: list[Stored] = []  # codes and scales of keys, and of values
         self._dtype = torch.float32
 
     @property
@@ -349,7 +347,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         return kept + query_length, self._seen - kept
 
     def get_seq_length(self) -> int:
-        """Tokens seen, by which generate and masks count."""
+        """Tokens seen, by which `generate` and masks count."""
         return self._seen
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -371,7 +369,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
             for parts, values in zip(self._held, (False, True), strict=True)
         )
         if self.cells is not None and self.rotation is not None and coming.queries == 1:
-            # The last key is the query's own: as seen from it, it is turned by nothing.
+            # The last key is the query's own, so it is not rotated.
             by = self.rule.turned(self._places[:-1], coming.seen, self.cells)
             if by is not None:
                 by = torch.cat([by, by.new_zeros(1)]).to(keys.device)
@@ -380,7 +378,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         return keys, values
 
     def _store(self, new: list[Stored], start: int) -> None:
-        """Put new tokens after those that are held; a stream has its cells from the first pass on."""
+        """Append new tokens to the stored ones; a stream allocates its cells in the first pass."""
         count = new[0][0].shape[2]
         if not self._held:
             rows = count if self.cells is None else max(self.cells, count)
@@ -398,64 +396,41 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         self.coming, self.is_initialized = None, False
 
     def state(self) -> dict[str, Any]:
-        raise InputError("an engine's cache is for comparisons and is not saved")
+        raise InputError("an engine's cache is for comparisons and cannot be saved")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        raise InputError("an engine's cache is for comparisons: without beams")
+        raise InputError("an engine's cache is for comparisons and does not support beam search")
 
 
 def hadamard_rotated(x: Float[Tensor, "batch heads token dim"], values: bool) -> Float[Tensor, "batch heads token dim"]:
-    """x·H in blocks, as llama.cpp rotates cached keys and values; unchanged where 64 does not divide the width.
+    """x·H in blocks, as llama.cpp rotates cached keys and values; unchanged if 64 does not divide the width.
 
-    H is orthonormal and symmetric, so the same undoes it.
+    H is orthonormal and symmetric, so applying it again restores x.
     """
     dim = x.shape[-1]
     if dim % SMALLEST_ROTATION:
         return x
     size = SMALLEST_ROTATION if values else dim & -dim  # the largest power of two that divides it
-    matrix = torch.ones(1, 1, dtype=torch.float32, device=x.device)
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    blocks = x.float().unflatten(-1, (-1, size)) @ (matrix / size**0.5)
-    return blocks.flatten(-2)
+    return Blocks(hadamard(size))(x.float())
 
 
-def encode(x: Float[Tensor, "batch heads token dim"], numbers: Numbers | None, values: bool) -> Stored:
-    """What is stored of keys or values: in the model's numbers, or as codes with their scales.
+def encode(x: Float[Tensor, "batch heads token dim"], numbers: NumberFormat | None, values: bool) -> Stored:
+    """What is stored of keys or values: in the model's numbers, or in a format of `grids`; GGML's are rotated first.
 
-    - fp8: E4M3 after saturation at ±448, scale 1.0.
-    - q8_0: per block of 32 channels d = max|x| / 127 and round(x / d), d in 16 bits.
-    - q4_0: d = m / −8 for the m of largest magnitude, and min(15, ⌊x / d + 8.5⌋), two codes a byte.
-
-    Raises `UnsupportedModelError` where 32 does not divide the width.
+    Raises `UnsupportedModelError` if 32 does not divide the width.
     """
     if numbers is None:
         return (x,)
     if numbers == "fp8":
-        return (x.float().clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn),)
+        return encode_as(x, numbers)
     if x.shape[-1] % BLOCK:
         raise UnsupportedModelError(f"heads of {x.shape[-1]} channels: {numbers} needs a multiple of {BLOCK}")
-    blocks = hadamard_rotated(x, values).float().unflatten(-1, (-1, BLOCK))
-    if numbers == "q8_0":
-        scale = blocks.abs().amax(-1, keepdim=True) / 127
-        ratio = torch.where(scale > 0, blocks / scale, 0.0)
-        codes = (ratio.abs() + 0.5).floor().mul(ratio.sign()).to(torch.int8)  # halves away from zero, as roundf
-        return codes.flatten(-2), scale[..., 0].half()
-    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = largest / -8
-    ratio = torch.where(scale != 0, blocks / scale, 0.0)
-    nibbles = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8).flatten(-2)
-    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale[..., 0].half()
+    return encode_as(hadamard_rotated(x, values), numbers)
 
 
-def decode(stored: Stored | list[Tensor], numbers: Numbers | None, values: bool, dtype: torch.dtype) -> Tensor:
+def decode(stored: Stored | list[Tensor], numbers: NumberFormat | None, values: bool, dtype: torch.dtype) -> Tensor:
     """The keys or values that attention sees of what `encode` stored."""
     if numbers is None:
         return stored[0]
-    if numbers == "fp8":
-        return stored[0].to(dtype)
-    codes, scale = stored
-    if numbers == "q4_0":
-        codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).to(torch.int16) - 8
-    blocks = codes.float().unflatten(-1, (-1, BLOCK)) * scale.float()[..., None]
-    return hadamard_rotated(blocks.flatten(-2), values).to(dtype)
+    decoded = decode_from(stored, numbers)
+    return (decoded if numbers == "fp8" else hadamard_rotated(decoded, values)).to(dtype)

@@ -1,4 +1,4 @@
-"""Eviction inside anybody's unmodified `generate()`: an editor of attention calls that scores keys and drops some."""
+"""Eviction inside an unmodified `generate()`: a cache, and the context in which it scores keys and evicts some."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
 
 from sinkscope.caches.budgets import Budget, Uniform, budget_of
-from sinkscope.caches.evictor import Engine, Plan, Progress, When
+from sinkscope.caches.evictor import Evictor, PassState, Plan, When
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
-from sinkscope.caches.own_attention import OwnEngine, check_own
+from sinkscope.caches.own_attention import ModuleEvictor, check_own
 from sinkscope.caches.policies import Policy, policy_of
 from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations
@@ -24,22 +24,22 @@ from sinkscope.sinks import Choice, Tokens, parse
 
 
 class EvictingCache(FollowingCache):
-    """A cache that keeps a budget of keys per head, chosen by a policy. Made by `evicting`, and used inside it.
+    """A cache that keeps a budget of keys per head, chosen by a policy. Created by `evicting`, and used inside it.
 
     Layers of full attention evict; sliding windows and recurrent states stay as transformers has them (`left_alone`).
     """
 
     def __init__(self, model: nn.Module, policy: Policy, budget: Budget, when: When) -> None:
         super().__init__(model)
-        self.engine: Engine | None = None
-        self.progress = Progress()
+        self.evictor: Evictor | None = None
+        self.pass_state = PassState()
         kinds = getattr(text_config(model), "layer_types", None)
         layers: list[Any] = list(self.layers)
         evicting = [_layer(layer, kinds[index] if kinds else None) for index, layer in enumerate(layers)]
         if not any(evicting):
-            found = ", ".join(sorted({type(layer).__name__ for layer in layers})) or "no layers"
+            kinds_of_layers = ", ".join(sorted({type(layer).__name__ for layer in layers})) or "no layers"
             raise UnsupportedModelError(
-                f"family '{family(model)}' has no layer of plain full attention to evict from: its cache has {found}"
+                f"family '{family(model)}' has no layer of plain full attention to evict from, only {kinds_of_layers}"
             )
         self.layers: list[Any] = [made or layer for made, layer in zip(evicting, layers, strict=True)]
         for layer in self.kept:
@@ -53,7 +53,7 @@ class EvictingCache(FollowingCache):
 
     @property
     def left_alone(self) -> list[int]:
-        """Layers that keep what transformers keeps."""
+        """Indices of the layers that keep what transformers keeps."""
         return [index for index, layer in enumerate(self.layers) if not isinstance(layer, KeptSets)]
 
     @property
@@ -61,40 +61,40 @@ class EvictingCache(FollowingCache):
         plan = self.plan
         return super().settings | {"policy": plan.policy.describe(), "budget": repr(plan.budget), "when": plan.when}
 
-    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
-        if self.engine is None or not self.engine.open:
+    def begin(self, forward: Forward, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if self.evictor is None or not self.evictor.open:
             raise InputError(
-                "the block of `evicting` that made this cache has ended: its keys can be read, not added to"
+                "the `evicting` block that made this cache has ended: its keys can be read but not extended"
             )
-        mask = given.get("attention_mask")
+        mask = inputs.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2):
-            raise InputError("this cache writes the masks itself: give the attention_mask as (batch, tokens)")
-        self.engine.start(self.plan, self.kept, self.progress, forward)
-        self.progress.unfinished = 0  # until it is known that the pass is none to be refused
-        added = super().begin(forward, given)
-        self.progress.unfinished = len(self.kept)
+            raise InputError("this cache makes its own masks: give the attention_mask as (batch, tokens)")
+        self.evictor.start(self.plan, self.kept, self.pass_state, forward)
+        self.pass_state.unfinished = 0  # until the pass has been accepted
+        added = super().begin(forward, inputs)
+        self.pass_state.unfinished = len(self.kept)
         return added
 
     def expect(self, coming: Coming) -> None:
         super().expect(coming)
-        self.progress.expect(coming)
+        self.pass_state.expect(coming)
 
     def reset(self) -> None:
         super().reset()
-        self.progress.unfinished = 0
+        self.pass_state.unfinished = 0
 
     def _rotations(self, model: nn.Module) -> dict[int, Rotation | None]:
-        """How each evicting layer turns its keys, and its queries alike.
+        """How each evicting layer rotates its keys and queries.
 
-        Raises `UnsupportedModelError` where a latent is cached.
+        Raises `UnsupportedModelError` if a latent is cached.
         """
-        found = measured_rotations(model)
-        if any(rotation.values is not None for rotation in found.values()):
+        rotations = measured_rotations(model)
+        if any(rotation.values is not None for rotation in rotations.values()):
             raise UnsupportedModelError(
-                f"family '{family(model)}' caches a latent and turns a part of it: its queries cannot be turned back"
+                f"family '{family(model)}' caches a latent and rotates part of it: its queries cannot be rotated back"
             )
         indices = [index for index, layer in enumerate(self.layers) if isinstance(layer, KeptSets)]
-        return {number: found[index].keys for number, index in enumerate(indices)}
+        return {number: rotations[index].keys for number, index in enumerate(indices)}
 
 
 @contextmanager
@@ -109,21 +109,22 @@ def evicting(
 ) -> Iterator[EvictingCache]:
     """A cache for `model.generate(..., past_key_values=cache)` that keeps a budget of keys in each head.
 
-    Positions are true ones throughout. Padding on the left is followed: a row keeps what it would keep alone. Several
-    caches of a model may be used in turns. With when="prefill", a pass of several tokens is scored by its own queries
-    where a policy asks for the last ones (SnapKV, TOVA, expected attention), as nothing of earlier ones is kept.
+    Positions are the true ones throughout. Padding on the left is followed: a row keeps what it would keep alone.
+    Several caches of one model may be used in turns. With when="prefill", policies that use the last queries (SnapKV,
+    TOVA, expected attention) score a pass of several tokens by that pass's own queries, because none of earlier passes
+    are kept.
 
     Args:
-        model: A decoder of transformers, or a lab model.
-        policy: A `Policy`, or a name of `POLICIES` with its defaults.
+        model: A decoder from transformers, or a lab model.
+        policy: A `Policy`, or a name in `POLICIES`, with its defaults.
         budget: Stored keys per head, a share (0, 1] of the tokens, or a `Budget`.
-        when: "prefill" evicts after every pass of more than one token, and decoded tokens are added; "always" evicts
-            after these as well, one key for each.
-        protect: Tokens that stay (`Protect`): a choice, its words ("first:4", "online"), or `Tokens`.
-        recent: The newest tokens, of which so many stay.
+        when: "prefill" evicts after every pass of more than one token and keeps all decoded tokens; "always" also
+            evicts one key after each decoded token.
+        protect: Tokens that are never evicted (`Protect`): a choice, its words ("first:4", "online"), or `Tokens`.
+        recent: How many of the newest tokens are never evicted.
 
-    Raises `InputError` for a budget that the policy cannot keep to, and `UnsupportedModelError` for models in which
-    nothing can be evicted, or whose attention is none of transformers' attention functions.
+    Raises `InputError` for a budget that is too small for the policy, and `UnsupportedModelError` for models in which
+    nothing can be evicted or whose attention does not use transformers' attention functions.
     """
     if when not in get_args(When):
         raise InputError(f"when is {when!r}, expected one of {', '.join(get_args(When))}")
@@ -135,15 +136,15 @@ def evicting(
         raise InputError(_too_small(policy, budget, budget.number))
     cache = EvictingCache(model, policy, budget, when)
     _check_model(model, cache)
-    engine = cache.engine = OwnEngine(model) if own_attention(model) else Engine(model)
+    evictor = cache.evictor = ModuleEvictor(model) if own_attention(model) else Evictor(model)
     try:
         with ExitStack() as stack:
-            engine.attach(model, stack)
+            evictor.attach(model, stack)
             yield cache
     finally:
-        engine.stop()
-        engine.open = False
-        engine.modules.clear()
+        evictor.stop()
+        evictor.open = False
+        evictor.modules.clear()
 
 
 @contextmanager
@@ -156,9 +157,10 @@ def caching(
     protect: Choice | Tokens | str | None = None,
     recent: int = 0,
 ) -> Iterator[EvictingCache | StreamingCache]:
-    """`evicting`, or a `StreamingCache` of so many keys where `policy` is `Renumbered` or "streaming-cache".
+    """`evicting`, or a `StreamingCache` with so many keys if `policy` is a `Renumbered` or "streaming-cache".
 
-    Raises `InputError` where a stream is to protect other tokens than its first and newest, or is given a share.
+    Raises `InputError` if a stream is asked to protect tokens other than its first and newest, or its number of keys is
+    given as a share.
     """
     if policy != Renumbered.name and not isinstance(policy, Renumbered):
         with evicting(model, policy, keys, when, protect=protect, recent=recent) as cache:
@@ -166,15 +168,15 @@ def caching(
         return
     stream = policy if isinstance(policy, Renumbered) else Renumbered()
     if protect is not None and protect != "none":
-        raise InputError("a StreamingCache keeps its first tokens and the newest, and protects no others")
+        raise InputError("a StreamingCache keeps its first and newest tokens and protects no others")
     if not isinstance(keys, int):
-        raise InputError(f"a StreamingCache has a number of keys, whatever the text: {keys!r} is none")
+        raise InputError(f"a StreamingCache needs a number of keys that does not depend on the text, not {keys!r}")
     yield stream.cache(unwrapped(model), keys)
 
 
 def _too_small(policy: Policy, budget: Budget, number: int) -> str:
-    of = f"Protect, around {type(policy.policy).__name__}" if isinstance(policy, Protect) else type(policy).__name__
-    needed = f"too small for {of}, which always keeps {policy.least - 1}"
+    name = f"Protect({type(policy.policy).__name__})" if isinstance(policy, Protect) else type(policy).__name__
+    needed = f"too small for {name}, which always keeps {policy.least - 1}"
     if isinstance(budget, Uniform):
         return f"a budget of {number} keys per head is {needed}: give at least {policy.least}"
     return (
@@ -191,12 +193,12 @@ def _check_model(model: nn.Module, cache: EvictingCache) -> None:
     config = text_config(model)
     if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
         raise UnsupportedModelError(
-            f"family '{family(model)}' has layers that read another layer's keys and would not see what is evicted"
+            f"family '{family(model)}' has layers that read another layer's keys and would not know about evictions"
         )
     if (skipped := cache.plan.policy.skipped) >= len(cache.kept):
         raise InputError(
-            f"the policy keeps everything in the first {skipped} layers that evict, and this model has "
-            f"{len(cache.kept)} of those: nothing would be evicted; let it skip at most {len(cache.kept) - 1}"
+            f"the policy keeps everything in the first {skipped} evicting layers, and this model has "
+            f"{len(cache.kept)}: nothing would be evicted; skip at most {len(cache.kept) - 1}"
         )
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if (reason := cache.plan.budget.fits(len(cache.kept), heads)) is not None:
@@ -204,7 +206,7 @@ def _check_model(model: nn.Module, cache: EvictingCache) -> None:
 
 
 def _layer(layer: Any, kind: str | None) -> KeptSets | None:
-    """What evicts in place of a transformers layer; None where it is to stay as it is."""
+    """The evicting layer that replaces a transformers layer; None to keep that one."""
     if kind not in (None, "full_attention", "hybrid") and not isinstance(layer, LinearAttentionAndFullAttentionLayer):
         return None
     if type(layer) is DynamicLayer:

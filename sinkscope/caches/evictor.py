@@ -1,4 +1,4 @@
-"""The editor of attention calls that scores keys after each call, and drops some."""
+"""The editor of attention calls that scores keys after each call and evicts some."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.caches.following import Coming
 from sinkscope.caches.layers.groups import Group, grouped_attention, query_heads
 from sinkscope.caches.layers.rectangle import Slots
-from sinkscope.caches.layers.slots import KeptSets, Part
+from sinkscope.caches.layers.slots import KeptSets, StackView
 from sinkscope.caches.layers.stack import Stack, opened, stacked
 from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one
 from sinkscope.caches.notes import KeyNote, Note, RowNote
@@ -26,39 +26,82 @@ from sinkscope.caches.rotation import Rotation
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Forward, editing, family
 
-GIVEN = ("query", "key", "value", "attention_mask")
+When = Literal["prefill", "always"]
+STEADY = 2  # decoded tokens after which layers are stacked; beam search, which selects rows each time, never gets there
+AGREES = 0.02  # tolerated difference of a layer's output from weights · values, relative to the largest output
+TENSORS = ("query", "key", "value", "attention_mask")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to evict and when. `rotations`: by layer number, how evicting layers rotate keys, if the policy asks."""
+
+    policy: Policy
+    budget: Budget
+    when: When
+    rotations: Mapping[int, Rotation | None] = field(default_factory=dict)
+
+    @cached_property
+    def lasting(self) -> tuple[Note, ...]:
+        """Notes to keep between passes, because a later pass may need them."""
+        return tuple(note for note in self.policy.needs if self.when == "always" or not note.one_pass)
+
+
+@dataclass
+class PassState:
+    """A cache's stacks, and how many layers have not yet evicted in the current or an interrupted pass."""
+
+    unfinished: int = 0
+    stacks: list[Stack] = field(default_factory=list)
+
+    def expect(self, coming: Coming) -> None:
+        """Begin a pass."""
+        self.stacks = opened(self.stacks, coming)
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """A layer between its `update` and the end of its attention call."""
+
+    layer: KeptSets
+    call: EvictionCall
+    plain: bool  # whether later calls may compute groups of heads separately; set for passes of several tokens
+    query: Tensor | None = None
+    calls: Sequence[EvictionCall] = ()  # one per group of heads, if the layer has groups
 
 
 @dataclass(eq=False)
 class Step:
-    """A layer between its `update` and the end of its attention call. `given`: what the attention function was given;
-    `made`: whether the weights of this token are in the layer's part by now."""
+    """A stacked layer between its `update` and the end of its attention call, for one decoded token.
+
+    `inputs`: the attention function's arguments. `weighed`: the token's weights are in the layer's `view`.
+    """
 
     module: nn.Module
     layer: KeptSets
-    part: Part
+    view: StackView
     number: int
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     implementation: str | None
-    made: bool = False
+    weighed: bool = False
 
     def can_attend(self, reads_weights: bool) -> bool:
-        """Whether it is a plain softmax in the precision that weights are computed in, and this is the faster way.
+        """Whether it is a plain softmax in the precision of scores, and computing the weights is the faster way.
 
-        So it is where the weights are asked for, and on a CPU, whose kernel is made for many queries.
+        It is if the weights are needed anyway, and on a CPU, whose kernel is made for many queries.
         """
-        query, key = self.given["query"], self.given["key"]
+        query, key = self.inputs["query"], self.inputs["key"]
         return (
             (reads_weights or query.device.type == "cpu")
             and self.implementation in (None, "eager", "sdpa")
-            and is_plain(self.module, dict(self.given))
-            and query.dtype == key.dtype == self.part.weights.dtype
+            and is_plain(self.module, dict(self.inputs))
+            and query.dtype == key.dtype == self.view.weights.dtype
             and not (torch.is_grad_enabled() and query.requires_grad)
         )
 
     def attend(
         self,
-        otherwise: Callable[..., Any],
+        original: Callable[..., Any],
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -66,20 +109,20 @@ class Step:
         attention_mask: Tensor | None,
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the attention function gives, by way of weights that are kept; `otherwise` where others changed more.
+        """Attention that keeps its weights; the `original` function if another editor has changed its arguments.
 
-        Every slot is seen: none is empty, and their keys are older than the query.
+        Every slot is visible: none is empty, and no key is newer than the query.
         """
-        found = query, key, value, attention_mask
-        if any(one is not self.given.get(name) for name, one in zip(GIVEN, found, strict=True)):
-            return otherwise(module, *found, **more)
-        scaling = self.given.get("scaling")
+        tensors = query, key, value, attention_mask
+        if any(tensor is not self.inputs.get(name) for name, tensor in zip(TENSORS, tensors, strict=True)):
+            return original(module, *tensors, **more)
+        scaling = self.inputs.get("scaling")
         output = single_query_attention(
-            query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, self.part.weights[:, :, :, 0]
+            query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling, self.view.weights[:, :, :, 0]
         )
-        self.made = True
+        self.weighed = True
         eager = self.implementation in (None, "eager")  # which returns weights too
-        return output, self.part.weights.flatten(1, 2).clone() if eager else None
+        return output, self.view.weights.flatten(1, 2).clone() if eager else None
 
 
 def single_query_attention(
@@ -89,18 +132,17 @@ def single_query_attention(
     scaling: float,
     weights: Float[Tensor, "batch kv_heads group key"],
 ) -> Float[Tensor, "batch 1 heads value_dim"]:
-    """softmax(q·k · scaling) · v for one query that sees every key; its weights are written to `weights`."""
+    """softmax(q·k · scaling) · v for one query that sees every key; the weights are written to `weights`."""
     batch, heads, _, dim = query.shape
     packed = (query * scaling).view(batch, key.shape[1], -1, dim)
     torch.softmax(torch.matmul(key, packed.mT).mT, -1, out=weights)  # twice as fast as packed · keyᵀ on a CPU
     return torch.matmul(weights, value).view(batch, 1, heads, value.shape[3])
 
 
-def call_of(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, weighs: bool) -> EvictionCall:
-    """The call that a policy is shown for all layers of a stack, of so many `layers` that evict; `weighs`: with the
-    weights of this token."""
+def stack_call(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, reads_weights: bool) -> EvictionCall:
+    """The call that a policy sees for all layers of a stack, out of `layers` that evict."""
     first, rows = steps[0], stack.rows
-    query, scaling = torch.cat([step.given["query"] for step in steps]), first.given.get("scaling")
+    query, scaling = torch.cat([step.inputs["query"] for step in steps]), first.inputs.get("scaling")
     return EvictionCall(
         query=query,
         key=rows["keys"],
@@ -117,210 +159,163 @@ def call_of(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, we
         notes=stack.notes,
         rotation=stack.rotation,
         at=stack.hole,
-        known=stack.weights if weighs else None,
+        known=stack.weights if reads_weights else None,
         lowest=True,
     )
 
 
-When = Literal["prefill", "always"]
-STEADY = 2  # decoded tokens after which layers are stacked: beams, whose rows are chosen after each, never are
-AGREES = 0.02  # of the largest output: by how much a layer's own output may differ from what its weights say
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What is evicted when. `rotations`: how evicting layers turn their keys, by number, where the policy asks."""
-
-    policy: Policy
-    budget: Budget
-    when: When
-    rotations: Mapping[int, Rotation | None] = field(default_factory=dict)
-
-    @cached_property
-    def lasting(self) -> tuple[Note, ...]:
-        """Notes that are kept between passes: those that a later one may ask for."""
-        return tuple(note for note in self.policy.needs if self.when == "always" or not note.one_pass)
-
-
-@dataclass
-class Progress:
-    """Of a cache: layers that the pass under way, or one that was broken off, has not evicted from, and its stacks."""
-
-    unfinished: int = 0
-    stacks: list[Stack] = field(default_factory=list)
-
-    def expect(self, coming: Coming) -> None:
-        """A pass begins."""
-        self.stacks = opened(self.stacks, coming)
-
-
-@dataclass(eq=False)
-class Met:
-    """A layer between its `update` and the end of its attention call."""
-
-    layer: KeptSets
-    call: EvictionCall
-    plain: bool  # whether heads may be taken apart at later calls; asked of passes of several tokens
-    query: Tensor | None = None
-    calls: Sequence[EvictionCall] = ()  # where the layer has groups of heads
-
-
-class Engine(Editor):
-    """Scores after each attention call, and evicts. Shared by the copies of a cache, one of which runs at a time."""
+class Evictor(Editor):
+    """Scores keys after each attention call and evicts. Copies of a cache share it; one of them runs at a time."""
 
     def __init__(self, model: nn.Module) -> None:
         self.open = True
         self.modules = set(model.modules())
         self.plan: Plan | None = None
         self.layers: list[KeptSets] = []
-        self.progress = Progress()
+        self.state = PassState()
         self.forward: Forward | None = None
-        self.met: dict[nn.Module, Met | Step] = {}
-        self.steps: list[Step] = []  # of this pass, in the layers of stacks
-        self.ready: list[tuple[KeptSets, int, Rotation | None]] = []  # layers that may go into one
-        self.of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
+        self.pending: dict[nn.Module, PendingCall | Step] = {}
+        self.steps: list[Step] = []  # this pass's calls in stacked layers
+        self.ready: list[tuple[KeptSets, int, Rotation | None]] = []  # layers to stack, query heads, rotations
+        self.layer_of: dict[nn.Module, KeptSets] = {}  # whose keys each module attended to in this pass
         self.mask: Tensor | None = None
         self.checked: set[int] = set()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Evictor:
         return self
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         """Edit the model's attention calls for as long as `stack` is open."""
         stack.enter_context(editing(self))
 
-    def start(self, plan: Plan, layers: list[KeptSets], progress: Progress, forward: Forward) -> None:
-        """A pass begins. Raises `InputError` where the one before it broke off."""
-        if progress.unfinished:
-            raise InputError("a pass with this cache was broken off, so its layers differ: start again with a new one")
+    def start(self, plan: Plan, layers: list[KeptSets], state: PassState, forward: Forward) -> None:
+        """Begin a pass. Raises `InputError` if the previous one was interrupted."""
+        if state.unfinished:
+            raise InputError("a pass with this cache was interrupted, so its layers differ: start with a new cache")
         self.stop()
-        self.plan, self.layers, self.progress, self.forward = plan, layers, progress, forward
-        progress.unfinished = len(layers)
+        self.plan, self.layers, self.state, self.forward = plan, layers, state, forward
+        state.unfinished = len(layers)
         for layer in layers:
-            layer.met = None
+            layer.pending = None
 
     def stop(self) -> None:
-        """A pass has ended: nothing of it is held."""
+        """End a pass and release what belongs to it."""
         self.plan, self.layers, self.forward, self.mask = None, [], None, None
-        self.met.clear()
+        self.pending.clear()
         self.steps.clear()
         self.ready.clear()
-        self.of.clear()
+        self.layer_of.clear()
 
     def edits(self, module: nn.Module) -> bool:
         return self.plan is not None and module in self.modules
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        number = next((n for n, layer in enumerate(self.layers) if layer.met is not None), None)
-        if number is None:  # an encoder's, or a window's: none that has just been given new keys
-            if module in self.of:
-                raise _refuse(
-                    module, "attends more than once to the keys of one pass, which are evicted after the first"
-                )
+        number = next((n for n, layer in enumerate(self.layers) if layer.pending is not None), None)
+        if number is None:  # no layer has new keys: an encoder's call, or a sliding window's
+            if module in self.layer_of:
+                raise _unsupported(module, "attends twice to the keys of one pass, which are evicted after the first")
             return arguments
         layer, mask = self.layers[number], arguments.get("attention_mask")
-        if isinstance(mask, Tensor) and mask is not self.mask:  # of a pass, most layers are given the same
+        if isinstance(mask, Tensor) and mask is not self.mask:  # most layers of a pass share one mask
             if is_bias(mask):
-                raise _refuse(
-                    module, "its mask adds numbers to scores, which belong to keys in ways that are not known"
-                )
+                raise _unsupported(module, "its mask adds a bias to scores that cannot be assigned to the kept keys")
             self.mask = mask
-        layer.met, self.of[module] = None, layer
-        if layer.part is not None:
-            return self._given_step(layer, layer.part, number, module, implementation, arguments)
+        layer.pending, self.layer_of[module] = None, layer
+        if layer.view is not None:
+            return self._begin_step(layer, layer.view, number, module, implementation, arguments)
         if layer.groups is not None:
-            return self._given_groups(layer, number, module, implementation, arguments)
+            return self._begin_groups(layer, number, module, implementation, arguments)
         arguments = by_place(layer, module, implementation, arguments)
         several = arguments["query"].shape[2] > 1 or layer.limits is None
-        plain = several and _may_group(module, implementation, arguments)
-        self.met[module] = Met(layer, self._call(layer, number, module, arguments), plain)
+        plain = several and implementation in (None, "eager", "sdpa") and is_plain(module, arguments)
+        self.pending[module] = PendingCall(layer, self._call(layer, number, module, arguments), plain)
         return arguments
 
-    def _given_step(
+    def _begin_step(
         self,
         layer: KeptSets,
-        part: Part,
+        view: StackView,
         number: int,
         module: nn.Module,
         implementation: str | None,
-        given: dict[str, Any],
+        arguments: dict[str, Any],
     ) -> dict[str, Any]:
-        """What is done to the layers of a stack at once waits for the last of them."""
-        if not _attends_to(layer, given):
-            raise _refuse(module, "its keys were changed between the cache and the attention function")
-        given = seen_by_one(module, implementation, given)
-        step = self.met[module] = Step(module, layer, part, number, given, implementation)
+        """Stacked layers are scored and evict once the last of them has attended."""
+        if not _attends_to(layer, arguments):
+            raise _unsupported(module, "its keys were changed between the cache and the attention function")
+        arguments = seen_by_one(module, implementation, arguments)
+        step = self.pending[module] = Step(module, layer, view, number, arguments, implementation)
         self.steps.append(step)
-        return given
+        return arguments
 
     def attending(self, module: nn.Module, attend: Callable[..., Any]) -> Callable[..., Any]:
-        met = self.met.get(module)
-        if self.plan is None or not isinstance(met, Step) or not met.can_attend(self.plan.policy.reads_weights):
+        step = self.pending.get(module)
+        if self.plan is None or not isinstance(step, Step) or not step.can_attend(self.plan.policy.reads_weights):
             return attend
-        return partial(met.attend, attend)
+        return partial(step.attend, attend)
 
-    def _given_groups(
-        self, layer: KeptSets, number: int, module: nn.Module, implementation: str | None, given: dict[str, Any]
+    def _begin_groups(
+        self, layer: KeptSets, number: int, module: nn.Module, implementation: str | None, arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        """The function runs for the first group of heads; what the others give is made in `returned`."""
+        """The function runs on the first group of heads; `returned` computes the output of the other one."""
         groups = layer.groups or []
-        if given["key"].stride(2) or not is_plain(module, given):
-            raise _refuse(module, "its keys were changed between the cache and the attention function")
-        of_each = given["query"].shape[1] // sum(len(group.heads) for group in groups)
-        shares = [of_group(group, layer, implementation, given, of_each) for group in groups]
-        calls = [self._call(layer, number, module, *both) for both in zip(shares, groups, strict=True)]
-        self.met[module] = Met(layer, calls[0], True, given["query"], calls)
-        return shares[0]
+        if arguments["key"].stride(2) or not is_plain(module, arguments):
+            raise _unsupported(module, "its keys were changed between the cache and the attention function")
+        per_kv_head = arguments["query"].shape[1] // sum(len(group.heads) for group in groups)
+        inputs = [of_group(group, layer, implementation, arguments, per_kv_head) for group in groups]
+        calls = [self._call(layer, number, module, *both) for both in zip(inputs, groups, strict=True)]
+        self.pending[module] = PendingCall(layer, calls[0], True, arguments["query"], calls)
+        return inputs[0]
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
-        met = self.met.pop(module, None)
-        if met is None:
+        pending = self.pending.pop(module, None)
+        if pending is None:
             return output
         assert self.plan is not None
-        if isinstance(met, Step):
-            if self.plan.policy.reads_weights and not met.made:
-                self._weigh(met)
-        elif met.calls:
-            output = self._after_groups(met, self.plan, output)
+        if isinstance(pending, Step):
+            if self.plan.policy.reads_weights and not pending.weighed:
+                self._weigh(pending)
+        elif pending.calls:
+            output = self._after_groups(pending, self.plan, output)
         else:
-            self._after(met, self.plan, output)
-        if self.progress.unfinished == 1:
+            self._after(pending, self.plan, output)
+        if self.state.unfinished == 1:
             self._end(self.plan)
-        self.progress.unfinished -= 1
-        if not self.progress.unfinished:
+        self.state.unfinished -= 1
+        if not self.state.unfinished:
             self.stop()
         return output
 
     @torch.no_grad()
     def _end(self, plan: Plan) -> None:
-        """The last layer has attended."""
-        for stack in self.progress.stacks:
-            steps = [step for step in self.steps if step.part.mark is stack.mark]
+        """After the last layer has attended: evict from stacks, or build them."""
+        for stack in self.state.stacks:
+            steps = [step for step in self.steps if step.view.stack is stack.identity]
             ids = None if self.forward is None else self.forward.ids
-            call = call_of(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
+            call = stack_call(stack, steps, len(self.layers), ids, plan.policy.reads_weights)
             _update_notes(stack, call, plan.policy.needs, stack)
             stack.close(plan.policy.score(call))
-        if plan.policy.together and not self.progress.stacks:
-            self.progress.stacks = stacked(self.ready)
+        if plan.policy.together and not self.state.stacks:
+            self.state.stacks = stacked(self.ready)
 
     def _call(
-        self, layer: KeptSets, number: int, module: nn.Module, given: Mapping[str, Any], group: Group | None = None
+        self, layer: KeptSets, number: int, module: nn.Module, inputs: Mapping[str, Any], group: Group | None = None
     ) -> EvictionCall:
         assert self.plan is not None
         assert self.forward is not None
-        query, key, value = given["query"], given["key"], given["value"]
+        query, key, value = inputs["query"], inputs["key"], inputs["value"]
         slots = layer.slots if group is None else group.slots
         places = slots["places"]
         stored = places.shape
         if key.shape[2] != stored[2] or key.shape[1] % stored[1]:
-            raise _refuse(module, f"attends to {key.shape[2]} keys where the cache stores {stored[2]}")
-        mask, scaling, sink = given.get("attention_mask"), given.get("scaling"), given.get("s_aux")
-        more = key.shape[1] // stored[1]
+            raise _unsupported(module, f"attends to {key.shape[2]} keys, but the cache stores {stored[2]}")
+        mask, scaling, sink = inputs.get("attention_mask"), inputs.get("scaling"), inputs.get("s_aux")
+        per_cache_head = key.shape[1] // stored[1]
         return EvictionCall(
             query=query,
             key=key,
             value=value,
-            places=places.repeat_interleave(more, 1) if more > 1 else places,
+            places=places.repeat_interleave(per_cache_head, 1) if per_cache_head > 1 else places,
             total=layer.seen,
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             cache_heads=stored[1],
@@ -329,7 +324,7 @@ class Engine(Editor):
             layers=len(self.layers),
             pads=layer.pads,
             mask=mask if isinstance(mask, Tensor) else None,
-            softcap=given.get("softcap"),
+            softcap=inputs.get("softcap"),
             sink=sink,
             ids=self.forward.ids,
             rotation=self.plan.rotations.get(number),
@@ -338,7 +333,7 @@ class Engine(Editor):
         )
 
     def _budget(self, layer: KeptSets, number: int, query: Tensor) -> Tensor:
-        """Keys that a head may keep on average: for a token that follows, what was decided on the pass before."""
+        """Keys that a head may keep on average; a decoded token uses the decision of the pass before."""
         assert self.plan is not None
         if query.shape[2] == 1 and layer.count is not None:
             return layer.count
@@ -348,13 +343,13 @@ class Engine(Editor):
 
     @torch.no_grad()
     def _weigh(self, step: Step) -> None:
-        """The weights of a token on a layer of a stack, where its attention did not leave them there."""
-        step.part.weights.copy_(self._call(step.layer, step.number, step.module, step.given).weights())
+        """Compute a token's weights in a stacked layer whose attention function did not provide them."""
+        step.view.weights.copy_(self._call(step.layer, step.number, step.module, step.inputs).weights())
 
     @torch.no_grad()
-    def _after(self, met: Met, plan: Plan, output: Tensor) -> None:
-        """Take notes of a call that ran, score, and evict."""
-        policy, layer, call = plan.policy, met.layer, met.call
+    def _after(self, pending: PendingCall, plan: Plan, output: Tensor) -> None:
+        """After an attention call: update notes, score, evict."""
+        policy, layer, call = plan.policy, pending.layer, pending.call
         if policy.reads_weights and call.layer not in self.checked:
             _check_weights(call, output)
             self.checked.add(call.layer)
@@ -376,7 +371,7 @@ class Engine(Editor):
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if several:
             layer.forget([note for note in policy.needs if note not in plan.lasting])
-            if plan.when == "prefill" and met.plain and layer.gaps and policy.rounding is None:
+            if plan.when == "prefill" and pending.plain and layer.gaps and policy.rounding is None:
                 layer.regroup()
         if policy.rounding is not None:
             if call.cache_heads != call.key.shape[1]:
@@ -387,36 +382,32 @@ class Engine(Editor):
             layer.round_new(policy.rounding, call.total - call.queries)
 
     @torch.no_grad()
-    def _after_groups(self, met: Met, plan: Plan, output: Tensor) -> Tensor:
-        """One token on two rectangles: the other group's output, and notes of both."""
-        assert met.query is not None
-        assert met.layer.groups is not None
-        least = 0 if met.layer.pads is None else met.layer.pads[:, None, None].to(output.device)
+    def _after_groups(self, pending: PendingCall, plan: Plan, output: Tensor) -> Tensor:
+        """One token on two rectangles: the other group's output, and the notes of both."""
+        assert pending.query is not None
+        assert pending.layer.groups is not None
+        least = 0 if pending.layer.pads is None else pending.layer.pads[:, None, None].to(output.device)
         of_keys = [note for note in plan.lasting if isinstance(note, KeyNote)]
-        joined = output.new_empty(*output.shape[:2], met.query.shape[1], output.shape[3])
-        for number, (group, call) in enumerate(zip(met.layer.groups, met.calls, strict=True)):
-            made = output if not number else grouped_attention(group, call.query, least, call.scaling).transpose(1, 2)
-            joined[:, :, query_heads(group, call.group)] = made
-            _update_notes(group.slots, call, of_keys, met.layer)
-        whole = replace(met.call, query=met.query.detach())
+        joined = output.new_empty(*output.shape[:2], pending.query.shape[1], output.shape[3])
+        for number, (group, call) in enumerate(zip(pending.layer.groups, pending.calls, strict=True)):
+            if number:
+                output = grouped_attention(group, call.query, least, call.scaling).transpose(1, 2)
+            joined[:, :, query_heads(group, call.group)] = output
+            _update_notes(group.slots, call, of_keys, pending.layer)
+        whole = replace(pending.call, query=pending.query.detach())
         of_samples = [note for note in plan.lasting if isinstance(note, RowNote)]
-        _update_notes(met.layer.groups[0].slots, whole, of_samples, met.layer)
+        _update_notes(pending.layer.groups[0].slots, whole, of_samples, pending.layer)
         return joined
 
 
-def _may_group(module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> bool:
-    """Whether heads may be taken apart at later calls like this one."""
-    return implementation in (None, "eager", "sdpa") and is_plain(module, arguments)
-
-
-def _attends_to(layer: KeptSets, given: Mapping[str, Any]) -> bool:
-    """Whether a call attends to what the layer stores and to nothing else."""
-    slots, part = layer.slots, layer.part
-    if part is not None and given["key"] is part.keys and given["value"] is part.values:
+def _attends_to(layer: KeptSets, inputs: Mapping[str, Any]) -> bool:
+    """Whether a call attends to exactly what the layer stores."""
+    slots, view = layer.slots, layer.view
+    if view is not None and inputs["key"] is view.keys and inputs["value"] is view.values:
         return True
-    stored = (slots["keys"], slots["values"]) if part is None else (part.keys, part.values)
-    both = zip((given["key"], given["value"]), stored, strict=True)
-    return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in both)
+    stored = (slots["keys"], slots["values"]) if view is None else (view.keys, view.values)
+    pairs = zip((inputs["key"], inputs["value"]), stored, strict=True)
+    return all(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr() for a, b in pairs)
 
 
 def _update_notes(slots: Slots | Stack, call: EvictionCall, notes: Sequence[Note], owner: KeptSets | Stack) -> None:
@@ -430,18 +421,19 @@ def _update_notes(slots: Slots | Stack, call: EvictionCall, notes: Sequence[Note
 
 
 def _pooled(scores: Tensor, heads: int) -> Tensor:
-    """Scores of the heads that the cache has: those that share a latent are averaged."""
+    """Scores per head of the cache: heads that share a latent are averaged."""
     return scores if scores.shape[1] == heads else scores.unflatten(1, (heads, -1)).mean(2)
 
 
 def _check_weights(call: EvictionCall, output: Tensor) -> None:
-    """Refuse a layer whose output is not what the weights give that a policy is shown."""
+    """Refuse a layer whose output differs from what the weights shown to policies give."""
     weights = call.weights(slice(-1, None)).flatten(1, 2)
     value = wide(call.value).repeat_interleave(call.group, 1)
-    own, found = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
-    if own.shape != found.shape or bool((own - found).abs().max() > AGREES * own.abs().max() + 1e-6):
-        raise _refuse(call.module, "its output is not that of softmax attention as a policy is shown it")
+    of_layer, of_weights = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
+    tolerance = AGREES * of_layer.abs().max() + 1e-6
+    if of_layer.shape != of_weights.shape or bool((of_layer - of_weights).abs().max() > tolerance):
+        raise _unsupported(call.module, "its output is not that of the softmax attention that policies are shown")
 
 
-def _refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
+def _unsupported(module: nn.Module, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")

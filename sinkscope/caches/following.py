@@ -1,7 +1,7 @@
 """A cache that follows its model: before each pass it learns the padding, and refuses a pass that it would get wrong.
 
-transformers hands a cache layer nothing but keys and values: no mask, no positions. What is missing comes from a hook
-on the model's forward, which the cache sets when it is made and which goes when the cache goes. So an unmodified
+transformers gives a cache layer keys and values only, neither mask nor positions. The rest comes from a hook on the
+model's forward that the cache sets when it is created and that is removed when the cache is freed. So an unmodified
 `generate(..., past_key_values=cache)` is followed too.
 """
 
@@ -36,9 +36,9 @@ from sinkscope.hooks import (
 )
 from sinkscope.model import LabForCausalLM
 
-GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which add new keys behind those they hold
+GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which append new keys
 
-# What stands in a cache for layers that read another's keys; transformers 5.17 has nothing there.
+# Placeholders for layers that read another layer's keys; transformers 5.17 has none.
 KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
@@ -46,8 +46,8 @@ KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer
 class Coming:
     """What the next pass brings to every layer.
 
-    `seen`: columns before it, padding and learned sink tokens included, as `get_seq_length` counts; `queries`: its own
-    columns; `pads`: left padding of each row, (batch,), None where no row has any; `batch`: its rows.
+    `seen`: columns before it, including padding and learned sink tokens, as `get_seq_length` counts them. `queries`:
+    the columns it adds. `pads`: left padding of each row, (batch,), None if no row has any. `batch`: its rows.
     """
 
     seen: int
@@ -62,11 +62,11 @@ class Coming:
 
 
 class FollowedLayer:
-    """What a cache layer of this room has beside transformers' own methods.
+    """What the cache layers of this package add to transformers' own methods.
 
-    `coming` is set before each pass and taken by `update`, so that a pass that nobody followed is refused. `places`:
-    which column of the whole sequence each key that `update` last returned came from, (batch, 1 or kv_heads, stored);
-    −1 where there is none. Those who read attention calls and who write masks ask for it.
+    `coming` is set before each pass and consumed by `update`, so a pass that was not followed is refused. `places`: the
+    column of the whole sequence that each key returned by the last `update` came from, (batch, 1 or kv_heads, stored);
+    −1 for none. Observers of attention calls and writers of masks read it.
     """
 
     coming: Coming | None = None
@@ -76,44 +76,45 @@ class FollowedLayer:
         raise NotImplementedError
 
     def expect(self, coming: Coming) -> None:
-        """Take in what the next pass brings, before the masks are made."""
+        """Record what the next pass brings, before masks are made."""
         self.coming = coming
 
     @property
     def uncroppable(self) -> str | None:
-        """Why the newest tokens cannot be taken back; None where they can."""
+        """Why the newest tokens cannot be removed; None if they can."""
         return "cannot take tokens back"
 
     def state(self) -> dict[str, Any]:
-        """What the layer holds, as tensors and plain values in lists and dictionaries."""
+        """The layer's content, as tensors and plain values in lists and dictionaries."""
         raise NotImplementedError
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Hold that again."""
+        """Restore such a state."""
         raise NotImplementedError
 
     def taken(self, key_states: Tensor) -> Coming:
-        """What this pass brings; called once by each `update`. Raises `InputError` where nobody followed the pass."""
+        """What this pass brings; each `update` calls it once. Raises `InputError` if the pass was not followed."""
         coming, self.coming = self.coming, None
         if coming is None or coming.queries != key_states.shape[2] or coming.batch != key_states.shape[0]:
             raise InputError(
-                "this cache follows the model that it was made for: call that model itself, not a part of it, and no "
-                "other model with its cache"
+                "this cache follows the model that it was made for: call that model itself, neither a part of it nor "
+                "another model"
             )
         if torch.is_grad_enabled() and key_states.requires_grad:
-            raise InputError("this cache overwrites what it stores, so gradients cannot go through it: use no_grad")
+            raise InputError("this cache overwrites its content, so gradients cannot pass through it: use no_grad")
         return coming
 
 
 class FollowingCache(DynamicCache):
-    """Base of the caches here: transformers' per-layer kinds, followed. Subclasses put their layers in place.
+    """Base class of the caches here: transformers' layer for each kind of attention, followed. Subclasses replace
+    layers.
 
-    Raises `UnsupportedModelError` for a model that uses no such cache.
+    Raises `UnsupportedModelError` for a model that does not use such a cache.
     """
 
     is_compileable = False
     drops = True
-    """Whether keys may go; what needs every key is refused then."""
+    """Whether keys may be dropped; models that need every key are then refused."""
 
     def __init__(self, model: nn.Module) -> None:
         model = unwrapped(model)
@@ -121,24 +122,24 @@ class FollowingCache(DynamicCache):
         super().__init__(config=text_config(model))
         self._model = weakref.ref(model)
         self._pads: Tensor | None = None
-        self._first = 0  # what the model counts its positions from
+        self._first = 0  # the position of the first token
         self._hook(model)
 
     @property
     def followed(self) -> list[FollowedLayer]:
-        """The layers that drop keys; others keep what transformers keeps."""
+        """The layers that drop keys; the others keep what transformers keeps."""
         return [layer for layer in self.layers if isinstance(layer, FollowedLayer)]
 
     def expect(self, coming: Coming) -> None:
-        """Take in what the next pass brings."""
+        """Record what the next pass brings."""
         for layer in self.followed:
             layer.expect(coming)
 
     def crop(self, tokens: int) -> None:
-        """Take back the newest tokens: −n takes n of them, a positive number is how many tokens are left.
+        """Remove the newest tokens: −n removes n of them; a positive number is how many tokens to leave.
 
-        Raises `InputError` where tokens were dropped, which cannot be taken back, and where the policy's notes, or a
-        layer's states, have taken in what is to go.
+        Raises `InputError` if tokens were dropped, which cannot be restored, and if the policy's notes or a layer's
+        states depend on the tokens to remove.
         """
         seen = self.get_seq_length()
         left = max(0, seen + tokens) if tokens < 0 else min(tokens, seen)
@@ -154,7 +155,7 @@ class FollowingCache(DynamicCache):
             layer.crop(left - seen)
 
     def _uncroppable(self, index: int) -> str | None:
-        """Why a layer's newest tokens cannot be taken back; None where they can."""
+        """Why a layer's newest tokens cannot be removed; None if they can."""
         layer: Any = self.layers[index]
         if isinstance(layer, FollowedLayer):
             return None if (reason := layer.uncroppable) is None else f"layer {index} {reason}"
@@ -167,45 +168,45 @@ class FollowingCache(DynamicCache):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What caches must have in common for one to go on from the other's file."""
+        """What two caches must have in common for one to load the other's file."""
         return {"kind": type(self).__name__}
 
     def save(self, path: str | Path) -> None:
-        """Write what the cache holds to a file, for `load`; safetensors, nothing is pickled."""
+        """Write the cache's content to a safetensors file, for `load`. Nothing is pickled."""
         state = {"layers": [_state(layer) for layer in self.layers], "pads": self._pads, "first": self._first}
-        saving.write(path, self._the_model(), self.settings, state | self._more())
+        saving.write_state(path, self._the_model(), self.settings, state | self._more())
 
     def load(self, path: str | Path) -> None:
-        """Hold what a cache of the same settings and the same model held when it was saved; what this one held goes.
+        """Replace the content of this cache by that of a saved one with the same settings and the same model.
 
-        Raises `InputError` for a file that is none of `save`, or of other settings or another model.
+        Raises `InputError` for a file that `save` did not write, and for other settings or another model.
         """
-        state = saving.read(path, self._the_model(), self.settings)
+        state = saving.read_state(path, self._the_model(), self.settings)
         self.reset()
-        for layer, held in zip(self.layers, state["layers"], strict=True):
+        for layer, layer_state in zip(self.layers, state["layers"], strict=True):
             if isinstance(layer, FollowedLayer):
-                layer.restore(held)
+                layer.restore(layer_state)
             else:
-                vars(layer).update(held)
+                vars(layer).update(layer_state)
         self._pads, self._first = state["pads"], state["first"]
         self._restore(state)
 
     def _more(self) -> dict[str, Any]:
-        """What a kind of cache holds beside its layers."""
+        """What a kind of cache holds in addition to its layers."""
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Put that back."""
+        """Restore what `_more` returned."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise InputError(
-            "a cache follows its model and cannot be pickled: cache.save(path), and cache.load(path) in a cache that "
-            "was made for the same model; copy.deepcopy(cache) copies it"
+            "a cache follows its model and cannot be pickled: use cache.save(path), and cache.load(path) on a cache "
+            "made for the same model; copy.deepcopy(cache) copies it"
         )
 
     def reset(self) -> None:
         for layer in self.layers:
-            if type(layer) in GROWING:  # transformers 5.17 fills them with zeros, to which later keys are added
+            if type(layer) in GROWING:  # transformers 5.17 zeroes them in place and appends later keys
                 layer.keys = layer.values = None
                 layer.is_initialized = False
         super().reset()
@@ -224,7 +225,7 @@ class FollowingCache(DynamicCache):
         self._pads = None if self._pads is None else self._pads.index_select(0, beam_idx.to(self._pads.device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FollowingCache:
-        # The model is not copied: a copy of the cache serves the same model, and is followed as well.
+        # The model is not copied: the copy serves the same model and follows it too.
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         for name, value in self.__dict__.items():
@@ -234,46 +235,46 @@ class FollowingCache(DynamicCache):
         return twin
 
     def _hook(self, model: nn.Module) -> None:
-        """Follow the model, for as long as this cache lives."""
+        """Follow the model for as long as this cache lives."""
         _follow(self, model)
 
-    def read_ahead(self, model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Read a part of a coming pass before it; returns the arguments of what is left, None where nothing was."""
+    def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Read part of the coming pass separately; returns the arguments of the rest, or None if nothing was read."""
         return None
 
-    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self, forward: Forward, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Check a pass of the model and tell the layers what it brings; returns arguments to add to it.
 
-        Raises `InputError` where the pass is none that this cache can be right about.
+        Raises `InputError` for a pass that this cache cannot compute correctly.
         """
-        own = forward.lengths.get("tokens")
-        if own is None:
-            raise InputError("this cache needs token ids or embeddings of the text")
-        queries = own - forward.seen  # of a fresh pass, the model's own sink tokens are among them
+        tokens = forward.lengths.get("tokens")
+        if tokens is None:
+            raise InputError("this cache needs the text's token ids or embeddings")
+        queries = tokens - forward.seen  # on a fresh pass, learned sink tokens count too
         if queries < 1:
             raise InputError(
                 f"this cache has seen {forward.seen} tokens, and the pass brings none that follow them: go on with a "
                 "text that begins with those, empty the cache with cache.reset(), or make a new one for another text"
             )
         check_continued(self._the_model(), forward)
-        _check_use(given, text_config(self._the_model()))
-        self._pads = self._padding(forward, own)
+        _check_use(inputs, text_config(self._the_model()))
+        self._pads = self._padding(forward, tokens)
         coming = Coming(forward.seen, queries, forward.batch, self._pads)
-        added = {} if forward.prefix else self._positions(self._the_model(), given, coming)
+        added = {} if forward.prefix else self._positions(self._the_model(), inputs, coming)
         self.expect(coming)
         return added
 
-    def _positions(self, model: nn.Module, given: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
-        """Position ids where none were given, and a check where they were: each row counts its real tokens.
+    def _positions(self, model: nn.Module, inputs: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
+        """Position ids if none were inputs, otherwise a check of those inputs: each row counts its real tokens.
 
-        Some families count from 0 at each pass without them; PaliGemma counts from 1 in `generate`.
+        Without them, some families count from 0 in each pass. PaliGemma counts from 1 in `generate`.
         """
         if "position_ids" not in parameters(model).parameters:
             return {}
-        tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := given.get(name), Tensor))
+        tensor = next(v for name in ("input_ids", "inputs_embeds") if isinstance(v := inputs.get(name), Tensor))
         pads = 0 if coming.pads is None else coming.pads[:, None].to(tensor.device)
-        positions = given.get("position_ids")
-        if positions is None and coming.pads is None:  # most passes: one operation
+        positions = inputs.get("position_ids")
+        if positions is None and coming.pads is None:  # the common case, in one operation
             start = coming.seen + self._first
             columns = torch.arange(start, start + coming.queries, device=tensor.device)
             columns = columns.clamp_(min=0) if start < 0 else columns
@@ -292,14 +293,14 @@ class FollowingCache(DynamicCache):
         if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (columns < pads)).all()):
             raise InputError(
                 f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
-                "cache that drops keys needs the number of real tokens before"
+                "cache that drops keys needs the number of real tokens before; for a new text: cache.reset()"
             )
         return {}
 
     def _the_model(self) -> nn.Module:
         model = self._model()
         if model is None:
-            raise InputError("the model of this cache is gone")
+            raise InputError("the model of this cache was deleted")
         return model
 
     def _padding(self, forward: Forward, total: int) -> Int[Tensor, " batch"] | None:
@@ -307,18 +308,17 @@ class FollowingCache(DynamicCache):
         real = forward.real.get("tokens")
         if real is None:
             if self._pads is not None:
-                raise InputError("earlier passes had padding, this one says nothing of it: pass the attention_mask")
+                raise InputError("earlier passes had padding but this one has no attention_mask: pass it")
             return None
-        if real.shape[1] < total:
+        if real.shape[1] != total:
             raise InputError(f"the attention mask has {real.shape[1]} columns for {total} tokens, cached ones included")
-        real = real[:, :total]
         pads = total - real.sum(-1)
         if not bool((real == _right_aligned(real, pads)).all()):
-            raise InputError("padding must stand on the left: inside a row it cannot be told from a dropped key")
+            raise InputError("padding must be on the left: inside a row it looks like a dropped key")
         if forward.seen and (
             self._pads is None or not _continued(pads.to(self._pads.device), self._pads, forward.seen)
         ):
-            raise InputError("the padding of a row changed between two passes: pad all rows on the left, once")
+            raise InputError("the padding of a row changed between passes: pad all rows on the left, once")
         return pads
 
 
@@ -331,7 +331,7 @@ def _right_aligned(real: Bool[Tensor, "batch position"], pads: Int[Tensor, " bat
 
 
 def _continued(pads: Int[Tensor, " batch"], before: Int[Tensor, " batch"], seen: int) -> bool:
-    """Whether no row has other padding than before, but for those that were nothing else so far."""
+    """Whether each row has the same padding as before, except rows that were all padding so far."""
     return bool(((pads == before) | ((before == seen) & (pads > before))).all())
 
 
@@ -350,30 +350,30 @@ def _check(model: nn.Module, drops: bool) -> None:
 def _check_operation(spec: Combination, is_lab: bool) -> None:
     reader = spec.needs_every_key
     if reader is None and not is_lab and not isinstance(spec.mask, Causal | Full):
-        reader = "a window or document mask on a model that it was attached to"  # it counts the keys at hand
+        reader = "a window or document mask attached to a model"  # it counts the keys in the cache
     if reader is not None:
         raise UnsupportedModelError(f"{reader} needs every key, so no cache may drop any: use a DynamicCache")
 
 
-def _check_use(given: Mapping[str, Any], config: Any) -> None:
-    used = given.get("use_cache")
-    if not (getattr(config, "use_cache", True) if used is None else used):
-        raise InputError("use_cache is False, so generate would read the whole text at each step: pass use_cache=True")
+def _check_use(inputs: Mapping[str, Any], config: Any) -> None:
+    use_cache = inputs.get("use_cache")
+    if not (getattr(config, "use_cache", True) if use_cache is None else use_cache):
+        raise InputError("use_cache is False, so generate would read the whole text at every step: pass use_cache=True")
 
 
 def _follow(cache: FollowingCache, model: nn.Module) -> None:
-    """Show every pass of `model` that is given `cache` to it, for as long as the cache lives."""
-    follower = weakref.ref(cache)
+    """Show the cache every pass of `model` that receives it, for as long as the cache lives."""
+    reference = weakref.ref(cache)
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        follows, given = follower(), arguments(model, args, kwargs)
-        if follows is None or model is not follows._model():  # a copy of a model copies its hooks
+        follower, inputs = reference(), arguments(model, args, kwargs)
+        if follower is None or model is not follower._model():  # a copy of a model copies its hooks
             return None
-        passed: object = given.get("past_key_values")
-        if passed is not follows:
+        passed_cache: object = inputs.get("past_key_values")
+        if passed_cache is not follower:
             return None
-        if (rest := follows.read_ahead(model, given)) is not None:
-            args, kwargs, given = (), rest, rest
-        return args, kwargs | follows.begin(Forward.of(model, args, kwargs), given)
+        if (rest := follower.read_ahead(model, inputs)) is not None:
+            args, kwargs, inputs = (), rest, rest
+        return args, kwargs | follower.begin(Forward.of(model, args, kwargs), inputs)
 
     weakref.finalize(cache, model.register_forward_pre_hook(before, with_kwargs=True).remove)

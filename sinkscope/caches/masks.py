@@ -1,4 +1,4 @@
-"""The mask of an attention call by the true place of each stored key."""
+"""Attention masks by the true place of each stored key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sinkscope.hooks import family
 def by_place(
     layer: KeptSets, module: nn.Module, implementation: str | None, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of an attention function with a mask that fits to what the layer stores.
+    """The arguments of an attention function, with a mask that matches what the layer stores.
 
-    transformers makes one mask for all layers, as if stored keys were the newest ones. Of it, the columns of this
-    pass's own tokens stay; whether a stored key is seen is a matter of whether its slot is filled, as all of them are
-    older. Masks of another kind than tensors are those of models that ask the cache for places themselves.
+    transformers makes one mask for all layers, as if the stored keys were the newest ones. Its columns for this pass's
+    own tokens are kept. A stored key is visible if its slot is filled, because all stored keys are older. A mask that
+    is not a tensor belongs to a model that asks the cache for places itself.
     """
     mask = arguments.get("attention_mask")
     _check_bias(module, arguments)
@@ -32,45 +32,47 @@ def by_place(
     if mask is None and not layer.gaps and (new == 1 or (implementation or "").startswith("flash")):
         return arguments
     if mask is not None and mask.ndim != 4:
-        raise _refuse(module, f"no mask by place can be given to '{implementation}': use sdpa or eager")
+        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     if mask is None and implementation not in (None, "eager", "sdpa"):
-        raise _refuse(module, f"no mask by place can be given to '{implementation}': use sdpa or eager")
+        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     kept = layer.real[:, :, :stored]
     if not layer.gaps:
         kept = kept[:, :1]
     kept = _of_queries(kept, query.shape[1])[:, :, None].expand(-1, -1, new, -1)
-    own = _triangle(new, key.device) if mask is None else mask[..., -new:]
-    own = own.expand(kept.shape[0], max(kept.shape[1], own.shape[1]), -1, -1)
-    kept = kept.expand(-1, own.shape[1], -1, -1)
-    if own.dtype == torch.bool and implementation in (None, "eager"):  # which adds what it is given
-        own = addends(own, query.dtype)
-    kept = kept if own.dtype == torch.bool else addends(kept, own.dtype)
-    return arguments | {"attention_mask": torch.cat([kept, own], -1)}
+    new_columns = _triangle(new, key.device) if mask is None else mask[..., -new:]
+    new_columns = new_columns.expand(kept.shape[0], max(kept.shape[1], new_columns.shape[1]), -1, -1)
+    kept = kept.expand(-1, new_columns.shape[1], -1, -1)
+    if new_columns.dtype == torch.bool and implementation in (None, "eager"):  # eager attention adds the mask
+        new_columns = addends(new_columns, query.dtype)
+    kept = kept if new_columns.dtype == torch.bool else addends(kept, new_columns.dtype)
+    return arguments | {"attention_mask": torch.cat([kept, new_columns], -1)}
 
 
 def seen_by_one(module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same for one query, where every slot holds a key that is older or its own: it sees all of them."""
+    """The same for one query if every slot holds its new_column or an older key: it sees all of them."""
     _check_bias(module, arguments)
     mask = arguments.get("attention_mask")
     if not isinstance(mask, Tensor):
         return arguments
     if mask.ndim != 4:
-        raise _refuse(module, f"no mask by place can be given to '{implementation}': use sdpa or eager")
-    own = mask[..., -1:]
-    if own.dtype == torch.bool and implementation in (None, "eager"):  # which adds what it is given
-        own = addends(own, arguments["query"].dtype)
-    return arguments | {"attention_mask": own.expand(*own.shape[:3], arguments["key"].shape[2])}
+        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
+    new_column = mask[..., -1:]
+    if new_column.dtype == torch.bool and implementation in (None, "eager"):  # eager attention adds the mask
+        new_column = addends(new_column, arguments["query"].dtype)
+    return arguments | {"attention_mask": new_column.expand(*new_column.shape[:3], arguments["key"].shape[2])}
 
 
 def is_bias(mask: Tensor | None) -> bool:
-    """Whether a mask adds numbers to scores: it then says more than who sees whom."""
+    """Whether a mask adds other numbers to scores than 0 and −∞."""
     if mask is None or not mask.is_floating_point():
         return False
     return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())
 
 
 def is_plain(module: nn.Module, arguments: dict[str, Any]) -> bool:
-    """Whether an attention call is a softmax of scaled products and nothing more, so that heads may be taken apart."""
+    """Whether an attention call is a softmax of scaled products and nothing else, so that heads can be computed
+    separately.
+    """
     more = ("softcap", "s_aux", "sinks", "position_bias")
     key = arguments["key"]
     return (
@@ -85,7 +87,7 @@ def is_plain(module: nn.Module, arguments: dict[str, Any]) -> bool:
 def of_group(
     group: Group, layer: KeptSets, implementation: str | None, arguments: dict[str, Any], of_each: int
 ) -> dict[str, Any]:
-    """The arguments of an attention function for a group's heads and one query, with a mask where slots are empty."""
+    """The arguments of an attention function for one group's heads and one query, with a mask if slots are empty."""
     query = arguments["query"]
     changed = {
         "query": query[:, query_heads(group, of_each)],
@@ -100,13 +102,13 @@ def of_group(
 
 
 def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
-    """0 for what is seen, the lowest number for the rest."""
+    """An additive mask: 0 where visible, the dtype's minimum elsewhere."""
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _check_bias(module: nn.Module, arguments: dict[str, Any]) -> None:
     if arguments.get("position_bias") is not None:
-        raise _refuse(module, "adds a bias by column to its scores, which says nothing of keys that stand elsewhere")
+        raise _unsupported(module, "adds a bias by column to its scores, which does not fit keys at other places")
 
 
 def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool[Tensor, "batch heads stored"]:
@@ -117,5 +119,5 @@ def _triangle(new: int, device: torch.device) -> Bool[Tensor, "1 1 new new"]:
     return torch.ones(new, new, dtype=torch.bool, device=device).tril()[None, None]
 
 
-def _refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
+def _unsupported(module: nn.Module, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")

@@ -1,4 +1,4 @@
-"""What is kept of passes for policies: a number for each stored key, or something for each row."""
+"""Notes that policies keep between passes: values for each stored key, or something for each sample."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
-BITS = 60  # of a number that are used
+BITS = 60  # bits used of each 64-bit integer
 
 
 @dataclass(frozen=True)
 class Heads:
-    """A layer's query heads, key-value heads, dimension of each, and the bytes of a number."""
+    """A layer's number of query heads and of key-value heads, their dimension, and the bytes of one number."""
 
     query: int
     kv: int
@@ -26,44 +26,44 @@ class Heads:
 
 
 class KeyNote:
-    """Numbers that belong to a stored key, (batch, kv_heads, key, …): they move with it, and go with it.
+    """Values that belong to a stored key, (batch, kv_heads, key, …). They move and are evicted with it.
 
     `one_pass`: as in `RowNote`.
     """
 
     reads_weights = False
     of_queries = True
-    """Whether passes after the key's own change it."""
+    """Whether later passes change it."""
     one_pass = False
 
     def bytes_each(self, heads: Heads) -> int:
-        """What a stored key of a key-value head costs."""
+        """Bytes per stored key of one key-value head."""
         return 4
 
     def of_new(self, call: EvictionCall) -> Tensor:
-        """Those of the keys that a pass adds, (batch, kv_heads, query, …)."""
+        """Initial values of the keys that a pass adds, (batch, kv_heads, query, …)."""
         raise NotImplementedError
 
     def add(self, call: EvictionCall, stored: Tensor) -> None:
-        """What the pass's queries change, in place, in those of all keys."""
+        """Update the values of all stored keys in place with the pass's queries."""
 
 
 class RowNote:
-    """What is kept of each sample's passes, with the sample as its first dimension."""
+    """What is kept of each sample's passes; the first dimension is the sample."""
 
     reads_weights = False
     one_pass = False
-    """Whether a pass of several tokens is scored by its own queries where nothing is evicted between such passes.
+    """Whether a pass of several tokens is scored by its own queries if decoded tokens evict nothing.
 
-    Then it is not kept after the pass with when="prefill": at short contexts it may weigh more than the keys.
+    Then when="prefill" drops the note after the pass: for short contexts it can be larger than the keys.
     """
 
     def bytes_held(self, heads: Heads, tokens: int) -> int:
-        """What a layer keeps of a text of so many tokens."""
+        """Bytes per layer for a text of so many tokens."""
         return 0
 
     def after(self, call: EvictionCall, before: Tensor | None) -> Tensor:
-        """What is kept after a pass. It must hold nothing of the pass's own memory."""
+        """The note after a pass. It must not keep the pass's own tensors alive."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ Note = KeyNote | RowNote
 
 @dataclass(frozen=True)
 class Received(KeyNote):
-    """Σ of the weights that a key received so far, mean over the query heads of its group; fp32."""
+    """Σ of the attention weights that a key has received, averaged over the query heads of its group; fp32."""
 
     reads_weights = True
 
@@ -100,7 +100,7 @@ class LastQueries(RowNote):
         return torch.cat([before, call.query], 2)[:, :, -self.window :].clone()
 
     def weights(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads group n key"]:
-        """Their weights on all keys that are stored now; fewer rows where the text is shorter than the window."""
+        """Their attention weights on all stored keys; fewer rows if the text is shorter than the window."""
         if call.queries >= self.window:
             return call.weights(slice(-self.window, None))
         query = call.notes.get(self, call.query)
@@ -108,11 +108,12 @@ class LastQueries(RowNote):
         return call.weights_of(query, columns)
 
     def received(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-        """The sum of these weights over the queries, mean over a head group."""
+        """The sum of these weights over the queries, averaged over a head group."""
         if call.queries >= self.window or self not in call.notes:
             return self.weights(call).sum(3).mean(2)
-        query = call.notes[self]
+        query = call.notes[self]  # of earlier passes and of this one
         columns = torch.arange(call.total - query.shape[2], call.total, device=query.device)
+        # A sample at a time: weights of all of them would not fit the processor's cache.
         sums = [
             call.sample(row).weights_of(query[row : row + 1], columns).sum(3).mean(2) for row in range(len(call.key))
         ]
@@ -141,7 +142,7 @@ class ValueLengths(KeyNote):
 
 @dataclass(frozen=True)
 class Marked(KeyNote):
-    """Whether a key is one of the tokens `ids`: 1 or 0."""
+    """Whether a key's token is one of `ids`: 1 or 0."""
 
     ids: tuple[int, ...]
 
@@ -149,23 +150,23 @@ class Marked(KeyNote):
 
     def of_new(self, call: EvictionCall) -> Tensor:
         if call.ids is None:
-            raise InputError("which tokens are meant shows in input_ids, and the model was given embeddings")
-        found = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device)).float()
-        return found[:, None].expand(-1, call.key.shape[1], -1).to(call.key.device)
+            raise InputError("tokens are recognized by their input_ids, but the model was given embeddings")
+        marked = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device)).float()
+        return marked[:, None].expand(-1, call.key.shape[1], -1).to(call.key.device)
 
 
 def weights_read(needs: Sequence[Note]) -> bool:
-    """Whether any of these notes asks for attention weights."""
+    """Whether any of these notes needs attention weights."""
     return any(note.reads_weights for note in needs)
 
 
 @dataclass(frozen=True)
 class Pivotal(KeyNote):
-    """Which of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
+    """Which of the last `window` queries gave a key at least the uniform share: A[t, k] ≥ 1 / (keys that t sees).
 
-    A is the mean over a head group, as it was when t came. One bit a query, 60 of them to a number, and at last how
-    many are set: (batch, kv_heads, key, ⌈window / 60⌉ + 1). The bit of the query in column t is number t modulo
-    `window`.
+    A is averaged over a head group, as computed when t arrived. Each query takes one bit, `BITS` of them per integer,
+    and the last integer counts the bits that are set: (batch, kv_heads, key, ⌈window / 60⌉ + 1). The query in column t
+    has bit number t modulo `window`.
     """
 
     window: int
@@ -186,27 +187,29 @@ class Pivotal(KeyNote):
     def add(self, call: EvictionCall, stored: Int[Tensor, "batch kv_heads key numbers"]) -> None:
         first = call.total - call.queries
         column = max(first, call.total - self.window)
-        while column < call.total:  # as many queries at once as share a number
+        while column < call.total:  # all queries that share an integer at once
             slot = column % self.window
             number, bit = divmod(slot, BITS)
             count = min(BITS - bit, self.window - slot, call.total - column)
             rows = self._rows(call, slice(column - first, column - first + count))
-            own = stored[..., number]
+            bits_before = stored[..., number]
             if call.queries == 1:
                 bits = rows[:, :, 0].long()
-                stored[..., -1] += bits - ((own >> bit) & 1)
-                stored[..., number] = (own & ~(1 << bit)) | (bits << bit)
+                stored[..., -1] += bits - ((bits_before >> bit) & 1)
+                stored[..., number] = (bits_before & ~(1 << bit)) | (bits << bit)
                 return
             bits = (rows.long() << torch.arange(bit, bit + count, device=stored.device)[:, None]).sum(2)
-            stored[..., number] = (own & ~(((1 << count) - 1) << bit)) | bits
+            stored[..., number] = (bits_before & ~(((1 << count) - 1) << bit)) | bits
             column += count
         stored[..., -1] = _ones(stored[..., :-1]).sum(-1)
 
     def _rows(self, call: EvictionCall, rows: slice) -> Bool[Tensor, "batch kv_heads n key"]:
-        """For some queries of a pass, the keys to which they give at least what is even."""
+        """For some queries of a pass, the keys to which they give at least the uniform share."""
         weights = call.weights(rows)
         mean = weights[:, :, 0] if weights.shape[2] == 1 else weights.mean(2)
-        if call.queries == 1 and call.pads is None and call.at is not None:  # every slot holds a key that it sees
+        if (
+            call.queries == 1 and call.pads is None and call.at is not None
+        ):  # every slot holds a key that the query sees
             return mean * mean.shape[-1] >= 1
         columns = torch.arange(call.total - call.queries, call.total, device=weights.device)[rows]
         seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
@@ -214,7 +217,7 @@ class Pivotal(KeyNote):
 
 
 def _ones(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """How many of the bits of each number are set."""
+    """How many bits of each number are set."""
     pairs = x - ((x >> 1) & 0x5555555555555555)
     fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
     eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F

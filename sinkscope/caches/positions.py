@@ -1,4 +1,4 @@
-"""Where positions are counted from: not from the beginning of the text for ever, since fp32 angles lose accuracy.
+"""Where positions are counted from. The origin moves along a long text, because fp32 angles lose accuracy.
 
 ALiBi counts the keys that are kept, so its bias is made for those.
 """
@@ -18,14 +18,14 @@ from sinkscope.caches.rotation import LayerRotation
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import arguments, family, parameters, sink_tokens, text_config
 
-FARTHEST = 32_768  # beyond 39,000 rad the sines of a CPU take several times as long
-TABLES = ("gptj", "codegen")  # their sines are a table of as many rows as the model has positions
-BY_PLACE = ("ministral3", "mistral4")  # queries are scaled by their position (in Llama 4 by the tokens seen)
+FARTHEST = 32_768  # beyond 39,000 rad, sines take several times as long on a CPU
+TABLES = ("gptj", "codegen")  # their sines come from a table with one row per position
+BY_PLACE = ("ministral3", "mistral4")  # scale queries by position (Llama 4: by the tokens seen)
 
 
 @dataclass(eq=False)
 class Origin:
-    """Positions given to the model are places less `base`, which moves on before positions reach `limit`.
+    """Positions given to the model are places minus `base`, which moves on before positions reach `limit`.
 
     `limit` is None for a model whose positions mean more than distances, or that takes none: it counts from 0.
     """
@@ -38,7 +38,7 @@ class Origin:
     @classmethod
     def of(cls, model: nn.Module, rotations: Mapping[int, LayerRotation], sinks: int) -> Origin:
         takes = "position_ids" in parameters(model).parameters
-        turns = any(part for rotation in rotations.values() for part in (rotation.keys, rotation.values))
+        turns = any(rotation.keys or rotation.values for rotation in rotations.values())
         if not takes or not turns or family(model) in BY_PLACE or sink_tokens(model):
             return cls(rotations, None, sinks)
         rows = getattr(text_config(model), "max_position_embeddings", FARTHEST)
@@ -49,14 +49,14 @@ class Origin:
         if self.limit is None or max(seen) + queries - self.base <= self.limit:
             return 0
         step = min(seen) - self.base
-        # Not for little: rows that are far apart, or a pass beyond the limit. And sinks are cached before it moves.
+        # Not for a small step: rows that are far apart, or a pass beyond the limit. And only once sinks are cached.
         if step < self.limit // 2 or min(seen) < self.sinks:
             return 0
         self.base += step
         return step
 
     def turn(self, cache: DynamicCache, by: int) -> None:
-        """Turn what all layers keep."""
+        """Rotate what all layers keep."""
         for index, rotation in self.rotations.items():
             layer = cache.layers[index]
             if hasattr(layer, "turn"):
@@ -67,7 +67,7 @@ class Origin:
                 layer.values = layer.values if rotation.values is None else rotation.values.turn(layer.values, moved)
 
     def counted(self, positions: Tensor | None) -> dict[str, Any]:
-        """The argument to give in place of these positions; nothing where they are counted from the beginning."""
+        """The argument that replaces these positions; empty if they are counted from the beginning."""
         if positions is None or self.base == 0:
             return {}
         return {"position_ids": (positions - self.base).clamp(min=0)}
@@ -77,7 +77,7 @@ class Origin:
 
 
 class Streams(Protocol):
-    """A cache that a mask is cut for."""
+    """A cache for which a mask is cut."""
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]: ...
     @property
@@ -85,43 +85,43 @@ class Streams(Protocol):
 
 
 def bias_by_mask(model: nn.Module) -> nn.Module | None:
-    """The module of BLOOM that makes ALiBi as wide as the attention mask, which covers what is gone; else None."""
+    """BLOOM's module that makes ALiBi as wide as the attention mask, which includes dropped keys; else None."""
     return maker_of_alibi(model, "build_alibi_tensor") if family(model) == "bloom" else None
 
 
 def maker_of_alibi(model: nn.Module, method: str) -> nn.Module:
-    """The module that makes a family's ALiBi. Raises `UnsupportedModelError` where this transformers has it no more."""
+    """The module that makes a family's ALiBi. Raises `UnsupportedModelError` if this transformers has none."""
     for module in model.modules():
         if hasattr(module, method):
             return module
     raise UnsupportedModelError(
-        f"family '{family(model)}': its ALiBi comes from '{method}', which no module of this transformers has"
+        f"family '{family(model)}': its ALiBi comes from '{method}', which this version of transformers does not have"
     )
 
 
 def with_kept_columns(cache: Streams, model: nn.Module) -> None:
-    """Give that module the columns of the mask that belong to keys at hand, while `cache` lives and is passed to it.
+    """Give that module only the mask columns of keys in the cache, while `cache` lives and is passed to it.
 
-    The cache answers for its masks as if these columns were the whole text: what is kept are always the last ones, as
-    the first tokens of a row stand there only once the row has no padding among the last. Row by row, ALiBi counts the
-    real tokens in front of a key.
+    The cache reports mask sizes as if these columns were the whole text. The kept tokens are always the last ones,
+    because a row's first tokens are written there only once none of the last is padding. ALiBi counts, per row, the
+    real tokens before a key.
     """
-    module, follower = bias_by_mask(model), weakref.ref(cache)
+    module, reference = bias_by_mask(model), weakref.ref(cache)
     if module is None:
         return
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        follows, given = follower(), arguments(module, args, kwargs)
-        passed: object = given.get("past_key_values")
-        if follows is None or passed is not follows:
+        follower, inputs = reference(), arguments(module, args, kwargs)
+        passed_cache: object = inputs.get("past_key_values")
+        if follower is None or passed_cache is not follower:
             return None
-        ids = given.get("input_ids")
-        embedded: Tensor = given["inputs_embeds"] if ids is None else ids
+        ids = inputs.get("input_ids")
+        embedded: Tensor = inputs["inputs_embeds"] if ids is None else ids
         rows, queries = embedded.shape[:2]
-        length, _ = follows.get_mask_sizes(queries, 0)
-        mask = given.get("attention_mask")
-        if mask is None:  # transformers 5.17 makes one for all that was seen
+        length, _ = follower.get_mask_sizes(queries, 0)
+        mask = inputs.get("attention_mask")
+        if mask is None:  # transformers 5.17 makes one for all tokens seen
             mask = torch.ones(rows, length, dtype=torch.long, device=embedded.device)
-        return (), given | {"attention_mask": mask[:, -length:] if isinstance(mask, Tensor) else mask}
+        return (), inputs | {"attention_mask": mask[:, -length:] if isinstance(mask, Tensor) else mask}
 
     weakref.finalize(cache, module.register_forward_pre_hook(before, with_kwargs=True).remove)

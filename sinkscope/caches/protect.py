@@ -1,4 +1,4 @@
-"""Any policy, with chosen tokens and recent ones that it may not drop."""
+"""Any policy, with chosen and recent tokens that it must not evict."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sinkscope.sinks import Choice, Last, Tokens
 
 @dataclass(frozen=True)
 class Protect(Wrapping):
-    """`policy`, except that the tokens of `protect` and the newest `recent` ones stay.
+    """`policy`, except that the tokens of `protect` and the newest `recent` tokens are never evicted.
 
-    `protect`: a choice that a pass can tell (`First`, `Last`, `Positions`, `TokenIds`, `Online`, sums of them), or
-    `Tokens`, by layer and head; None protects nothing. Raises `InputError` for another choice: the tokens of
-    `find_tokens(model, texts, choice)` stand for it.
+    `protect`: a choice that can be evaluated during a pass (`First`, `Last`, `Positions`, `TokenIds`, `Online`, or sums
+    of them), or `Tokens`, by layer and head; None protects nothing. Raises `InputError` for other choices: give the
+    tokens of `find_tokens(model, texts, choice)` instead.
     """
 
     protect: Choice | Tokens | None = None
@@ -35,7 +35,7 @@ class Protect(Wrapping):
 
     @cached_property
     def parts(self) -> tuple[Choice | Tokens, ...]:
-        """What `protect` is the sum of."""
+        """The choices that `protect` is the sum of."""
         return parts_of(self.protect)
 
     @cached_property
@@ -73,5 +73,5 @@ class Protect(Wrapping):
             stays = stays | among(part, call)
         scores = self.policy.score(call)
         if call.lowest and bool(stays.gather(-1, scores.argmin(-1, keepdim=True)).any()):
-            scores = self.policy.score(replace(call, lowest=False))  # what stays hides the lowest of the others
+            scores = self.policy.score(replace(call, lowest=False))  # the key to evict is among the others
         return scores.masked_fill(stays, float("inf"))

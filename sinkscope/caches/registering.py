@@ -1,4 +1,4 @@
-"""Policies of other packages."""
+"""Registration of policies from other packages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def policy(kind: str) -> Callable[[Kind], Kind]: ...
 def policy(kind: type[Policy] | str) -> type[Policy] | Callable[[type[Policy]], type[Policy]]:
     """Register a class of eviction policies: `@sinkscope.policy`, or `@sinkscope.policy("its-name")`.
 
-    Then its name stands for it, with its defaults, wherever a policy is named: `ss.evicting(model, "long-values", 64)`,
-    `sinkscope cache --policy long-values`, the lists in help. Without a name `LongValues` is called `long-values`.
-    Raises `InputError` for what is no `Policy`, for one that cannot be made without arguments, and for a name that is
+    The name then selects the policy with its defaults wherever a policy is named: `ss.evicting(model, "long-values",
+    64)`, `sinkscope cache --policy long-values`, and the lists in help. Without a name, `LongValues` is called
+    `long-values`. Raises `InputError` for anything but a `Policy`, for one that needs arguments, and for a name that is
     taken.
     """
     if isinstance(kind, str):

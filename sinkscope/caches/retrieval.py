@@ -1,4 +1,4 @@
-"""Which heads need the whole text: by what cutting one of them does."""
+"""Which heads need the whole text, by the effect of cutting each of them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from sinkscope.hooks import Editor, attention_layers, editing, evaluating, famil
 def head_effects(
     model: nn.Module, inputs: Mapping[str, Any], sinks: int = 4, recent: int = 64
 ) -> Float[np.ndarray, "layer kv_head"]:
-    """By how much the loss grows, in nats a token, if one key-value head sees its first and its last tokens alone.
+    """How much the loss grows, in nats per token, if one key-value head sees only its first and last tokens.
 
-    A row for each layer of full attention. `inputs`: what the model takes, with input_ids; the mean is over all next
-    tokens that are real. Give texts that ask for what stands far back: on others, no head seems to be needed.
-    `HeadClasses(head_effects(...) > 0.01, small)` makes a budget of it. Cost: a pass for each head.
+    One row per layer of full attention. `inputs`: the model's inputs, with input_ids; the mean is over all real next
+    tokens. Use texts that require distant tokens; on others, no head seems to be needed. `HeadClasses(head_effects(...)
+    > 0.01, small)` turns the result into a budget. Cost: one pass per head.
 
-    Raises `InputError` where no query is further from the start than `sinks` and `recent` reach.
+    Raises `InputError` if no query is further from the start than `sinks` and `recent` reach.
     """
     model = unwrapped(model)
     ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2:
-        raise InputError("head_effects: inputs need input_ids (batch, tokens), of which the loss is that of the next")
+        raise InputError("head_effects: inputs need input_ids (batch, tokens), whose next-token loss is measured")
     if ids.shape[1] <= sinks + recent:
         raise InputError(
-            f"head_effects: texts of {ids.shape[1]} tokens lie within {sinks} sinks and {recent} recent ones: give "
-            "longer texts"
+            f"head_effects: texts of {ids.shape[1]} tokens are covered by {sinks} sinks and {recent} recent tokens: "
+            "give longer texts"
         )
     kinds = getattr(text_config(model), "layer_types", None)
     layers = [
@@ -49,17 +49,17 @@ def head_effects(
     cut = _Cut(sinks, recent, heads, pads.to(ids.device))
     with evaluating(model), torch.no_grad(), editing(cut):
         whole = _loss(model, inputs)
-        found = np.zeros((len(layers), heads))
+        effects = np.zeros((len(layers), heads))
         for row, module in enumerate(layers):
             for head in range(heads):
                 cut.module, cut.head = module, head
-                found[row, head] = _loss(model, inputs) - whole
+                effects[row, head] = _loss(model, inputs) - whole
                 cut.module = None
-    return found
+    return effects
 
 
 class _Cut(Editor):
-    """One key-value head of one module, without the middle of the text."""
+    """Hides the middle of the text from one key-value head of one module."""
 
     def __init__(self, sinks: int, recent: int, heads: int, pads: Tensor) -> None:
         self.sinks, self.recent, self.heads, self.pads = sinks, recent, heads, pads
@@ -72,20 +72,20 @@ class _Cut(Editor):
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
         query, key, mask = arguments["query"], arguments["key"], arguments.get("attention_mask")
         if implementation not in (None, "eager", "sdpa") or not (mask is None or isinstance(mask, Tensor)):
-            raise UnsupportedModelError(f"family '{family(module)}': heads are cut by masks of sdpa or eager attention")
-        at = torch.arange(key.shape[2], device=key.device)
-        near = (at[:, None] - at < self.recent) & (at <= at[:, None])
-        first = (at[None] - self.pads < self.sinks)[:, None, None]
-        causal = at <= at[:, None]
-        own = torch.arange(query.shape[1], device=key.device) // (query.shape[1] // self.heads) == self.head
-        seen = (near | (first & causal) | ~own[:, None, None]) & causal
+            raise UnsupportedModelError(f"family '{family(module)}': cutting heads needs sdpa or eager attention")
+        columns = torch.arange(key.shape[2], device=key.device)
+        near = (columns[:, None] - columns < self.recent) & (columns <= columns[:, None])
+        first = (columns[None] - self.pads < self.sinks)[:, None, None]
+        causal = columns <= columns[:, None]
+        cut_head = torch.arange(query.shape[1], device=key.device) // (query.shape[1] // self.heads) == self.head
+        seen = (near | (first & causal) | ~cut_head[:, None, None]) & causal
         if mask is None:
-            written = seen if implementation == "sdpa" else addends(seen, query.dtype)
+            new_mask = seen if implementation == "sdpa" else addends(seen, query.dtype)
         elif mask.dtype == torch.bool:
-            written = mask[..., : key.shape[2]] & seen
+            new_mask = mask[..., : key.shape[2]] & seen
         else:
-            written = mask[..., : key.shape[2]].masked_fill(~seen, torch.finfo(mask.dtype).min)
-        return arguments | {"attention_mask": written}
+            new_mask = mask[..., : key.shape[2]].masked_fill(~seen, torch.finfo(mask.dtype).min)
+        return arguments | {"attention_mask": new_mask}
 
 
 def _loss(model: nn.Module, inputs: Mapping[str, Any]) -> float:

@@ -1,8 +1,8 @@
-"""How a model turns what it caches by position, measured rather than assumed.
+"""How a model rotates its cached keys by position, measured rather than assumed.
 
-One forward pass of single-token rows at different positions: each row attends to itself alone, so what every layer
-caches differs between rows by the rotation only. Which channels are turned, in which pairs, how fast and which way
-round is then a fit with exact candidates, and a model that fits none is refused.
+One forward pass of single-token rows at different positions: each row attends to itself alone, so what a layer caches
+differs between rows by the rotation only. Which channels are rotated, in which pairs, how fast and in which direction
+is fitted among exact candidates; a model that fits none is refused.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unobserved, unwrapped
 
 Layout = Literal["half", "interleaved"]
-PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # the far ones tell slow frequencies apart
+PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # distant ones separate slow frequencies
 OWN_CACHES = ("minimax", "recurrent_gemma")
-ALIBI = ("bloom", "mpt")  # a bias linear in the index of a key among those kept, which is the rule of streaming
+ALIBI = ("bloom", "mpt")  # a bias linear in a key's index among the kept ones, which is what streaming needs
 BIASES = ("alibi", "relative_t5", "relative_paper")  # of lab models
 DEPENDS_ON_LENGTH = ("dynamic", "longrope")
 BASES = (10000.0, 500000.0, 1000000.0)
@@ -31,11 +31,12 @@ BASES = (10000.0, 500000.0, 1000000.0)
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation of channel pairs by position: pair i is turned by position · frequencies[i] (Su et al. 2021).
+    """A rotation of channel pairs by position: pair i is rotated by position · frequencies[i] (Su et al. 2021).
 
     With z_i the complex number whose parts are the two channels of pair i, x at position p holds z_i · exp(i p f_i).
-    `start`: first of the 2n turned channels, for n frequencies in radians per position, negative where the model turns
-    the other way; `layout`: pair i is channels (i, i + n) for "half", (2i, 2i + 1) for "interleaved", from `start` on.
+    `start`: the first of the 2n rotated channels, for n frequencies in radians per position, negative if the model
+    rotates the other way. `layout`: pair i is channels (i, i + n) for "half", (2i, 2i + 1) for "interleaved", counted
+    from `start`.
     """
 
     start: int
@@ -44,13 +45,13 @@ class Rotation:
 
     @property
     def width(self) -> int:
-        """Channels that are turned."""
+        """Number of rotated channels."""
         return 2 * len(self.frequencies)
 
     def turn(self, x: Float[Tensor, "*rows dim"], by: Num[Tensor, "..."]) -> Float[Tensor, "*rows dim"]:
-        """x turned forward by so many positions; `by` is broadcast to x.shape[:-1], and may be negative or broken.
+        """x rotated forward by so many positions; `by` is broadcast to x.shape[:-1] and may be negative or fractional.
 
-        Angles are made in fp64, so they stay exact for any position; the rest is fp32, or fp64 for an fp64 x.
+        Angles are computed in fp64, so they are exact for any position; the rest is fp32, or fp64 for an fp64 x.
         """
         angles = by.to(torch.float64)[..., None] * self._on(x.device)
         kind = torch.promote_types(x.dtype, torch.float32)
@@ -64,11 +65,11 @@ class Rotation:
 
     def pairs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Views of the two channels of each pair, (*rows, n) each."""
-        own = x[..., self.start : self.start + self.width]
+        rotated = x[..., self.start : self.start + self.width]
         half = self.width // 2
         if self.layout == "half":
-            return own[..., :half], own[..., half:]
-        return own[..., 0::2], own[..., 1::2]
+            return rotated[..., :half], rotated[..., half:]
+        return rotated[..., 0::2], rotated[..., 1::2]
 
     @cached_property
     def _fp64(self) -> Tensor:
@@ -81,9 +82,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class LayerRotation:
-    """How a layer turns what it caches as keys and as values; None: not turned.
+    """How a layer rotates what it caches as keys and as values; None for no rotation.
 
-    Latent attention caches its turned part as values.
+    Latent attention caches its rotated part as values.
     """
 
     keys: Rotation | None
@@ -91,33 +92,33 @@ class LayerRotation:
 
 
 def measured_rotations(model: nn.Module) -> dict[int, LayerRotation]:
-    """The rotations of every layer that caches anything, by the layer's index in the cache.
+    """The rotations of every caching layer, by the layer's index in the cache.
 
-    Raises `UnsupportedModelError`, by name, for a model whose cached keys depend on position otherwise than by a fixed
-    rotation (absolute positions, relative biases, frequencies that change with the length), and for one that brings a
-    cache of its own.
+    Raises `UnsupportedModelError`, by name, for a model whose cached keys depend on position in any way other than a
+    fixed rotation (absolute positions, relative biases, frequencies that change with the length), and for one that
+    brings its own cache.
     """
     model = unwrapped(model)
     _check(model)
-    cached = _cached(unobserved(model))  # nobody counts the pass, and nobody changes it
-    found: dict[int, LayerRotation] = {}
+    cached = _cached(unobserved(model))  # not counted by observers, not changed by editors
+    rotations: dict[int, LayerRotation] = {}
     known: list[Rotation] = []
     for index, (keys, values) in sorted(cached.layers.items()):
         fits = [_fit(model, cached.places, rows, known, index) for rows in (keys, values)]
         known += [rotation for rotation in fits if rotation is not None and rotation not in known]
-        found[index] = LayerRotation(*fits)
-    return found
+        rotations[index] = LayerRotation(*fits)
+    return rotations
 
 
 class _Recorder(DynamicCache):
-    """A cache that notes what it was given, (row, heads, dim) of keys and values by layer."""
+    """A cache that records what it is given, (row, heads, dim) of keys and values per layer."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config=config)
-        self.given: list[tuple[int, Tensor, Tensor]] = []
+        self.recorded: list[tuple[int, Tensor, Tensor]] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        self.given.append((layer_idx, key_states[:, :, 0].detach(), value_states[:, :, 0].detach()))
+        self.recorded.append((layer_idx, key_states[:, :, 0].detach(), value_states[:, :, 0].detach()))
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
 
@@ -133,20 +134,20 @@ def _check(model: nn.Module) -> None:
         raise UnsupportedModelError(f"family '{name}' has no configuration of a text decoder")
     if name in OWN_CACHES:
         raise UnsupportedModelError(f"family '{name}' brings a cache of its own")
-    # MPT and BLOOM count their keys themselves; what else takes no positions has some that cannot be measured.
+    # MPT and BLOOM count keys themselves; other families without position_ids use positions that cannot be measured.
     if name not in ALIBI and not _takes_positions(model):
         raise UnsupportedModelError(
             f"family '{name}' takes no position_ids, so how its keys depend on position cannot be measured"
         )
     if name not in ALIBI and getattr(config, "alibi", False):
-        raise UnsupportedModelError(f"family '{name}' with ALiBi sizes its bias by the tokens seen, not by those kept")
+        raise UnsupportedModelError(f"family '{name}' with ALiBi sizes its bias by tokens seen, not kept")
     if hasattr(config, "rel_extent") or getattr(config, "position_bias_num_buckets", None):
         raise UnsupportedModelError(f"family '{name}' adds a learned bias by distance, made for the tokens seen")
     if sink_tokens(model):
-        raise UnsupportedModelError("the model puts learned sink tokens before every text, which is not streamed yet")
+        raise UnsupportedModelError("the model puts learned sink tokens before every text: not streamed yet")
     if getattr(config, "position", None) in BIASES:
         raise UnsupportedModelError(
-            f"position '{config.position}' is a bias by distance in the text, which goes on with tokens that are gone; "
+            f"position '{config.position}' is a bias by distance in the text, dropped tokens included; "
             "what works: rotary, none"
         )
     for module in model.modules():
@@ -165,68 +166,69 @@ def _takes_positions(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def _cached(model: nn.Module) -> _Cached:
-    """What each layer caches of one token alone at each of the places."""
+    """What each layer caches of token_id token by itself at each of the places."""
     config = text_config(model)
     limit = getattr(config, "max_position_embeddings", None)
     near = [place for place in PLACES if not isinstance(limit, int) or place < limit]
     places = torch.tensor(near, device=device_of(model))
-    token = next(one for one in (1, 2) if one != getattr(config, "pad_token_id", None))
-    given = {"input_ids": torch.full((len(near), 1), token, device=places.device)}
+    token = next(token_id for token_id in (1, 2) if token_id != getattr(config, "pad_token_id", None))
+    inputs = {"input_ids": torch.full((len(near), 1), token, device=places.device)}
     if _takes_positions(model):
-        given["position_ids"] = places[:, None]
+        inputs["position_ids"] = places[:, None]
     recorder = _Recorder(config)
     try:
         with evaluating(model):
-            model(**given, past_key_values=recorder, use_cache=True)
+            model(**inputs, past_key_values=recorder, use_cache=True)
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"family '{family(model)}' does not run on single tokens at given positions, so how its keys depend on "
+            f"family '{family(model)}' does not run on single tokens at inputs positions, so how its keys depend on "
             f"them cannot be measured: {str(error).splitlines()[0]}"
         ) from error
-    if not recorder.given:
-        raise UnsupportedModelError(f"family '{family(model)}' keeps its keys elsewhere than in the cache it is given")
-    indices = [index for index, _, _ in recorder.given]
+    if not recorder.recorded:
+        raise UnsupportedModelError(f"family '{family(model)}' does not keep its keys in the cache that it is given")
+    indices = [index for index, _, _ in recorder.recorded]
     if len(set(indices)) < len(indices):
-        raise UnsupportedModelError(f"family '{family(model)}' caches several times in a layer")
-    return _Cached(places.double(), {index: (keys, values) for index, keys, values in recorder.given})
+        raise UnsupportedModelError(f"family '{family(model)}' caches more than once per layer")
+    return _Cached(places.double(), {index: (keys, values) for index, keys, values in recorder.recorded})
 
 
 def _fit(model: nn.Module, places: Tensor, rows: Tensor, known: list[Rotation], layer: int) -> Rotation | None:
-    """The rotation that takes the first row to every other one; None where they are equal."""
+    """The rotation that takes the first row to every other candidate; None if the rows are equal."""
     if not bool(torch.isfinite(rows).all()):
-        raise InputError(f"the model makes NaN or infinity of a single token, first in layer {layer}")
+        raise InputError(f"the model computes NaN or infinity for a single token, first in layer {layer}")
     tolerance = 4 * torch.finfo(rows.dtype).eps + 1e-4 + 2.5e-7 * places  # the model's own angles are fp32
     rows = rows.to(torch.float64)
     floor = 0.05 * rows[0].square().mean().sqrt() + torch.finfo(torch.float32).tiny
 
     def misfit(rotation: Rotation | None) -> float:
-        wanted = rows[:1].expand_as(rows)
+        expected = rows[:1].expand_as(rows)
         amplitude = rows[0].abs().clone()
         if rotation is not None:
-            wanted = rotation.turn(wanted.contiguous(), places[:, None])
-            for part in rotation.pairs(amplitude):
-                part.copy_(torch.hypot(*rotation.pairs(rows[0])))
-        error = (wanted - rows).abs() / (amplitude + floor)
+            expected = rotation.turn(expected.contiguous(), places[:, None])
+            for channels in rotation.pairs(amplitude):
+                channels.copy_(torch.hypot(*rotation.pairs(rows[0])))
+        error = (expected - rows).abs() / (amplitude + floor)
         return float((error.amax((-2, -1)) / tolerance).max())
 
     if misfit(None) <= 1:
         return None
     for candidates in (iter(known), _candidates(model, rows.shape[-1])):
-        # The best one: in half precision several may fit the rounding.
-        fits = [(miss, place, one) for place, one in enumerate(candidates) if (miss := misfit(one)) <= 1]
+        # The best fit: in half precision, several may be within rounding.
+        errors = ((misfit(candidate), place, candidate) for place, candidate in enumerate(candidates))
+        fits = [error for error in errors if error[0] <= 1]
         if fits:
             return min(fits)[2]
     raise UnsupportedModelError(
-        f"family '{family(model)}': what layer {layer} caches depends on position, but is not turned by it: absolute "
+        f"family '{family(model)}': what layer {layer} caches depends on position, but is not rotated by it: absolute "
         "positions that reach the residual stream, or a rotation of another kind; what works: families with rotary "
         "positions, ALiBi or none (Llama, Mistral, Qwen, Gemma, Phi, GPT-NeoX, Falcon, DeepSeek, BLOOM …)"
     )
 
 
 def _candidates(model: nn.Module, dim: int) -> Iterator[Rotation]:
-    """Every rotation that the model's own frequencies, or powers of a usual base, can make of `dim` channels."""
+    """Every rotation of `dim` channels by the model's own frequencies or by powers of a common base."""
     for frequencies in dict.fromkeys((*_buffers(model), *_powers(model, dim))):
         if (width := 2 * len(frequencies)) > dim:
             continue
@@ -243,7 +245,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[float, ...]]:
 
 
 def _powers(model: nn.Module, dim: int) -> Iterator[tuple[float, ...]]:
-    """theta^(−2i/w) for the widths that a configuration names, where a model keeps no frequencies (GPT-J)."""
+    """theta^(−2i/w) for the widths named in the configuration, for models that store no frequencies (GPT-J)."""
     config = text_config(model)
     widths = (getattr(config, name, None) for name in ("rotary_dim", "qk_rope_head_dim", "head_dim"))
     theta = getattr(config, "rope_theta", None)

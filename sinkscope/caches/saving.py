@@ -1,4 +1,4 @@
-"""Caches as files: what a prompt left in them, to go on from later. Tensors and JSON in safetensors, no pickle."""
+"""Caches as files, to continue after a prompt later. Tensors and JSON in safetensors, without pickle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = "sinkscope_cache"
 FORMAT = 1
 
 
-def write(path: str | Path, model: nn.Module, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+def write_state(path: str | Path, model: nn.Module, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write a cache's settings and state: tensors and plain values, in lists and dictionaries."""
     from safetensors.torch import save_file
 
@@ -27,10 +27,10 @@ def write(path: str | Path, model: nn.Module, settings: Mapping[str, Any], state
     save_file(tensors, str(path), {HEADER: json.dumps(about)})
 
 
-def read(path: str | Path, model: nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
+def read_state(path: str | Path, model: nn.Module, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The state in a file, on the model's device.
 
-    Raises `InputError` for what is no such file, and for one of a cache with other settings or of another model.
+    Raises `InputError` for a file of another kind, and for a cache with other settings or of another model.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -41,22 +41,23 @@ def read(path: str | Path, model: nn.Module, settings: Mapping[str, Any]) -> dic
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a cache: {error}") from error
     if about is None or about.get("format") != FORMAT:
-        raise InputError(f"{path} is no cache that this version of sinkscope saved")
-    written, own = about["settings"], json.loads(json.dumps(settings))
-    if name := next((name for name in own | written if own.get(name) != written.get(name)), None):
+        raise InputError(f"{path} is not a cache saved by this version of sinkscope")
+    saved, expected = about["settings"], json.loads(json.dumps(settings))
+    if name := next((name for name in expected | saved if expected.get(name) != saved.get(name)), None):
         raise InputError(
-            f"{path} is of a cache with {name} = {written.get(name)!r}, and this one has {own.get(name)!r}: make it "
+            f"{path} holds a cache with {name} = {saved.get(name)!r}, but this one has {expected.get(name)!r}: make it "
             "with the same settings"
         )
     if about["model"] != fingerprint(model):
         raise InputError(f"{path} was written by another model, or by other weights of family '{family(model)}'")
     device = device_of(model)
-    state: dict[str, Any] = _unpacked(about["state"], {name: held.to(device) for name, held in tensors.items()}, device)
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    state: dict[str, Any] = _unpacked(about["state"], tensors, device)
     return state
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A hash of the names and shapes of all parameters, and of some numbers of each."""
+    """A hash of the names and shapes of all parameters and of the first 16 numbers of each."""
     digest = hashlib.sha256()
     for name, weight in model.named_parameters():
         digest.update(f"{name} {tuple(weight.shape)}".encode())
@@ -65,7 +66,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """As JSON, with tensors by number; what is neither is a mistake of ours."""
+    """As JSON, with tensors by number. Any other kind of value is a fault of this package."""
     if isinstance(value, Tensor):
         tensors[name := str(len(tensors))] = value.detach().clone().contiguous()
         return {"tensor": name}
@@ -74,12 +75,12 @@ def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, torch.device):
         return {"device": str(value)}
     if isinstance(value, list | tuple):
-        return {"list": [_packed(one, tensors) for one in value]}
+        return {"list": [_packed(item, tensors) for item in value]}
     if isinstance(value, Mapping):
-        return {"pairs": [[key, _packed(one, tensors)] for key, one in value.items()]}
+        return {"pairs": [[key, _packed(item, tensors)] for key, item in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"a cache holds {type(value).__name__}, of which it is not known how to write it")
+    raise TypeError(f"a cache holds a {type(value).__name__}, which cannot be written")
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
@@ -93,5 +94,5 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -
     if kind == "device":
         return device
     if kind == "list":
-        return [_unpacked(one, tensors, device) for one in inner]
-    return {key: _unpacked(one, tensors, device) for key, one in inner}
+        return [_unpacked(item, tensors, device) for item in inner]
+    return {key: _unpacked(item, tensors, device) for key, item in inner}

@@ -1,6 +1,6 @@
-"""Choices of tokens, read inside a cache: which stored keys of a pass are chosen.
+"""Choices of tokens inside a cache: which stored keys of a pass are chosen.
 
-`sinkscope.sinks` says what can be chosen; a cache adds what it sees alone, the attention so far (`Online`).
+`sinkscope.sinks` defines the choices; a cache adds what only it can see, the attention received so far (`Online`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from sinkscope.sinks import Choice, First, Last, Measured, Online, Positions, Su
 
 @dataclass(frozen=True)
 class ReceivedByHead(KeyNote):
-    """Σ_t A[t, k] of each query head of the group so far, and Σ_t 1 / (keys that t saw), which uniform attention gives.
+    """For each query head of the group, Σ_t A[t, k] so far; and Σ_t 1 / (keys that t saw), the same for uniform
+    attention.
 
     (batch, kv_heads, key, group + 1), fp32, over the queries that saw the key.
     """
@@ -46,9 +47,9 @@ class ReceivedByHead(KeyNote):
 
 
 def checked(choice: Choice | Tokens | None) -> Choice | Tokens | None:
-    """The choice as a cache reads it: what a measurement tells is resolved.
+    """The choice as a cache uses it; one by measurement is resolved.
 
-    Raises `InputError` for what only a look at whole texts can tell.
+    Raises `InputError` for a choice that requires whole texts.
     """
     if choice is None or isinstance(choice, Tokens | Online | Last):
         return choice
@@ -69,21 +70,21 @@ def checked(choice: Choice | Tokens | None) -> Choice | Tokens | None:
 
 
 def parts_of(choice: Choice | Tokens | None) -> tuple[Choice | Tokens, ...]:
-    """The choices that one is the sum of."""
+    """The choices that a sum consists of."""
     if isinstance(choice, Sum):
         return tuple(part for each in choice.parts if (part := checked(each)) is not None)
     return () if choice is None else (choice,)
 
 
 def notes_of(part: Choice | Tokens) -> tuple[Note, ...]:
-    """What is to be noted of passes for a choice."""
+    """The notes that a choice needs."""
     if isinstance(part, TokenIds):
         return (Marked(part.ids),)
     return (ReceivedByHead(),) if isinstance(part, Online) else ()
 
 
 def most_of(part: Choice | Tokens) -> int:
-    """How many keys of a head a choice can hold; 0 where the text decides."""
+    """How many keys of a head a choice can hold at most; 0 if that depends on the text."""
     if isinstance(part, First | Last):
         return part.n
     if isinstance(part, Positions):
@@ -101,20 +102,20 @@ def among(part: Choice | Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_h
         return call.notes[Marked(part.ids)] > 0
     if isinstance(part, Online):
         sums, seen = call.notes[ReceivedByHead()], (call.total - call.places).clamp(min=1)
-        found = chosen(
+        sinks = chosen(
             sums[..., :-1].amax(-1) / seen, seen, sums[..., -1] / seen, call.tokens[:, None, None], part.epsilon
         )
-        return found & call.real
+        return sinks & call.real
     return part.places(call.positions, None, call.real)
 
 
 def _of_tokens(tokens: Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_heads key"]:
     heads, rows = tokens.mask.shape[2], len(tokens.mask)
     if heads not in (1, call.query.shape[1], call.key.shape[1]):
-        raise InputError(f"tokens of {heads} heads, but the layer has {call.query.shape[1]}: they are of another model")
+        raise InputError(f"tokens for {heads} heads, but the layer has {call.query.shape[1]}: another model's")
     if tokens.rows is not None and rows != len(call.places):
         raise InputError(
-            f"tokens were chosen in {rows} texts, and the batch has {len(call.places)} rows: give the same"
+            f"tokens were chosen in {rows} texts, but the batch has {len(call.places)} rows: give the same texts"
         )
     group = call.group if heads == call.query.shape[1] else 1
     index = getattr(call.module, "layer_idx", call.layer)
@@ -125,7 +126,7 @@ def _of_tokens(tokens: Tokens, call: EvictionCall) -> Bool[Tensor, "batch kv_hea
 
 
 class SinkSet:
-    """Old names of choices, for one release: `sinkscope.sinks` has the new ones."""
+    """Deprecated names of choices, for one release: see `sinkscope.sinks`."""
 
     @staticmethod
     def of(measurement: Any, epsilon: float = 0.3) -> Measured:

@@ -1,4 +1,6 @@
-"""What a cache holds after a context, in bytes, before anything runs; and how many keys a share of the bytes allows."""
+"""Bytes of caches: as measured, as predicted after a context of a given length, and how many keys a share of them
+allows.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from sinkscope.hooks import text_config
 
 
 def held_bytes(cache: Cache) -> int:
-    """Bytes of all storages that tensors of a cache stand on, each counted once.
+    """Bytes of all storages behind a cache's tensors, each counted once.
 
-    A view counts with everything it keeps alive: `nbytes` of a window's view says 1 MiB where the whole prompt of 32
-    MiB is still held. Quantized tensors count with their parts. Whatever can be reached from the cache counts, modules
-    excepted: the model is not the cache's.
+    A view counts with everything that it keeps alive: `nbytes` of a window's view is 1 MiB even if the whole prompt of
+    32 MiB is still in memory. Quantized tensors count with their parts. Everything reachable from the cache counts,
+    except modules: the model does not belong to the cache.
     """
     storages = {}
     for tensor in _tensors(cache, set()):
@@ -36,18 +38,18 @@ def held_bytes(cache: Cache) -> int:
     return sum(storages.values())
 
 
-def _tensors(value: Any, met: set[int]) -> Iterator[Tensor]:
-    """The plain tensors within a value, those that a tensor subclass is made of in its place."""
-    if id(value) in met or isinstance(value, nn.Module | type | str | bytes):
+def _tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
+    """The plain tensors within a value; a tensor subclass is replaced by the tensors that it consists of."""
+    if id(value) in visited or isinstance(value, nn.Module | type | str | bytes):
         return
-    met.add(id(value))
+    visited.add(id(value))
     if isinstance(value, Tensor):
         if (parts := getattr(value, "__tensor_flatten__", None)) is None:
             yield value
         else:
-            yield from _within((getattr(value, name) for name in parts()[0]), met)
+            yield from _within((getattr(value, name) for name in parts()[0]), visited)
     else:
-        yield from _within(_members(value), met)
+        yield from _within(_members(value), visited)
 
 
 def _members(value: Any) -> Iterable[Any]:
@@ -60,20 +62,20 @@ def _members(value: Any) -> Iterable[Any]:
     return vars(value).values() if hasattr(value, "__dict__") and not callable(value) else ()
 
 
-def _within(values: Iterable[Any], met: set[int]) -> Iterator[Tensor]:
+def _within(values: Iterable[Any], visited: set[int]) -> Iterator[Tensor]:
     for value in values:
-        yield from _tensors(value, met)
+        yield from _tensors(value, visited)
 
 
 Stream = Renumbered | ServedCache
-NUMBER = 8  # bytes of a place, or of a limit
+NUMBER = 8  # bytes of a place or of a limit
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that the layers that evict hold of one text of `tokens`.
+    """Bytes that the evicting layers hold after one text of `tokens`.
 
-    `keys`: stored keys and values with their places and their room; `notes`: what the policy keeps beside them;
+    `keys`: stored keys and values with their places and spare slots. `notes`: what the policy keeps in addition.
     `whole`: what a `DynamicCache` holds in these layers.
     """
 
@@ -88,7 +90,7 @@ class Held:
 
     @property
     def share(self) -> float:
-        """Of the whole."""
+        """As a share of the whole."""
         return self.total / self.whole
 
 
@@ -101,17 +103,18 @@ def held(
     *,
     number: int | None = None,
 ) -> Held:
-    """Bytes that a policy holds after a context of so many `tokens`, read in one pass.
+    """Bytes that a policy holds after a context of `tokens`, read in one pass.
 
-    Where heads keep unlike numbers (`AdaptiveHeads`), their mean is counted, and rectangles of the longest hold more.
+    If heads keep different numbers of keys (`AdaptiveHeads`), their mean is counted; the rectangles in use, as wide as
+    the longest head, hold more.
 
     Args:
-        policy: A policy, a stream (`Renumbered`, or as an engine runs it), or the name of one.
+        policy: A policy, a `Renumbered` stream, how an engine caches, or the name of a policy.
         model: A model, or its configuration.
         keys: The budget.
-        tokens: Of the context.
+        tokens: Length of the context.
         when: As in `evicting`.
-        number: Bytes of a key's number; by default those of the model's dtype.
+        number: Bytes of one number; by default those of the model's dtype.
     """
     config, heads = _heads(model, number)
     layers = _full_layers(config)
@@ -155,15 +158,15 @@ def keys_within(
     """The largest number of keys per head with which a policy holds at most a `share` of the bytes of all keys.
 
     Args:
-        share: Of the bytes that a `DynamicCache` holds in the layers that evict, above 0 and at most 1.
+        share: Of the bytes that a `DynamicCache` holds in the evicting layers, above 0 and at most 1.
         policy: As in `held`.
         model: A model, or its configuration.
-        tokens: Of the context.
+        tokens: Length of the context.
         when: As in `evicting`.
-        fitting: The policy that is used with so many keys, where it depends on them.
-        number: Bytes of a key's number; by default those of the model's dtype.
+        fitting: The policy for a given number of keys, if it depends on that number.
+        number: Bytes of one number; by default those of the model's dtype.
 
-    Raises `InputError` where the notes alone, or the fewest keys that the policy can keep to, take more than that.
+    Raises `InputError` if the notes alone, or the fewest keys that the policy can keep, exceed the share.
     """
     if not 0 < share <= 1:
         raise InputError(f"share = {share!r}: above 0 and at most 1")
@@ -188,7 +191,7 @@ def keys_within(
             f"than {100 * share:g} %: give longer texts or a larger budget"
         )
     high = tokens
-    while low < high:  # bytes grow with keys
+    while low < high:  # bisection: bytes grow with the number of keys
         middle = (low + high + 1) // 2
         low, high = (middle, high) if of(middle).total <= share * least.whole else (low, middle - 1)
     return low

@@ -1,4 +1,4 @@
-"""A cache of the first tokens and the last ones, so that a model reads and writes for ever."""
+"""A cache of the first and the last tokens, with which a model reads and writes without end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
-from sinkscope.caches.turning import Together, ahead_of
+from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import Forward, family, text_config, unwrapped
 
@@ -35,17 +35,17 @@ LEFT_ALONE = {
     LinearAttentionLayer: "a state of fixed size",
     **dict.fromkeys(KEYLESS, "no keys of its own"),
 }
-LENGTH = 1024  # keys, where a configuration does not say for how many a model was trained
-CHUNK = 128  # tokens of a prompt that are read at once
-PASSED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of which a pass's rest is made
+LENGTH = 1024  # keys, if a configuration does not say how many tokens a model was trained for
+CHUNK = 128  # tokens of a prompt to read at once
+PASSED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of a prompt's last token
 log = logging.getLogger(__name__)
-_said: set[object] = set()
+_warned: set[object] = set()  # once per family
 _DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
 
 
 @dataclass(frozen=True)
 class Renumbered:
-    """A `StreamingCache` by its number of keys, as a side of a comparison: `sinks` of them, the rest is its window."""
+    """A `StreamingCache` as an arm of a comparison, by its number of keys: `sinks`, and the window as the rest."""
 
     name: ClassVar[str] = "streaming-cache"
 
@@ -54,7 +54,7 @@ class Renumbered:
 
     @property
     def least(self) -> int:
-        """The fewest keys: the sinks, and the query."""
+        """The fewest keys: the sinks and the query."""
         return self.sinks + 1
 
     def keeping(self, first: int) -> Renumbered:
@@ -62,7 +62,7 @@ class Renumbered:
         return replace(self, sinks=max(self.sinks, first))
 
     def cache(self, model: nn.Module, keys: int) -> StreamingCache:
-        """The cache of so many keys."""
+        """The cache with so many keys."""
         return StreamingCache(model, self.sinks, keys - self.sinks, self.distance)
 
     def describe(self, keys: int | None = None) -> dict[str, Any]:
@@ -72,40 +72,39 @@ class Renumbered:
 
 
 def trained_length(model: nn.Module) -> int | None:
-    """Tokens that a model was trained for, by its configuration; None where that does not say, as with ALiBi."""
+    """Tokens that a model was trained for, from its configuration; None if that does not say, as with ALiBi."""
     length = getattr(text_config(model), "max_position_embeddings", None)
     return length if isinstance(length, int) and family(model) not in ALIBI else None
 
 
 class StreamingCache(FollowingCache):
-    """Keep the first `sinks` tokens and the last `window`, the query among them (StreamingLLM, Xiao et al. 2024).
+    """Keep the first `sinks` tokens and the last `window`, the query included (StreamingLLM, Xiao et al. 2024).
 
         model.generate(ids, past_key_values=StreamingCache(model, sinks=4, window=1020))
 
-    A query sees at most sinks + window keys; without `window` as many as the model was trained for (1,024 where its
-    configuration does not say), and more than that is accepted with a warning. It stands at the distance from token j
-    of the window that it has in the text, and from sink j at the one that `distance` says, for a query at place t and
-    n = sinks + window:
+    A query sees at most n = sinks + window keys. By default that is what the model was trained for (1,024 if its
+    configuration does not say); more is accepted with a warning. A query at place t has its true distance from each
+    token of the window, and from sink j the one that `distance` selects:
 
-    - "cache": n − 1 − j, as if nothing had been between (StreamingLLM).
+    - "cache": n − 1 − j, as if nothing had been in between (StreamingLLM).
     - "ceiling": min(t − j, window), one step beyond the window (LM-Infinite, Han et al. 2024).
-    - "original": t − j, which grows for ever; for comparison.
+    - "original": t − j, which grows without bound; for comparison.
 
-    Time and memory of a step do not depend on what was seen. Only sinks are turned, from their originals, by the
-    rotation that was measured. Places are counted from a new origin from time to time, so that the model's own angles
-    stay accurate. Rows may be padded on the left; each has its own first tokens.
+    Time and memory per step do not depend on the length of the text. Only sinks are rotated, from their originals, by
+    the model's measured rotation. Positions are counted from a new origin from time to time, so that the model's own
+    angles stay accurate. Rows may be padded on the left; each has its own first tokens.
 
     `generate` reads a prompt as if token by token, and so do `prefill` and `read`. A pass of several tokens that asks
-    for the logits of all of them shows later queries more than the window, with a warning. Layers with a window of
-    their own, or with states, are left to transformers: `left_alone` says which and why.
+    for the logits of all of them shows later queries more than the window, with a warning. Layers with a window or with
+    states of their own are left to transformers: `left_alone` lists them with the reason.
 
-    The code of StreamingLLM drops before or after a token is added, in different scripts; here the query counts, so its
+    StreamingLLM's code drops a token before or after adding one, depending on the script; here the query counts, so its
     4 + 1020 in a perplexity run is sinks=4, window=1021.
 
-    Raises `InputError` for a window below 1, sinks below 0, or another distance than "cache" where ALiBi counts the
-    keys that are kept; `UnsupportedModelError`, by name, for models with absolute positions, learned biases by
-    distance, frequencies that change with the length, caches of their own, keys chosen by an index, and for those of
-    which no layer sees everything.
+    Raises `InputError` for a window below 1, sinks below 0, or a distance other than "cache" if ALiBi counts the kept
+    keys; `UnsupportedModelError`, by name, for models with absolute positions, learned biases by distance, frequencies
+    that change with the length, caches of their own, keys selected by an index, and models without a layer that sees
+    everything.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class StreamingCache(FollowingCache):
                 f"distance = {distance!r}: the ALiBi of family '{family(model)}' counts the keys that are kept, so its "
                 "sinks stand just before the window: distance='cache' is the only one"
             )
-        self._kept_alone = bias_by_mask(model) is not None  # of a text, for masks
+        self._kept_alone = bias_by_mask(model) is not None  # masks cover the kept tokens alone
         super().__init__(model)
         self.sinks, self.window, self.distance = sinks, window, distance
         rotations = measured_rotations(model)
@@ -141,10 +140,10 @@ class StreamingCache(FollowingCache):
                 "own windows keep the last tokens, and sinks cannot be shown to them"
             )
         self._origin = Origin.of(model, rotations, sinks)
-        self._together = Together(ahead_of(sinks, window))
+        self._turner = SinkTurner(ahead_of(sinks, window))
         self._strict = False
-        self._pass: Shown | None = None  # the one under way
-        self._masks: dict[torch.device, Tensor] = {}  # of a strict pass
+        self._pass: Shown | None = None  # the current one
+        self._masks: dict[torch.device, Tensor] = {}  # of a strict pass, by device
         self._awaited: Tensor | None = None
         self._attended = True
         self._say(model, trained)
@@ -165,17 +164,17 @@ class StreamingCache(FollowingCache):
         chunk: int = CHUNK,
         attention_mask: Tensor | None = None,
     ) -> None:
-        """Read all but the last token of `ids`, which `generate(ids, past_key_values=cache)` then goes on with.
+        """Read all but the last token of `ids`, so that `generate(ids, past_key_values=cache)` continues from there.
 
-        Every token sees what it would see if they came one by one, whatever `chunk` is, while about `chunk` of them are
-        read at once. Token by token where that cannot be had: beside states that begin anew in each pass of several
-        tokens (tried, not listed) and where attention does not go through transformers' interface. Rows with padding
-        are refused token by token beside states, which would take it in.
+        Every token sees what it would see token by token, whatever `chunk` is, although about `chunk` tokens are read
+        at once. Models for which that is impossible are read token by token: those with states that restart in each
+        pass of several tokens (found by trying), and those whose attention does not use transformers' interface. Padded
+        rows are refused if reading token by token would feed the padding to such states.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
             raise InputError(f"ids {tuple(ids.shape)}: a prompt of at least two tokens, (batch, position)")
-        given = None if attention_mask is None else attention_mask[:, : self.get_seq_length() + ids.shape[1] - 1]
-        for _ in self._read(model, ids[:, :-1], chunk, given, kept_logits(unwrapped(model))):
+        mask = None if attention_mask is None else attention_mask[:, : self.get_seq_length() + ids.shape[1] - 1]
+        for _ in self._read(model, ids[:, :-1], chunk, mask, kept_logits(unwrapped(model))):
             continue
 
     def read(
@@ -187,7 +186,7 @@ class StreamingCache(FollowingCache):
     ) -> Iterator[Any]:
         """The model's outputs for `ids`, up to `chunk` tokens at a time, each as if the tokens came one by one.
 
-        They follow what was read before; `attention_mask` then covers that too.
+        They continue what was read before; `attention_mask` then covers that too.
         """
         return self._read(model, ids, chunk, attention_mask, {})
 
@@ -200,13 +199,13 @@ class StreamingCache(FollowingCache):
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def awaited(self) -> Tensor | None:
-        """The mask for the layer that was updated last; None where transformers' own is right."""
+        """The mask for the layer updated last; None if transformers' own is correct."""
         self._attended = True
         return self._awaited
 
-    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
-        added = super().begin(forward, given)
-        return added | self._origin.counted(added.get("position_ids", given.get("position_ids")))
+    def begin(self, forward: Forward, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        added = super().begin(forward, inputs)
+        return added | self._origin.counted(added.get("position_ids", inputs.get("position_ids")))
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         length, offset = super().get_mask_sizes(query_length, layer_idx)
@@ -222,13 +221,13 @@ class StreamingCache(FollowingCache):
             self._origin.turn(self, -by)
         self._masks, self._awaited, self._attended = {}, None, True
         layers, standing = self.followed, {}
-        if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # most passes: next to no work
+        if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # the common case
             shown = Shown(coming, self.length - 1, self.sinks, dropped=_DROPPED, everyone=True)
-            standing = self._together.ahead(layers, coming.seen, self._origin.base, self._by)
+            standing = self._turner.ahead(layers, coming.seen, self._origin.base, self._by)
         else:
             shown = self._shown(coming, seen)
             if shown.dropped is not None and not shown.copies:
-                standing = self._together.turned(layers, shown)
+                standing = self._turner.turned(layers, shown)
         self._pass = shown
         for layer in layers:
             layer.show(shown, standing.get(layer))
@@ -247,37 +246,37 @@ class StreamingCache(FollowingCache):
     def _restore(self, state: dict[str, Any]) -> None:
         self._origin.base = state["base"]
 
-    def read_ahead(self, model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Of a prompt of which the last logits alone are asked for, as by `generate`: all tokens but the last."""
-        ids, mask, seen = given.get("input_ids"), given.get("attention_mask"), self.get_seq_length()
+    def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """For a prompt of which only the last logits are asked for, as by `generate`: read all tokens but the last."""
+        ids, mask, seen = inputs.get("input_ids"), inputs.get("attention_mask"), self.get_seq_length()
         if self._strict or not isinstance(ids, Tensor) or ids.shape[1] < 2 or seen + ids.shape[1] <= self.length:
             return None
         plain = mask is None or (isinstance(mask, Tensor) and mask.shape == (len(ids), seen + ids.shape[1]))
-        others = [name for name, value in given.items() if name not in PASSED and isinstance(value, Tensor)]
-        hidden = given.get("output_hidden_states") or given.get("output_attentions")
-        last = given.get("logits_to_keep")
+        others = [name for name, value in inputs.items() if name not in PASSED and isinstance(value, Tensor)]
+        hidden = inputs.get("output_hidden_states") or inputs.get("output_attentions")
+        last = inputs.get("logits_to_keep")
         alone = last == 1 if isinstance(last, int) else False
-        if not (alone and plain and not others and not hidden and self._counted(given) and at_once(model, self)):
+        if not (alone and plain and not others and not hidden and self._counted(inputs) and at_once(model, self)):
             self._warn(model)
             return None
         before = None if mask is None else mask[:, :-1]
         for _ in self._read(model, ids[:, :-1], CHUNK, before, kept_logits(model)):
             continue
-        positions = given.get("position_ids")
+        positions = inputs.get("position_ids")
         rest = {"input_ids": ids[:, -1:]} | ({} if positions is None else {"position_ids": positions[..., -1:]})
-        return dict(given) | rest
+        return dict(inputs) | rest
 
-    def _counted(self, given: Mapping[str, Any]) -> bool:
-        """Whether the pass's positions are those that it has without any."""
-        positions, mask = given.get("position_ids"), given.get("attention_mask")
+    def _counted(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether the pass's positions are the default ones."""
+        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
         if positions is None:
             return True
-        tokens = self.get_seq_length() + given["input_ids"].shape[1] if mask is None else mask.sum(-1)
+        tokens = self.get_seq_length() + inputs["input_ids"].shape[1] if mask is None else mask.sum(-1)
         return bool((positions[..., -1] == tokens - 1).all())
 
     def _warn(self, model: nn.Module) -> None:
-        if ("dense", family(model)) not in _said:
-            _said.add(("dense", family(model)))
+        if ("dense", family(model)) not in _warned:
+            _warned.add(("dense", family(model)))
             log.warning(
                 "a pass of several tokens shows the later ones more than the %d keys of a stream: read a text with "
                 "cache.read(model, ids), and a prompt before generate with cache.prefill(model, ids)",
@@ -289,7 +288,7 @@ class StreamingCache(FollowingCache):
         with_kept_columns(self, model)
 
     def _streaming(self, model: nn.Module, index: int, layer: Any, rotations: Any) -> Any:
-        """The layer to put in place of transformers' own, or that one, and why."""
+        """The layer that replaces transformers' own, or that one, with the reason."""
         kind = type(layer)
         if kind is DynamicLayer:
             return SinkWindow(self.sinks, self.window, rotations[index])
@@ -301,8 +300,8 @@ class StreamingCache(FollowingCache):
                 f"family '{family(model)}', layer {index}: a {kind.__name__} keeps more than keys and values of tokens "
                 "(keys chosen by an index, compressed keys), which cannot be streamed"
             )
-        own = getattr(layer, "sliding_window", None)
-        self.left_alone[index] = LEFT_ALONE[kind] + (f", {own} tokens" if own else "")
+        window = getattr(layer, "sliding_window", None)
+        self.left_alone[index] = LEFT_ALONE[kind] + (f", {window} tokens" if window else "")
         return layer
 
     def _shown(self, coming: Coming, seen: list[int]) -> Shown:
@@ -310,7 +309,7 @@ class StreamingCache(FollowingCache):
         kept = min(coming.seen, self.length - 1)
         strict = self._strict and coming.queries > 1
         ahead = torch.arange(coming.queries if strict else 1)
-        places = torch.tensor(seen)[:, None] + ahead  # of the queries, or of the first one
+        places = torch.tensor(seen)[:, None] + ahead  # of the queries, or of the first one only
         if max(seen) + len(ahead) - 1 < self.length:
             return Shown(coming, kept, self.sinks)
         dropped = places >= self.length
@@ -331,9 +330,9 @@ class StreamingCache(FollowingCache):
         if unwrapped(model) is not self._the_model():
             raise InputError("this cache was made for another model: make one with StreamingCache(model)")
         plain = chunk == 1 or not at_once(unwrapped(model), self)
-        for given in parts(unwrapped(model), self.get_seq_length(), ids, 1 if plain else chunk, mask):
+        for inputs in parts(unwrapped(model), self.get_seq_length(), ids, 1 if plain else chunk, mask):
             with torch.no_grad(), nullcontext() if plain else self._strictly(unwrapped(model)):
-                output = model(**given, **more, past_key_values=self, use_cache=True)
+                output = model(**inputs, **more, past_key_values=self, use_cache=True)
             yield output
 
     @contextmanager
@@ -354,7 +353,7 @@ class StreamingCache(FollowingCache):
             )
 
     def _strict_mask(self, device: torch.device) -> Tensor | None:
-        """The mask of the pass under way; None for a single token, which sees all that it is shown."""
+        """The mask of the current pass; None for a single token, which sees all that it is shown."""
         if self._pass is None or self._pass.coming.queries == 1:
             return None
         if device not in self._masks:
@@ -362,7 +361,7 @@ class StreamingCache(FollowingCache):
         return self._masks[device]
 
     def _by(self, places: Int[Tensor, "batch queries"]) -> Tensor:
-        """Positions by which the sinks are turned forward for queries at these places."""
+        """Positions by which the sinks are rotated forward for queries at these places."""
         sinks = torch.arange(self.sinks)
         if self.distance == "cache":
             return (places - self.length + 1)[..., None].expand(-1, -1, self.sinks)
@@ -371,19 +370,19 @@ class StreamingCache(FollowingCache):
         return places[..., None].expand(-1, -1, self.sinks) * 0
 
     def _say(self, model: nn.Module, trained: int | None) -> None:
-        """Warn where keys are more than the model knows; say once for a family which layers do not stream."""
+        """Warn if there are more keys than the model knows; report once per family which layers do not stream."""
         if trained is not None and self.length > trained:
             log.warning(
-                "sinks + window = %d keys, but the model was trained for %d tokens: distances beyond these are new to "
-                "it; leave window out for as many as it knows",
+                "sinks + window = %d keys, but the model was trained for %d tokens: longer distances are new to it; "
+                "leave window out for as many as it knows",
                 self.length,
                 trained,
             )
-        if self.left_alone and family(model) not in _said:
-            _said.add(family(model))
+        if self.left_alone and family(model) not in _warned:
+            _warned.add(family(model))
             reasons = ", ".join(dict.fromkeys(self.left_alone.values()))
             log.warning(
-                "%d of the %d layers of family '%s' are left as they are (%s)",
+                "%d of the %d layers of family '%s' are left unchanged (%s)",
                 len(self.left_alone),
                 len(self.left_alone) + len(self.followed),
                 family(model),

@@ -1,4 +1,4 @@
-"""Reading several tokens at once as if they came one by one: each query sees its own copy of the sinks."""
+"""Read several tokens at once as if they came one by one: each query sees its own copy of the sinks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from sinkscope.hooks import (
     text_config,
 )
 
-OWN_MASKS = ("doge",)  # made in attention, of what is cached
-HOSTS = ("eager", "sdpa")  # attention functions that take any mask
+OWN_MASKS = ("doge",)  # attention makes a mask from the cached keys
+HOSTS = ("eager", "sdpa")  # attention functions that accept any mask
 
 
 @runtime_checkable
-class Strict(Protocol):
-    """Says for the layer whose attention comes next what its queries see; None where transformers' mask is right."""
+class StrictCache(Protocol):
+    """Provides the mask of the layer whose attention comes next; None if transformers' mask is correct."""
 
     def awaited(self) -> Bool[Tensor, "batch 1 query stored"] | None: ...
 
 
-class Masks(Editor):
-    """Writes the masks of passes that are read strictly."""
+class StrictMasks(Editor):
+    """Replaces the masks of passes that are read strictly."""
 
-    def __init__(self, model: nn.Module, cache: Strict) -> None:
+    def __init__(self, model: nn.Module, cache: StrictCache) -> None:
         self._modules = set(attention_layers(model))
         self._cache = cache
 
@@ -51,7 +51,7 @@ class Masks(Editor):
         query, keys = arguments["query"], arguments["key"].shape[2]
         if mask.shape[2:] != (query.shape[2], keys):
             raise UnsupportedModelError(
-                f"attention sees {keys} keys where its cache gave it {mask.shape[3]}: read token by token, with chunk=1"
+                f"attention sees {keys} keys, but its cache gave it {mask.shape[3]}: read token by token, with chunk=1"
             )
         if implementation != "sdpa":
             mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(
@@ -63,8 +63,8 @@ class Masks(Editor):
 def at_once(model: nn.Module, cache: Cache) -> bool:
     """Whether several tokens can be read at once as if they came one by one.
 
-    Not where states begin anew in a pass of several tokens (tried, not listed), where layers share keys, or where
-    attention is computed elsewhere than in a function of transformers' interface that takes a mask.
+    They cannot if recurrent states restart in a pass of several tokens (found by trying, not from a list), if layers
+    share keys, or if attention is not computed by one of transformers' attention functions that take a mask.
     """
     if any(isinstance(layer, KEYLESS) for layer in cache.layers) or not reads_at_once(model, cache):
         return False
@@ -73,33 +73,33 @@ def at_once(model: nn.Module, cache: Cache) -> bool:
     host = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if host not in HOSTS or family(model) in OWN_MASKS or not has_attention(model):
         return False
-    return not any(hasattr(module, "operation") for module in attention_layers(model))  # those mask on their own
+    return not any(hasattr(module, "operation") for module in attention_layers(model))  # they make masks
 
 
 def parts(
     model: nn.Module, seen: int, ids: Int[Tensor, "batch position"], chunk: int, mask: Tensor | None
 ) -> Iterator[dict[str, Any]]:
-    """The inputs of one pass after the other. Raises `InputError` for arguments that do not fit."""
+    """The inputs of successive passes. Raises `InputError` for arguments that do not fit together."""
     if not isinstance(ids, Tensor) or ids.ndim != 2:
         raise InputError("ids: a tensor of token ids, (batch, position)")
     if not isinstance(chunk, int) or chunk < 1:
         raise InputError(f"chunk = {chunk!r}: at least 1 token")
     if mask is not None and tuple(mask.shape) != (len(ids), seen + ids.shape[1]):
         raise InputError(
-            f"attention_mask {tuple(mask.shape)}: (batch, position) over what was read before and ids, "
+            f"attention_mask {tuple(mask.shape)}: expected (batch, position) over earlier tokens and ids, "
             f"{(len(ids), seen + ids.shape[1])}"
         )
     for start in range(0, ids.shape[1], chunk):
         stop = min(start + chunk, ids.shape[1])
-        given: dict[str, Any] = {"input_ids": ids[:, start:stop]}
-        yield given if mask is None else given | {"attention_mask": mask[:, : seen + stop]}
+        inputs: dict[str, Any] = {"input_ids": ids[:, start:stop]}
+        yield inputs if mask is None else inputs | {"attention_mask": mask[:, : seen + stop]}
 
 
 def kept_logits(model: nn.Module) -> dict[str, Any]:
-    """The argument for logits of the last token alone, where the model has it."""
+    """The argument that asks for the last token's logits only, if the model has it."""
     return {"logits_to_keep": 1} if "logits_to_keep" in parameters(model).parameters else {}
 
 
-def masked(model: nn.Module, cache: Strict) -> Any:
-    """A context in which masks are written anew."""
-    return editing(Masks(model, cache))
+def masked(model: nn.Module, cache: StrictCache) -> Any:
+    """A context in which masks are replaced."""
+    return editing(StrictMasks(model, cache))

@@ -1,4 +1,4 @@
-"""The sinks of all layers, turned at once: one operation instead of one for each layer."""
+"""Rotate the sinks of all layers at once: one operation instead of one per layer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch import Tensor
 from sinkscope.caches.layers import Shown, SinkWindow
 from sinkscope.caches.rotation import Rotation
 
-AHEAD = 16  # places at most for which sinks are turned in one go, where they are known
-Standing = dict[SinkWindow, tuple[Tensor, Tensor]]  # keys and values of each layer's sinks, turned
+AHEAD = 16  # maximum number of query places for which sinks are rotated at once
+Standing = dict[SinkWindow, tuple[Tensor, Tensor]]  # each layer's rotated sinks, as keys and values
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
-    """Sinks that are turned alike, (layers, batch, heads, sinks, dim), and whose they are: layer and part."""
+class _TurnedAlike:
+    """Sinks with the same rotation, (layers, batch, heads, sinks, dim), and their owners: layer, and keys (0) or values
+    (1).
+    """
 
     rotation: Rotation
     sinks: Tensor
@@ -26,20 +28,20 @@ class _Group:
 
 
 @dataclass(eq=False)
-class Together:
-    """Turns the sinks of layers; keeps them side by side for as long as no layer has others.
+class SinkTurner:
+    """Rotates the sinks of all layers, stored contiguously for as long as no layer gets other sinks.
 
-    `places` for which it turns them in one go: what it then holds is small beside the window.
+    `places`: for how many query places it rotates them at once; the result is small compared with the window.
     """
 
     places: int = AHEAD
     _sources: list[Tensor] = field(default_factory=list)
-    _groups: list[_Group] = field(default_factory=list)
+    _groups: list[_TurnedAlike] = field(default_factory=list)
     _start: tuple[int, int] = 0, 0
     _ahead: list[Standing] = field(default_factory=list)
 
     def turned(self, layers: Sequence[SinkWindow], shown: Shown) -> Standing:
-        """Keys and values of each layer's sinks, turned by `shown.by`."""
+        """Keys and values of each layer's sinks, rotated by `shown.by`."""
         held = self._held(layers)
         assert shown.by is not None
         return self._turned(held, shown.by[None])[0]
@@ -53,7 +55,8 @@ class Together:
     ) -> Standing:
         """The same for a pass of one token at `place` in every row, with positions counted from `base`.
 
-        Most often it was made with that of a place before. `by`: how far sinks are turned for queries at places.
+        Usually computed earlier, together with a previous place. `by`: how far sinks are rotated for queries at given
+        places.
         """
         held, (start, since) = self._held(layers), self._start
         if since != base or not start <= place < start + len(self._ahead):
@@ -72,37 +75,37 @@ class Together:
 
     def _turned(self, held: list[SinkWindow], by: Int[Tensor, "times batch 1 sinks"]) -> list[Standing]:
         """For each of these times."""
-        found = [[list(layer.first or ()) for layer in held] for _ in by]
+        turned = [[list(layer.first or ()) for layer in held] for _ in by]
         for group in self._groups:
             shifts = by.to(group.sinks.device)[:, None]  # against (layers, batch, heads, sinks)
             for time, all_sinks in enumerate(
                 group.rotation.turn(group.sinks.expand(len(by), *group.sinks.shape), shifts)
             ):
-                for (layer, part), sinks in zip(group.owners, all_sinks.unbind(0), strict=True):
-                    found[time][layer][part] = sinks
-        return [{layer: (keys, values) for layer, (keys, values) in zip(held, parts, strict=True)} for parts in found]
+                for (layer, side), sinks in zip(group.owners, all_sinks.unbind(0), strict=True):
+                    turned[time][layer][side] = sinks
+        return [{layer: (keys, values) for layer, (keys, values) in zip(held, pairs, strict=True)} for pairs in turned]
 
 
 def ahead_of(sinks: int, window: int) -> int:
-    """Places for which sinks are turned at once: what they take is at most an eighth of the window."""
+    """Places for which sinks are rotated at once: the result takes at most an eighth of the window's memory."""
     return max(1, min(AHEAD, window // (8 * max(1, sinks))))
 
 
-def _grouped(layers: Sequence[SinkWindow]) -> list[_Group]:
-    """Layers whose sinks are turned alike, side by side in one memory, of which each layer has a view from now on."""
+def _grouped(layers: Sequence[SinkWindow]) -> list[_TurnedAlike]:
+    """Sinks with the same rotation in one contiguous tensor, of which each layer gets a view."""
     owners: dict[tuple, list[tuple[int, int]]] = {}
     for index, layer in enumerate(layers):
-        for part, rotation in enumerate((layer.rotation.keys, layer.rotation.values)):
+        for side, rotation in enumerate((layer.rotation.keys, layer.rotation.values)):
             if rotation is not None and layer.first is not None:
-                sinks = layer.first[part]
-                owners.setdefault((rotation, sinks.shape, sinks.dtype, sinks.device), []).append((index, part))
+                sinks = layer.first[side]
+                owners.setdefault((rotation, sinks.shape, sinks.dtype, sinks.device), []).append((index, side))
     firsts = [list(layer.first or ()) for layer in layers]
     groups = []
-    for (rotation, *_), own in owners.items():
-        sinks = torch.stack([firsts[layer][part] for layer, part in own])
-        for (number, side), view in zip(own, sinks.unbind(0), strict=True):
+    for (rotation, *_), members in owners.items():
+        sinks = torch.stack([firsts[layer][side] for layer, side in members])
+        for (number, side), view in zip(members, sinks.unbind(0), strict=True):
             firsts[number][side] = view
-        groups.append(_Group(rotation, sinks, own))
+        groups.append(_TurnedAlike(rotation, sinks, members))
     for layer, (keys, values) in zip(layers, firsts, strict=True):
         layer.first = keys, values
     return groups

@@ -38,7 +38,7 @@ ORDER = ("measure", "check", "intervene", "cache", "quantize", "generate", "expo
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
-class _Group(TyperGroup):
+class _OrderedGroup(TyperGroup):
     """Lists commands in the order of `ORDER`; Typer lists groups of commands last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -47,7 +47,7 @@ class _Group(TyperGroup):
 
 app = App(
     name="sinkscope",
-    cls=_Group,
+    cls=_OrderedGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

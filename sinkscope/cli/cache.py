@@ -12,7 +12,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, open_tokenizer, token_rows
-from sinkscope.cli.options import OUTPUT, RUNNING, Inputs, Output, Running, Texts
+from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions, TextOptions
 from sinkscope.cli.showing import Cost, peak_memory, show_cost, show_trial, watching
 from sinkscope.cli.writing import results_folder, write_trial
 from sinkscope.errors import InputError, unknown
@@ -60,7 +60,7 @@ READS_TEXT = When(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheTexts(Texts):
+class CacheTexts(TextOptions):
     """Texts, where the model does not read needles."""
 
     corpus: Annotated[options.CorpusName, READS_TEXT] = options.AUTO
@@ -145,8 +145,8 @@ def cache(
     ] = None,
     tolerance: options.Tolerance = 0.02,
     texts: CacheTexts = CACHE_TEXTS,
-    running: Running = RUNNING,
-    output: Output = OUTPUT,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Compare eviction policies at equal bytes with the full cache and with random ones: predictions, recall, time."""
     names = _policies(policy, compare)
@@ -159,7 +159,7 @@ def cache(
     chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
     with only_json(output.as_json):
         subject = open_model(model, running)
-        draw = _Draw(model, subject, texts, running, windows, needed(windows, chooses), task)
+        draw = _CacheTexts(model, subject, texts, running, windows, needed(windows, chooses), task)
         rows = draw.texts(tokens, scored)
         batch_size = running.batch_of(rows.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
@@ -196,7 +196,7 @@ def cache(
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _CacheRows:
     """What is read: token ids, how many of each row are the context, and needles where recall is asked for."""
 
     ids: Tensor
@@ -206,7 +206,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class _Draw:
+class _CacheTexts:
     """What a model reads: noise with needles if it was trained on that, natural text otherwise.
 
     `windows` texts are scored; `count` are drawn, those in which sinks are measured included.
@@ -214,22 +214,22 @@ class _Draw:
 
     name: str
     model: PreTrainedModel
-    source: Texts
-    running: Running
+    source: TextOptions
+    running: RunningOptions
     windows: int
     count: int
     task: Task
 
-    def texts(self, tokens: int | None, scored: int | None) -> _Rows:
+    def texts(self, tokens: int | None, scored: int | None) -> _CacheRows:
         """Texts of so many tokens, the last `scored` of which are predicted."""
         if Path(self.name).name == RECALL_MODEL and self.source.text is None:
             return self._noise(tokens, scored)
         length = tokens or self._default_length()
         context = _context(length, scored)
-        inputs = Inputs(**vars(self.source), tokens=length, samples=self.count)
+        inputs = InputOptions(**vars(self.source), tokens=length, samples=self.count)
         rows = token_rows(self.model, self.name, inputs, self.running)
         needles = self._needles(rows.input_ids, context) if self.task == "recall" else None
-        return _Rows(rows.input_ids, context, needles, f"{rows.description}; first: {rows.first}")
+        return _CacheRows(rows.input_ids, context, needles, f"{rows.description}; first: {rows.first}")
 
     def _needles(self, ids: Tensor, context: int) -> Asked:
         """Pairs hidden in the scored texts, half of which are asked for."""
@@ -242,7 +242,7 @@ class _Draw:
         scored = ids[self.count - self.windows :, :context]
         return hidden_in(scored, words, pairs=pairs, asked=pairs // 2, seed=self.running.seed)
 
-    def _noise(self, tokens: int | None, scored: int | None) -> _Rows:
+    def _noise(self, tokens: int | None, scored: int | None) -> _CacheRows:
         from sinkscope.trials import Needles
 
         length = Needles().length + SCORED if tokens is None else tokens
@@ -250,7 +250,7 @@ class _Draw:
         seed = self.running.seed
         ids = Needles(length).draw(self.count, seed=seed).context
         asked = None if self.task == "perplexity" else Needles(context).draw(self.windows, seed=seed + 1)
-        return _Rows(ids, context, asked, f"{self.count} texts of {length} tokens of noise with needles")
+        return _CacheRows(ids, context, asked, f"{self.count} texts of {length} tokens of noise with needles")
 
     def _default_length(self) -> int:
         """No more tokens than the model was trained for."""
@@ -283,7 +283,7 @@ def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
 
 
 def _seconds(
-    model: PreTrainedModel, rows: _Rows, windows: int, batch_size: int, rounds: int, *, one_by_one: bool
+    model: PreTrainedModel, rows: _CacheRows, windows: int, batch_size: int, rounds: int, *, one_by_one: bool
 ) -> float:
     """About how long one cache takes, from one text read in one pass and one step of a batch."""
     from sinkscope.trials import feeding, unchanged

@@ -14,7 +14,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, open_tokenizer, parse_heads, read_inputs, single_batch
-from sinkscope.cli.options import OUTPUT, RUNNING, Inputs, Output, Running, Texts
+from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions, TextOptions
 from sinkscope.cli.showing import peak_memory, show_trial, watching
 from sinkscope.cli.writing import results_folder, write_trial
 from sinkscope.errors import InputError, unknown
@@ -51,7 +51,7 @@ CHOOSES_HEADS = When(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationTexts(Texts):
+class CalibrationTexts(TextOptions):
     """Texts, or images, to choose on and to hold out."""
 
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per text.")] = 128
@@ -108,8 +108,8 @@ def calibrate(
     ] = 3,
     tolerance: options.Tolerance = 0.02,
     texts: CalibrationTexts = CALIBRATION_TEXTS,
-    running: Running = RUNNING,
-    output: Output = OUTPUT,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Calibrate attention in the heads where it helps: chosen on some of the texts, reported on the others."""
     candidates, chosen_heads = _numbers(values), parse_heads("--heads", heads)
@@ -125,7 +125,7 @@ def calibrate(
     if named.of_images is not None and texts.images is None:
         raise InputError(f"--method {method} is for models that read images: give --images DIR")
     settings = [] if named.of_images is not None else named.options(candidates or named.defaults, position)
-    inputs, batch_size = Inputs(**vars(texts)), running.batch_of(texts.tokens)
+    inputs, batch_size = InputOptions(**vars(texts)), running.batch_of(texts.tokens)
     with only_json(output.as_json):
         subject = open_model(model, running)
         reading = read_inputs(subject, model, inputs, running)
@@ -199,8 +199,8 @@ def _seconds(
         settings: What is tried.
         heads: In which heads; None for all.
         exhaustive: Whether each head and setting takes a pass.
-        chosen_on: Texts to choose on.
-        held_out: Texts to score.
+        chosen_on: TextOptions to choose on.
+        held_out: TextOptions to score.
         controls: Random controls.
     """
     from sinkscope.hooks import device_of, part

@@ -13,9 +13,10 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp
 from sinkscope.cli.opening import open_model, open_tokenizer, usable_device
-from sinkscope.cli.options import OUTPUT, RUNNING, Output, Running
+from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
+from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def check(
     ] = None,
     field: options.TextField = None,
     controls: Annotated[int, typer.Option(min=0, help="Random controls per arm.", rich_help_panel=ADVANCED)] = 1,
-    running: Running = RUNNING,
-    output: Output = OUTPUT,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Report what a model does with its sink, its BOS and its cache, and what to do about it."""
     folder = results_folder("check", output.out, [model], [], context)
@@ -96,7 +97,7 @@ def check(
     with only_json(output.as_json):
         checked = open_model(model, running)
         tokenizer = open_tokenizer(model, running)
-        name = Path(model).name if Path(model).is_file() else model
+        name = short(model)
         note(f"{name}: {', '.join(section.title.lower() for section in sections)}")
         with _watching_sections() as watch:
             card = run_check(
@@ -175,7 +176,7 @@ def _show_plan(plan: CheckPlan) -> None:
         ("memory: activations", f"{plan.beside / gib:.2f} GiB"),
         ("download", f"{plan.download / gib:.2f} GiB" if plan.download else "none: the weights are here"),
     ]
-    show(table((f"what {plan.model} would take", ""), rows, numbers_from=2))
+    show(table((f"what {short(plan.model)} would take", ""), rows, numbers_from=2))
 
 
 def _write(card: Card, folder: Path) -> list[Path]:

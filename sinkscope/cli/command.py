@@ -47,7 +47,7 @@ class LateHelp:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand the parameters of `command` that are frozen dataclasses of options, such as `Inputs` and `Loading`.
+    """Expand the parameters of `command` that are frozen dataclasses of options, such as `InputOptions`.
 
     Typer sees every field as an option of its own, in place of the dataclass, with the default that the parameter's
     default value has for it; the command is called with the dataclass.

@@ -17,11 +17,11 @@ from sinkscope.cli import options
 from sinkscope.cli.command import App, When
 from sinkscope.cli.options import BAD_INPUT
 from sinkscope.errors import InputError
-from sinkscope.live import Watch, duration
+from sinkscope.live import LiveView, duration
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.experiments import Expected, Findings, Job, Progress, Question, Sweep
+    from sinkscope.experiments import Expected, Findings, Job, Question, Sweep, SweepProgress
     from sinkscope.statistics.claims import Verdict
 
 app = App(no_args_is_help=True, help="Ask questions of training runs: list, show, run, verdict.")
@@ -29,7 +29,7 @@ app = App(no_args_is_help=True, help="Ask questions of training runs: list, show
 FAILED = 1  # exit code where runs failed
 RESULTS = Path("results/experiments")
 NONE_INSTALLED = "no package with experiments is installed: `sinkscope-replication` has those of the paper"
-CLAIM_COLUMNS = ("claim", "asked", "effect (95 % interval)", "seeds", "could show", "verdict")
+CLAIM_COLUMNS = ("claim", "asked", "found", "models", "grade")
 LOG_SHOWN = (("validation_loss", "loss"), ("sink/position_0", "sink"))
 OLD = "old"  # the state of a run that existed before
 ABOUT_PLAN = (
@@ -72,10 +72,11 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: options.As
 @app.command("show", epilog="Example: sinkscope experiment show fixed-token")
 def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: options.AsJson = False) -> None:
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
-    from sinkscope.experiments import find, known
+    from sinkscope.experiments import find, keys, known, standing_of
 
     require_folder(results)
     question = find(name)
+    keys(question, scale)  # raises what `run` raises
     findings = known(question, scale, results)
     seeds = {v.label: sorted(findings.runs.get(v.label, {})) if findings else [] for v in question.variations}
     if as_json:
@@ -86,23 +87,34 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
     if question.note:
         show(plain(f"{question.note}\n"))
     variations = [
-        (v.label, _changes({**question.shared, **v.changes}), _changes(v.published), str(len(seeds[v.label])))
+        (
+            v.label,
+            _changes({**question.shared, **v.changes}),
+            _changes(v.published),
+            _seeds(question.seeds_of(v.label)),
+            _seeds(seeds[v.label]),
+        )
         for v in question.variations
     ]
-    show(table(("variation", "changes", "published", f"runs at {scale}"), variations, numbers_from=3))
+    columns = ("variation", "changes", "published", "seeds that decide", f"runs at {scale}")
+    show(table(columns, variations, numbers_from=3))
     show(plain(""))
     claims = [(a.claim.name, a.claim.statement, str(a.claim.rule)) for a in question.assertions]
-    show(table(("claim", "statement", "effect asked"), claims, numbers_from=3))
-    show(plain(f"\n{seeds_needed(question, scale)}"))
-    for claim in question.withdrawn:
-        show(plain(f"\nwithdrawn: {claim.statement} ({claim.reason})"))
+    show(table(("claim", "statement", "asked"), claims, numbers_from=3))
+    if undecided := undecidable(question):
+        show(plain(f"\n{undecided}"))
+    show(plain(f"\n{standing_of(question, findings).words}"))
+    if scale in question.not_at:
+        show(plain(f"not run at scale {scale}: {question.not_at[scale]}"))
 
 
-@app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano --seeds 3")
+@app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano")
 def run_(
     name: Name,
     scale: Scale = "nano",
-    seeds: Annotated[int, typer.Option(help="Runs of every variation.")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="Train the first N of the question's seeds now.", show_default="all")
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -149,7 +161,9 @@ def run_(
     if backend != "none":
         cost = _expected(question, scale, seeds, workers, results, reuse)
         took = "for an unknown time" if cost.seconds is None else f"about {hours(cost.seconds / workers)}"
-        note(f"{cost.runs} runs, {took}, less what exists already; {seeds_needed(question, scale, seeds)}")
+        note(f"{cost.runs} runs, {took}, less what exists already")
+        if undecided := undecidable(question, seeds):
+            note(undecided)
     record = path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching_runs(out) as watch:
@@ -198,19 +212,21 @@ def verdict_(
         findings, damaged = read_records(questions, scale, results)
     else:  # for one question that is named, damage is an error
         findings, damaged = {each.name: known(each, scale, results) for each in questions}, []
-    judged = [Judged(each, findings[each.name], verdicts(each, findings[each.name], scale)) for each in questions]
+    judged = [
+        JudgedQuestion(each, findings[each.name], verdicts(each, findings[each.name], scale)) for each in questions
+    ]
     if as_json:
         show_json(_verdicts_json(judged, scale))
     elif every:
         _show_every(judged, full)
     else:
         show_verdicts(judged)
-        _show_totals(judged, every)
+        _show_totals(judged)
     report_damage(damaged)
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedQuestion:
     """A question, its findings, and the verdicts on its claims."""
 
     question: Question
@@ -254,8 +270,9 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.2f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
-def show_verdicts(judged: Iterable[Judged]) -> None:
-    """Print each question with the cost of its runs, and one row per claim; the first claim is the primary one."""
+def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
+    """Print each question with the cost of its runs, one row per claim (the first is primary), and its registration."""
+    from sinkscope.experiments import standing_of, without_sinks
     from sinkscope.statistics.claims import cells
 
     for index, each in enumerate(judged):
@@ -267,38 +284,34 @@ def show_verdicts(judged: Iterable[Judged]) -> None:
         rows = [
             (
                 f"{'' if number else 'primary: '}{verdict.claim.statement}",
-                *cells(verdict, "asked", "found", "cases"),
-                verdict.shown_at_least,
-                *cells(verdict, "verdict"),
+                *cells(verdict, "asked", "found", "cases", "grade"),
             )
             for number, verdict in enumerate(each.verdicts)
         ]
         show(table(CLAIM_COLUMNS, rows, numbers_from=len(CLAIM_COLUMNS)))
+        show(plain(f"\n{standing_of(each.question, findings).words}"))
+        if findings and (warning := without_sinks(each.question, findings)):
+            note(warning)
 
 
-def _show_every(judged: Sequence[Judged], full: bool) -> None:
+def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:
     """Print how many claims are decided; with `full` every claim that was run."""
-    _show_totals(judged, True)
+    _show_totals(judged)
     if not full:
         note("--full lists every claim; name an experiment for its own")
         return
-    ran = [each for each in judged if any(verdict.outcome != "not run at this scale" for verdict in each.verdicts)]
+    ran = [each for each in judged if any(verdict.value is not None for verdict in each.verdicts)]
     show(plain(""))
     show_verdicts(ran)
 
 
-def _show_totals(judged: Sequence[Judged], every: bool) -> None:
-    """Print how many claims have each outcome, what the runs cost, and which claims were withdrawn."""
+def _show_totals(judged: Sequence[JudgedQuestion]) -> None:
+    """Print how many claims have each grade, and what the runs cost."""
     from sinkscope.statistics.claims import tally
 
-    outcomes = tally(verdict for each in judged for verdict in each.verdicts)
+    grades = tally(verdict for each in judged for verdict in each.verdicts)
     cost = _total_cost(judged)
-    show(plain(f"\n{outcomes}; {_count_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
-    withdrawn = [claim for each in judged for claim in each.question.withdrawn]
-    if every and withdrawn:
-        show(plain(f"claims that were withdrawn: {len(withdrawn)} (`verdict NAME` and --json give reasons)"))
-    for claim in [] if every else withdrawn:
-        show(plain(f"withdrawn: {claim.statement} ({claim.reason})"))
+    show(plain(f"\n{grades}; {_count_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
 
 
 def _show_findings(question: Question, findings: Findings, record: Path, as_json: bool) -> None:
@@ -317,16 +330,18 @@ def _show_findings(question: Question, findings: Findings, record: Path, as_json
         ]
         show(table(("variation", "seed", "run", *question.shown), rows, numbers_from=1, keys=2))
         show(plain(""))
-        show_verdicts([Judged(question, findings, judged)])
+        show_verdicts([JudgedQuestion(question, findings, judged)])
         show(plain(f"\n{tally(judged)}"))
     for label, seeds in findings.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
-    labels = [variation.label for variation in question.variations]
-    made = sum(len(findings.runs.get(label, {})) + len(findings.failed.get(label, {})) for label in labels)
-    missing = len(labels) * findings.seeds - made
+    missing = sum(
+        seed not in {*findings.runs.get(label, {}), *findings.failed.get(label, {})}
+        for label in question.labels
+        for seed in question.seeds_of(label)
+    )
     if missing:
-        note(f"{missing} runs were not made")
+        note(f"{missing} of the runs that decide are not there")
     note(f"record: {record}; runs of {hours(findings.seconds)}")
 
 
@@ -341,6 +356,7 @@ def _question_json(question: Question, seeds: Mapping[str, list[int]]) -> dict[s
                 "label": v.label,
                 "changes": {**question.shared, **v.changes},
                 "published": dict(v.published),
+                "decided_by": list(question.seeds_of(v.label)),
                 "seeds": seeds[v.label],
             }
             for v in question.variations
@@ -349,11 +365,12 @@ def _question_json(question: Question, seeds: Mapping[str, list[int]]) -> dict[s
             {"name": c.name, "statement": c.statement, "asked": str(c.rule), "source": c.source}
             for c in (assertion.claim for assertion in question.assertions)
         ],
-        "withdrawn": [vars(claim) for claim in question.withdrawn],
     }
 
 
-def _verdicts_json(judged: Sequence[Judged], scale: str) -> dict[str, Any]:
+def _verdicts_json(judged: Sequence[JudgedQuestion], scale: str) -> dict[str, Any]:
+    from sinkscope.experiments import standing_of
+
     return {
         "scale": scale,
         "verdicts": [
@@ -361,15 +378,13 @@ def _verdicts_json(judged: Sequence[Judged], scale: str) -> dict[str, Any]:
             for each in judged
             for index, verdict in enumerate(each.verdicts)
         ],
-        "withdrawn": [
-            {"experiment": each.question.name, **vars(claim)} for each in judged for claim in each.question.withdrawn
-        ],
+        "registered": {each.question.name: vars(standing_of(each.question, each.findings)) for each in judged},
         "costs": {each.question.name: each.findings.cost for each in judged if each.findings is not None},
         "cost": _total_cost(judged),
     }
 
 
-def _total_cost(judged: Sequence[Judged]) -> dict[str, float]:
+def _total_cost(judged: Sequence[JudgedQuestion]) -> dict[str, float]:
     """How many runs all questions have together, and how long they took; a run that several read counts once."""
     runs = [run for each in judged if each.findings for seeds in each.findings.runs.values() for run in seeds.values()]
     seconds = {run.run: run.seconds for run in runs}
@@ -380,17 +395,25 @@ def _count_runs(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
+def _seeds(seeds: Sequence[int]) -> str:
+    """Seeds in words: `6 (0 to 5)`, `3 (0, 4, 7)`."""
+    if not seeds:
+        return "0"
+    is_range = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{len(seeds)} ({f'{seeds[0]} to {seeds[-1]}' if is_range else ', '.join(map(str, seeds))})"
+
+
 def _changes(values: Any) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items()) or "–"
 
 
 def _show_plan(
-    question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool, as_json: bool
+    question: Question, scale: str, seeds: int | None, workers: int, results: Path, reuse: bool, as_json: bool
 ) -> None:
     """Print runs, hours and bytes of disk. Raises `InputError` as `_expected` does."""
     expected = _expected(question, scale, seeds, workers, results, reuse)
     time_needed = None if expected.seconds is None else expected.seconds / 3600 / workers
-    decidable = seeds_needed(question, scale, seeds)
+    undecided = undecidable(question, seeds)
     if as_json:
         show_json(
             {
@@ -400,22 +423,23 @@ def _show_plan(
                 "reused": expected.reused,
                 "hours": time_needed,
                 "disk_bytes": expected.disk,
-                "seeds": decidable,
+                "seeds": undecided,
             }
         )
         return
     rows = [
-        ("runs to train", f"{expected.runs} ({len(question.variations)} variations, {seeds} seeds)"),
+        ("runs to train", f"{expected.runs} ({len(question.variations)} variations)"),
         ("taken from records", f"{expected.reused}" if reuse else "none (--reuse takes those that are there)"),
         ("hours", "unknown: no similar run has a record" if time_needed is None else f"about {time_needed:.1f}"),
         ("disk", "unknown" if expected.disk is None else f"about {expected.disk / 2**20:.0f} MiB"),
     ]
     show(table(("what it would take", ""), rows, numbers_from=2))
-    show(plain(decidable))
+    if undecided:
+        show(plain(undecided))
     show(plain(ABOUT_PLAN))
 
 
-def _expected(question: Question, scale: str, seeds: int, workers: int, results: Path, reuse: bool) -> Expected:
+def _expected(question: Question, scale: str, seeds: int | None, workers: int, results: Path, reuse: bool) -> Expected:
     """What the runs would take. Raises `InputError` for fewer than one worker, and for a damaged record."""
     from sinkscope.experiments import expected, known
 
@@ -424,27 +448,38 @@ def _expected(question: Question, scale: str, seeds: int, workers: int, results:
     return expected(question, scale, known(question, scale, results), seeds, reuse)
 
 
-def seeds_needed(question: Question, scale: str, seeds: int | None = None) -> str:
-    """How many claims of a question that many seeds can decide under their rules, and how many seeds decide all."""
-    from sinkscope.statistics.rules import AGREEING
+def undecidable(question: Question, seeds: int | None = None) -> str:
+    """Which claims the runs asked for cannot decide, whatever they show; empty if they can decide all."""
+    from sinkscope.experiments import Shares, labels_read
+    from sinkscope.statistics.claims import Count, Size
 
-    needed = [each.first_seed(scale) + int(getattr(each.claim.rule, "seeds", 1)) for each in question.assertions]
-    if not needed:
-        return "no claim is judged"
-    counts = [seeds, max(needed)] if seeds is not None and seeds < max(needed) else [max(needed)]
-    counts = [min(needed), *counts] if seeds is None and min(needed) < max(needed) else counts
+    never, later = [], []
+    for assertion in question.assertions:
+        rule = assertion.claim.rule
+        assert isinstance(rule, Count | Size)
+        single = [(label,) for label in labels_read(question, assertion)]
+        groups = assertion.effect.groups if isinstance(assertion.effect, Shares) else single
+        planned = [sum(len(question.seeds_of(label)) for label in group) for group in groups]
+        if not rule.can_decide(*planned):
+            never.append(assertion.claim.name)
+        elif seeds is not None and seeds < max(len(question.seeds_of(each)) for group in groups for each in group):
+            later.append(assertion.claim.name)
+    claims = len(question.assertions)
     parts = []
-    for count in counts:
-        decided = sum(each <= count for each in needed)
-        never = "never " if not decided else ""
-        parts.append(f"--seeds {count} can {never}decide {decided or 'any'} of {len(needed)} claims")
-    return f"{'; '.join(parts)} (seeds that all give the same number decide from {AGREEING} on)"
+    if never:
+        names = ", ".join(f"'{name}'" for name in never)
+        parts.append(
+            f"the question's seeds can never decide {len(never)} of {claims} claims ({names}): fix more of them"
+        )
+    if later:
+        parts.append(f"{len(later)} of {claims} claims stay open until all of the question's seeds are run")
+    return "; ".join(parts)
 
 
-def watching_runs(out: Path) -> Watch[Progress]:
+def watching_runs(out: Path) -> LiveView[SweepProgress]:
     """The progress of a sweep: a live view on a terminal, one line per settled run elsewhere."""
     view = _RunsView(out)
-    return Watch(view.draw, view.lines, stderr(), every=1.0, status=view.status)
+    return LiveView(view.draw, view.lines, stderr(), every=1.0, status=view.status)
 
 
 class LogReader:
@@ -486,14 +521,14 @@ class _RunsView:
         self.settled: list[str] = []  # names of runs, in the order in which they settled
         self.start: tuple[float, float] | None = None  # when, and how many runs were done by then, in shares
 
-    def lines(self, progress: Progress) -> Iterator[tuple[str, str]]:
+    def lines(self, progress: SweepProgress) -> Iterator[tuple[str, str]]:
         sweep = progress.sweep
         self.settled += [name for name in [*sweep.done, *sweep.failed] if name not in self.settled]
         for number, name in enumerate(self.settled, 1):
             outcome = sweep.failed.get(name) or losses(self.logs.newest_row(name, "done")) or "settled"
             yield name, f"{_label(progress, name)}: {outcome} ({number} of {len(_states(sweep))})"
 
-    def status(self, progress: Progress) -> str:
+    def status(self, progress: SweepProgress) -> str:
         """What runs, and how long it will take."""
         states = _states(progress.sweep)
         current = [
@@ -504,7 +539,7 @@ class _RunsView:
         ]
         return "; ".join([*current, f"{counts(progress.sweep)}{self._time_left(progress, states)}"])
 
-    def draw(self, progress: Progress) -> Group:
+    def draw(self, progress: SweepProgress) -> Group:
         states = _states(progress.sweep)
         seeds = sorted({seed for _, seed in progress.cells})
         labels = dict.fromkeys(label for label, _ in progress.cells)
@@ -516,7 +551,7 @@ class _RunsView:
         runs = table(columns, rows, numbers_from=1)
         return Group(runs, *failures, Text(f"{counts(progress.sweep)}{self._time_left(progress, states)}"))
 
-    def _cell(self, progress: Progress, states: Mapping[str, str], name: str) -> str:
+    def _cell(self, progress: SweepProgress, states: Mapping[str, str], name: str) -> str:
         state = states.get(name, OLD)
         newest = self.logs.newest_row(name, state)
         if state in ("done", OLD):
@@ -525,7 +560,7 @@ class _RunsView:
             return state
         return f"{100 * self.logs.share_done(progress.jobs, name, state):.0f} % {losses(newest)}".strip()
 
-    def _time_left(self, progress: Progress, states: Mapping[str, str]) -> str:
+    def _time_left(self, progress: SweepProgress, states: Mapping[str, str]) -> str:
         done = sum(self.logs.share_done(progress.jobs, name, state) for name, state in states.items())
         if self.start is None:
             self.start = (time.monotonic(), done)
@@ -563,6 +598,6 @@ def _states(sweep: Sweep) -> dict[str, str]:
     return {name: state for state, names in by_state.items() for name in names}
 
 
-def _label(progress: Progress, name: str) -> str:
+def _label(progress: SweepProgress, name: str) -> str:
     """The variations and seeds that share a run."""
     return ", ".join(f"{label}, seed {seed}" for (label, seed), run in progress.cells.items() if run == name)

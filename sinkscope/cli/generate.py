@@ -14,7 +14,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, When
 from sinkscope.cli.opening import open_model
-from sinkscope.cli.options import LOADING, Loading
+from sinkscope.cli.options import LOADING, LoadingOptions
 from sinkscope.cli.showing import peak_memory
 from sinkscope.errors import InputError
 from sinkscope.report.terminal import note, only_json, plain, show_json
@@ -113,7 +113,7 @@ def generate(
         ROUNDS,
     ] = "none",
     seed: Annotated[options.Seed, SAMPLES] = 0,
-    loading: Loading = LOADING,
+    loading: LoadingOptions = LOADING,
     as_json: options.AsJson = False,
 ) -> None:
     """Write text as it comes, until it ends. The model's generation config decides how to sample unless options do."""
@@ -194,7 +194,7 @@ def _messages(prompt: str | None) -> Iterator[str]:
         yield line.strip()
 
 
-def _write(writer: Writer, ids: Tensor, quiet: bool) -> tuple[str, str, Speed]:
+def _write(writer: Writer, ids: Tensor, quiet: bool) -> tuple[str, str, WritingSpeed]:
     """Print the text as it comes; returns the end of it, why it stopped, and its speed."""
     speed = writer.begin(ids)
     decoder, words, last_remark = Decoder(writer.tokenizer, ids[0].tolist()), "", time.monotonic()
@@ -295,7 +295,7 @@ class Writer:
         if self.messages:
             self.messages.append({"role": "assistant", "content": text})
 
-    def begin(self, ids: Tensor) -> Speed:
+    def begin(self, ids: Tensor) -> WritingSpeed:
         """Read all but the last of `ids`, except what the cache has read already."""
         import torch
 
@@ -314,9 +314,9 @@ class Writer:
                 with torch.inference_mode():
                     self.model(unread[:, :-1], past_key_values=self.cache, use_cache=True)
         self.cached = ids[0, :-1].tolist()
-        return Speed(self.model, self.cache)
+        return WritingSpeed(self.model, self.cache)
 
-    def tokens(self, ids: Tensor, speed: Speed) -> Iterator[int]:
+    def tokens(self, ids: Tensor, speed: WritingSpeed) -> Iterator[int]:
         """What the model writes, up to the limit."""
         last = int(ids[0, -1])
         for token in write_tokens(self.model, ids, self.cache, self.config, self.random):
@@ -468,7 +468,7 @@ class Decoder:
 
 
 @dataclass
-class Speed:
+class WritingSpeed:
     """Tokens and time since it was made, and the memory of the cache and the process."""
 
     model: Any

@@ -12,7 +12,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, parse_heads, read_inputs, single_batch
-from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, Inputs, Output, Running
+from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, watching
 from sinkscope.cli.writing import check_formats, results_folder, write_trial
 from sinkscope.errors import InputError, unknown
@@ -161,11 +161,11 @@ def intervene(
     ] = 5,
     tolerance: options.Tolerance = 0.02,
     explain: options.Explain = False,
-    inputs: Inputs = INPUTS,
-    running: Running = RUNNING,
+    inputs: InputOptions = INPUTS,
+    running: RunningOptions = RUNNING,
     figure: options.Figure = None,
     config: options.Config = None,
-    output: Output = OUTPUT,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Does the sink matter? Change it, and compare predictions with those of random controls on the same texts.
 

@@ -15,7 +15,15 @@ from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, When
 from sinkscope.cli.measure_many import measure_several
 from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, read_inputs
-from sinkscope.cli.options import OUTPUT, RUNNING, SAMPLING, Inputs, Output, Running, Sampling
+from sinkscope.cli.options import (
+    OUTPUT,
+    RUNNING,
+    SAMPLING,
+    InputOptions,
+    OutputOptions,
+    RunningOptions,
+    SamplingOptions,
+)
 from sinkscope.cli.showing import show_plans, show_written, summary_json, watching
 from sinkscope.cli.writing import check_formats, old_files, results_folder
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
@@ -26,7 +34,7 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.measurement import Measurement
     from sinkscope.report.observatory import HeadMaps
 
@@ -79,8 +87,8 @@ def measure(
     checkpoints: Annotated[
         list[str] | None, typer.Option(metavar="RUN", help="Measure all checkpoints of a run's folder; repeatable.")
     ] = None,
-    sampling: Sampling = SAMPLING,
-    running: Running = RUNNING,
+    sampling: SamplingOptions = SAMPLING,
+    running: RunningOptions = RUNNING,
     observers: Annotated[
         str | None,
         typer.Option(
@@ -117,7 +125,7 @@ def measure(
         options.MEASURES,
     ] = "csv",
     config: options.Config = None,
-    output: Output = OUTPUT,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism; compare several models."""
     from sinkscope.measurement.metrics import check_epsilon
@@ -132,7 +140,7 @@ def measure(
     if measures_many(context.params):
         measure_several(context, names, checkpoints or [], sampling, running, output, position)
         return
-    inputs = Inputs(**vars(sampling), kind=cast(options.InputKind, kinds[0] if kinds else "natural"))
+    inputs = InputOptions(**vars(sampling), kind=cast(options.InputKind, kinds[0] if kinds else "natural"))
     if options.is_saved(names[0]):
         _show_saved(names[0], inputs.epsilon, full, output)
         return
@@ -143,17 +151,17 @@ def measure(
         show_plans({names[0]: running.revision}, inputs, running, output.as_json)
         return
     check_formats(figure, tables)
-    run = _Run(names[0], inputs, running, observer_names(observers or "all"))
+    run = _MeasuringRun(names[0], inputs, running, observer_names(observers or "all"))
     if by_domain:
         run.measure_domains(folder, output.as_json)
     else:
         run.measure_one(folder, parse_map_heads(maps or []), tables, figure, full, output.as_json)
 
 
-class _Run:
+class _MeasuringRun:
     """One model, loaded, and how it is measured."""
 
-    def __init__(self, name: str, inputs: Inputs, running: Running, observers: Sequence[str]) -> None:
+    def __init__(self, name: str, inputs: InputOptions, running: RunningOptions, observers: Sequence[str]) -> None:
         self.name, self.inputs, self.running, self.observers = name, inputs, running, observers
 
     def measure_one(
@@ -219,7 +227,7 @@ class _Run:
         self.model = open_model(self.name, self.running)
         self.tokenizer = open_tokenizer(self.name, self.running)
 
-    def _measured(self, reading: Reading, label: str) -> Measurement:
+    def _measured(self, reading: InputReading, label: str) -> Measurement:
         from sinkscope.measurement import measure
 
         note(f"{label}: {reading.description}; first: {reading.first}")
@@ -293,7 +301,7 @@ class _Run:
             write_page(page, draft / "figure.html")
 
 
-def command_line(command: str, name: str, inputs: Inputs) -> str:
+def command_line(command: str, name: str, inputs: InputOptions) -> str:
     """The command line that does something else with the same model and input."""
     words = ["--input", inputs.kind] if inputs.medium is None else [f"--{inputs.medium[0]}", str(inputs.medium[1])]
     words += ["--text", str(inputs.text)] if inputs.text is not None else []
@@ -301,7 +309,7 @@ def command_line(command: str, name: str, inputs: Inputs) -> str:
     return shlex.join(["sinkscope", command, name, *words])
 
 
-def _show_saved(name: str, epsilon: float, full: bool, output: Output) -> None:
+def _show_saved(name: str, epsilon: float, full: bool, output: OutputOptions) -> None:
     """Show a saved measurement; nothing is measured or written."""
     from sinkscope.measurement import Measurement, saved_measurement
 
@@ -338,7 +346,7 @@ def parse_map_heads(names: Sequence[str]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
-def head_maps(model: Any, reading: Reading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:
+def head_maps(model: Any, reading: InputReading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:
     """The attention maps of `heads`, (row of the measurement's layers, head), by default of the strongest.
 
     They cover the first tokens of one sample. Raises `InputError` for a head that the model does not have.

@@ -12,12 +12,12 @@ from rich.progress import TimeElapsedColumn
 
 from sinkscope.cli import options
 from sinkscope.cli.opening import observer_names, usable_device
-from sinkscope.cli.options import AUTO, Output, Running, Sampling
+from sinkscope.cli.options import AUTO, OutputOptions, RunningOptions, SamplingOptions
 from sinkscope.cli.showing import show_plans, show_written, summary_json
 from sinkscope.cli.writing import old_files, results_folder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, write_text
-from sinkscope.live import Watch, bars
+from sinkscope.live import LiveView, bars
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def measure_several(
     context: options.Context,
     models: list[str],
     runs: list[str],
-    sampling: Sampling,
-    running: Running,
-    output: Output,
+    sampling: SamplingOptions,
+    running: RunningOptions,
+    output: OutputOptions,
     position: int,
 ) -> None:
     """Measure models one at a time, without repeating finished results, and compare each with the first.
@@ -131,11 +131,11 @@ def _folder_names(models: list[str], runs: list[str]) -> list[str]:
     return [*models, *runs]
 
 
-def _show_plans(spec: SurveySpec, running: Running, as_json: bool) -> None:
+def _show_plans(spec: SurveySpec, running: RunningOptions, as_json: bool) -> None:
     """What each model would take, on all inputs."""
     from sinkscope.measurement import survey_models
 
-    sampling = Sampling(tokens=spec.tokens, samples=spec.samples * len(spec.inputs))
+    sampling = SamplingOptions(tokens=spec.tokens, samples=spec.samples * len(spec.inputs))
     loading = replace(
         running,
         dtype=spec.dtype,
@@ -281,10 +281,10 @@ def _show_comparison(comparison: Comparison, epsilon: float, position: int) -> N
     show(plain(f"{int(heads['differs'].sum())} of {len(heads)} heads have an interval that excludes 0"))
 
 
-def watching_models() -> Watch[SurveyProgress]:
+def watching_models() -> LiveView[SurveyProgress]:
     """The progress of `measure_models`: a live view on a terminal, one line per finished row elsewhere."""
     view = _ModelsView()
-    return Watch(view.draw, view.lines, stderr(), transient=True, status=view.status)
+    return LiveView(view.draw, view.lines, stderr(), transient=True, status=view.status)
 
 
 class _ModelsView:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.cli.options import AUTO, TEXT_KINDS, Inputs, Loading, Running
+from sinkscope.cli.options import AUTO, TEXT_KINDS, InputOptions, LoadingOptions, RunningOptions
 from sinkscope.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from sinkscope.data import InputReading
     from sinkscope.data import Inputs as TokenRows
-    from sinkscope.data import Reading
 
 
-def open_model(name: str, loading: Loading) -> PreTrainedModel:
+def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
     """Load a model, without a progress bar for its weights; downloads keep theirs."""
     from transformers.utils.logging import disable_progress_bar
 
@@ -32,7 +32,7 @@ def open_model(name: str, loading: Loading) -> PreTrainedModel:
     )
 
 
-def open_tokenizer(name: str, loading: Loading, *, required: bool = False) -> Any:
+def open_tokenizer(name: str, loading: LoadingOptions, *, required: bool = False) -> Any:
     """The model's tokenizer; None where it has none and none is required."""
     from sinkscope.model import load_tokenizer
 
@@ -44,7 +44,7 @@ def open_tokenizer(name: str, loading: Loading, *, required: bool = False) -> An
         return None
 
 
-def read_inputs(model: PreTrainedModel, name: str, inputs: Inputs, running: Running) -> Reading:
+def read_inputs(model: PreTrainedModel, name: str, inputs: InputOptions, running: RunningOptions) -> InputReading:
     """What the model reads: rows of text or tokens, or the images or recordings of a folder.
 
     Raises `InputError` as `token_rows` and `media_reading` do.
@@ -65,7 +65,7 @@ def read_inputs(model: PreTrainedModel, name: str, inputs: Inputs, running: Runn
     )
 
 
-def token_rows(model: PreTrainedModel, name: str, inputs: Inputs, running: Running) -> TokenRows:
+def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running: RunningOptions) -> TokenRows:
     """Rows of token ids of one kind. A chat template puts each row of natural text into a user's turn.
 
     Raises `InputError` for a BOS before a chat template, which defines what comes first, and as `build_inputs` does.
@@ -96,7 +96,7 @@ def token_rows(model: PreTrainedModel, name: str, inputs: Inputs, running: Runni
     return as_chat(rows, tokenizer) if chat else rows
 
 
-def single_batch(reading: Reading) -> dict[str, Tensor]:
+def single_batch(reading: InputReading) -> dict[str, Tensor]:
     """The model's arguments for all samples. Raises `InputError` where the samples have several sizes."""
     if len(reading.parts) == 1:
         return reading.parts[0]
@@ -132,7 +132,7 @@ def usable_device(name: str | None) -> str:
     return device
 
 
-def _placement(loading: Loading) -> dict[str, str | None]:
+def _placement(loading: LoadingOptions) -> dict[str, str | None]:
     """Where a model is loaded, as arguments of `load`. Raises `InputError` for both a device and a map."""
     if loading.device_map is None:
         return {"device": usable_device(loading.device)}

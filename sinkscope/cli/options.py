@@ -328,7 +328,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
+class LoadingOptions:
     """How a model is loaded."""
 
     device: Device = None
@@ -344,7 +344,7 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running(Loading):
+class RunningOptions(LoadingOptions):
     """How a model is loaded and run."""
 
     batch_size: BatchSize = 8
@@ -356,7 +356,7 @@ class Running(Loading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class TextOptions:
     """Where natural text comes from, and what precedes it."""
 
     text: Text = None
@@ -368,7 +368,7 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling(Texts):
+class SamplingOptions(TextOptions):
     """What a model reads, apart from the kind of input, and how much of it."""
 
     tokens: Tokens = 64
@@ -392,7 +392,7 @@ class Sampling(Texts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs(Sampling):
+class InputOptions(SamplingOptions):
     """One kind of input."""
 
     kind: Kind = "natural"
@@ -404,7 +404,7 @@ class Inputs(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OutputOptions:
     """What is written and printed."""
 
     out: Out = None
@@ -412,4 +412,11 @@ class Output:
     as_json: AsJson = False
 
 
-LOADING, RUNNING, TEXTS, SAMPLING, INPUTS, OUTPUT = Loading(), Running(), Texts(), Sampling(), Inputs(), Output()
+LOADING, RUNNING, TEXTS, SAMPLING, INPUTS, OUTPUT = (
+    LoadingOptions(),
+    RunningOptions(),
+    TextOptions(),
+    SamplingOptions(),
+    InputOptions(),
+    OutputOptions(),
+)

@@ -13,7 +13,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp, When, was_given
 from sinkscope.cli.opening import open_model, open_tokenizer, read_inputs, single_batch
-from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, Inputs, Output, Running
+from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, show_written, size_in_words, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder, write_trial
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -23,7 +23,7 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sinkscope.data import Reading
+    from sinkscope.data import InputReading
     from sinkscope.quantization import Hazards, Prefix
     from sinkscope.sinks import Choice, Tokens
     from sinkscope.trials import Trial
@@ -131,9 +131,9 @@ def quantize(
         CALIBRATES,
     ] = False,
     tolerance: Annotated[options.Tolerance, RUNS_TRIAL] = 0.02,
-    inputs: Inputs = INPUTS,
-    running: Running = RUNNING,
-    output: Output = OUTPUT,
+    inputs: InputOptions = INPUTS,
+    running: RunningOptions = RUNNING,
+    output: OutputOptions = OUTPUT,
 ) -> None:
     """Quantize a model in simulation, and find which tokens to keep in full precision, compared with random ones."""
     if scheme is None and not hazards:
@@ -158,7 +158,7 @@ def quantize(
         )
     defaults = {} if rounding is None or protected is not None else default_choices(rounding)
     with only_json(output.as_json):
-        subject = _Subject(model, running, inputs)
+        subject = _QuantizedModel(model, running, inputs)
         count = inputs.samples
         if rounding is not None and calibrate_on is None and not in_sample and inputs.medium is None:
             choices = None if protected is None else [each for each in protected.values() if _searches(each)]
@@ -227,15 +227,15 @@ def quantize(
             show_written(paths)
 
 
-class _Subject:
+class _QuantizedModel:
     """The model with its tokenizer, and what it reads."""
 
-    def __init__(self, name: str, running: Running, inputs: Inputs) -> None:
+    def __init__(self, name: str, running: RunningOptions, inputs: InputOptions) -> None:
         self.name, self.running = name, running
         self.model = open_model(name, running)
         self.tokenizer = open_tokenizer(name, running)
 
-    def read(self, inputs: Inputs) -> Reading:
+    def read(self, inputs: InputOptions) -> InputReading:
         return read_inputs(self.model, self.name, inputs, self.running)
 
     def protected_arms(

@@ -16,7 +16,7 @@ from sinkscope.names import short
 from sinkscope.report.terminal import plain, show, show_json, stderr, table
 
 if TYPE_CHECKING:
-    from sinkscope.cli.options import Running, Sampling
+    from sinkscope.cli.options import RunningOptions, SamplingOptions
     from sinkscope.measurement import Measurement
     from sinkscope.measurement.planning import MeasuringPlan
     from sinkscope.trials import Trial
@@ -117,7 +117,9 @@ def show_cost(cost: Cost, as_json: bool, **facts: object) -> None:
         show(plain(str(cost)))
 
 
-def show_plans(models: Mapping[str, str | None], sampling: Sampling, running: Running, as_json: bool) -> None:
+def show_plans(
+    models: Mapping[str, str | None], sampling: SamplingOptions, running: RunningOptions, as_json: bool
+) -> None:
     """The answer to --plan for each model, by name, at a revision."""
     from sinkscope.measurement.planning import plan
 

@@ -1,18 +1,20 @@
 """Text for models: corpora, tokenizers, windows of tokens, and the inputs that models are measured on."""
 
 from sinkscope.data.config import DataConfig
-from sinkscope.data.corpora import Corpus, Document, domains, is_chat, load_corpus, parse_corpus, texts
-from sinkscope.data.cutting import Cut, WindowKind, cut
+from sinkscope.data.corpora import Corpus, TextDocument, domains, is_chat, load_corpus, parse_corpus, texts
 from sinkscope.data.measuring_inputs import (
+    Cut,
     Inputs,
+    WindowKind,
     as_chat,
     build_inputs,
     corpus_digest,
+    cut,
     natural_windows,
     ordinary_tokens,
     text_digest,
 )
-from sinkscope.data.model_inputs import Reading, corpus_of, fed, reading, start_token, vocabulary_of
+from sinkscope.data.model_inputs import InputReading, corpus_of, fed, reading, start_token, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import (
     adds_first_token,
@@ -30,14 +32,14 @@ __all__ = [
     "Corpus",
     "Cut",
     "DataConfig",
-    "Document",
     "FixedToken",
+    "InputReading",
     "Inputs",
     "MixedWindows",
     "PreparedData",
     "RandomTokens",
-    "Reading",
     "SomeWindows",
+    "TextDocument",
     "TrainingOrder",
     "Window",
     "WindowKind",

@@ -22,7 +22,7 @@ HINT = "sinkscope measure takes {} (in Python sinkscope.measure takes any inputs
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputReading:
     """Arguments of forward passes, a dict for samples of one size; in words, what stands first and what they are."""
 
     parts: tuple[dict[str, Tensor], ...]
@@ -31,22 +31,24 @@ class Reading:
 
     def one(self, tokens: int) -> dict[str, Tensor]:
         """The first sample; of token ids alone, its first `tokens`, since images take places among them."""
-        given = self.parts[0]
-        if not {*given} <= {"input_ids", "labels", "decoder_input_ids"}:
-            samples = next(len(value) for value in given.values())
-            return {name: value[:1] if len(value) == samples else value for name, value in given.items()}
-        return {name: value[:1, :tokens].contiguous() for name, value in given.items()}
+        first = self.parts[0]
+        if not {*first} <= {"input_ids", "labels", "decoder_input_ids"}:
+            samples = next(len(value) for value in first.values())
+            return {name: value[:1] if len(value) == samples else value for name, value in first.items()}
+        return {name: value[:1, :tokens].contiguous() for name, value in first.items()}
 
 
-def reading(model: PreTrainedModel, inputs: Inputs) -> Reading:
+def reading(model: PreTrainedModel, inputs: Inputs) -> InputReading:
     """Token ids as a model takes them. Raises `UnsupportedModelError` where it cannot be run on tokens alone."""
     check_reads_tokens(model)
-    given = fed(model, inputs.input_ids)
-    _try_out(model, given)
+    fed_inputs = fed(model, inputs.input_ids)
+    _try_out(model, fed_inputs)
     if not model.config.is_encoder_decoder:
-        return Reading((given,), inputs.first, inputs.description)
+        return InputReading((fed_inputs,), inputs.first, inputs.description)
     both = "the decoder reads the same tokens behind its start token"
-    return Reading((given,), f"{inputs.first}; of the decoder its start token", f"{inputs.description}; {both}")
+    return InputReading(
+        (fed_inputs,), f"{inputs.first}; of the decoder its start token", f"{inputs.description}; {both}"
+    )
 
 
 def fed(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
@@ -96,7 +98,7 @@ def vocabulary_of(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config().vocab_size)
 
 
-def _try_out(model: PreTrainedModel, given: dict[str, Any]) -> None:
+def _try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
     """Two tokens through a model that may want more, so that what it lacks is said before anything is measured."""
     wanted = [name for name in OTHERS if name in inspect.signature(model.forward).parameters]
     if not wanted:
@@ -104,7 +106,7 @@ def _try_out(model: PreTrainedModel, given: dict[str, Any]) -> None:
     device = next(weight.device for weight in model.parameters() if not weight.is_meta)
     try:
         with torch.no_grad():
-            model(**{name: value[:1, :2].contiguous().to(device) for name, value in given.items()})
+            model(**{name: value[:1, :2].contiguous().to(device) for name, value in inputs.items()})
     except (AttributeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} reads {wanted[0]} beside its tokens: {HINT.format(OTHERS[wanted[0]])}"

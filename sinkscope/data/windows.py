@@ -21,7 +21,7 @@ Window = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Stream:
+class TokenStream:
     """Tokens (n,) of documents one after the other.
 
     `starts`: where each document begins, ascending; None where that is not needed. `scored` (n,): 1 for tokens of
@@ -34,14 +34,14 @@ class Stream:
 
 
 def framed(
-    stream: Stream,
+    stream: TokenStream,
     eos_id: int,
     *,
     bos_id: int | None = None,
     keep_eos: bool = True,
     find_starts: bool = False,
     score_first: bool = True,
-) -> Stream:
+) -> TokenStream:
     """A stream whose documents end with an EOS as a stream of documents framed in another way.
 
     `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
@@ -68,7 +68,7 @@ def framed(
     if not score_first:
         scored = np.ones(len(tokens), np.uint8) if scored is None else np.array(scored)
         scored[starts] = 0
-    return Stream(tokens, starts if find_starts else None, scored)
+    return TokenStream(tokens, starts if find_starts else None, scored)
 
 
 class FixedToken(BaseModel):
@@ -139,7 +139,7 @@ class Windows(Dataset[Window]):
 
     def __init__(
         self,
-        text: np.ndarray | Stream,
+        text: np.ndarray | TokenStream,
         context: int,
         bos_id: int | None = None,
         *,
@@ -151,7 +151,7 @@ class Windows(Dataset[Window]):
     ) -> None:
         if context < 2:
             raise InputError(f"context {context} is too short: a window needs at least two tokens to predict one")
-        stream = text if isinstance(text, Stream) else Stream(text)
+        stream = text if isinstance(text, TokenStream) else TokenStream(text)
         self.tokens, self.scored, self.starts = stream.tokens, stream.scored, stream.starts
         self.context, self.bos_id = context, bos_id
         self.interventions, self.vocabulary = tuple(interventions), vocabulary

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from rich.text import Text
 
-from sinkscope.live import Watch
+from sinkscope.live import LiveView
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
 from sinkscope.report.runs import StoredRun, read_run
 from sinkscope.report.terminal import stderr
@@ -64,7 +64,9 @@ def watch(
 
     Raises `ChildFailed` when a process fails.
     """
-    rows: Watch[State] = Watch(lambda now: view(now[0], steps, now[1]), lambda now: lines(now[0], steps), stderr())
+    rows: LiveView[State] = LiveView(
+        lambda now: view(now[0], steps, now[1]), lambda now: lines(now[0], steps), stderr()
+    )
     with rows as show:
         while True:
             ended = not any(child.running for child in started)

@@ -1,51 +1,65 @@
-"""Questions as experiments: variations of a recipe, claims stated beforehand, verdicts with spread.
+"""Questions as experiments: variations of a recipe, claims fixed before their runs, grades.
 
-What makes runs is imported when it is first used: what was found can be read without torch.
+What makes runs is imported when it is first used: results can be read without torch.
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.experiments.contrasts import Contrast
 from sinkscope.experiments.effects import (
-    diverges,
+    Contrast,
+    Has,
+    Runs,
+    SeedEffect,
+    SeedWise,
+    Shares,
+    curve_correlation,
     gap,
     gap_at_equal_loss,
+    half_way,
+    largest,
+    last,
+    least,
     level,
+    log_level,
+    log_quotient,
     log_ratio,
     log_ratio_at_equal_loss,
+    metric_gap,
+    onset,
     peak,
     range_of,
     rising,
 )
-from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.expected import Expected, expected
-from sinkscope.experiments.findings import Findings, Judged, path_of, read, verdicts
-from sinkscope.experiments.keys import Key, key_of, keys
-from sinkscope.experiments.known import RESULTS, known, with_rows
+from sinkscope.experiments.findings import RESULTS, Findings, known, path_of, read_findings, with_rows
+from sinkscope.experiments.grading import Judged, labels_read, standing_of, verdicts, without_sinks
 from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
 from sinkscope.experiments.question import (
     RECIPE_OF,
     SCALES,
     TIMES,
     Assertion,
+    FromRecipe,
     Question,
-    Runs,
     Scale,
-    SeedEffect,
     Variation,
-    Withdrawn,
     above,
     above_ratio,
     below,
+    more_models,
+    most_models,
     recipe,
     task,
+    times,
     within,
 )
-from sinkscope.experiments.registering import QUESTIONS, find, questions_in  # so that entry points are taken
-from sinkscope.experiments.rows import read_rows, write_rows
+from sinkscope.experiments.registration import Registration, Standing
+from sinkscope.experiments.registries import QUESTIONS, find, questions_in  # so that entry points are taken
+from sinkscope.experiments.rows import Key, key_of, keys, read_rows, write_rows
 
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job as Job
@@ -53,7 +67,7 @@ if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Task as Task
     from sinkscope.experiments.jobs import training_metrics as training_metrics
     from sinkscope.experiments.jobs import validation_windows as validation_windows
-    from sinkscope.experiments.running import Progress as Progress
+    from sinkscope.experiments.running import SweepProgress as SweepProgress
     from sinkscope.experiments.running import backend_named as backend_named
     from sinkscope.experiments.running import run as run
     from sinkscope.experiments.sweep.store import RunStore as RunStore
@@ -62,7 +76,7 @@ if TYPE_CHECKING:
 LATER = {
     "Job": "jobs",
     "LabTraining": "jobs",
-    "Progress": "running",
+    "SweepProgress": "running",
     "RunStore": "sweep.store",
     "Sweep": "sweep.sweeping",
     "Task": "jobs",
@@ -71,6 +85,8 @@ LATER = {
     "training_metrics": "jobs",
     "validation_windows": "jobs",
 }
+
+RENAMED = {"read": "read_findings", "Progress": "SweepProgress"}  # read for one release
 
 __all__ = [
     "CURVES",
@@ -84,58 +100,80 @@ __all__ = [
     "Contrast",
     "Expected",
     "Findings",
+    "FromRecipe",
+    "Has",
     "Job",
     "Judged",
     "Key",
     "LabTraining",
     "Metrics",
     "Observed",
-    "Progress",
     "Question",
+    "Registration",
     "RunStore",
     "Runs",
     "Scale",
     "SeedEffect",
     "SeedWise",
+    "Shares",
+    "Standing",
     "Sweep",
+    "SweepProgress",
     "Task",
     "Variation",
-    "Withdrawn",
     "above",
     "above_ratio",
     "backend_named",
     "below",
-    "diverges",
+    "curve_correlation",
     "expected",
     "find",
     "gap",
     "gap_at_equal_loss",
+    "half_way",
     "key_of",
     "keys",
     "known",
+    "labels_read",
+    "largest",
+    "last",
+    "least",
     "level",
+    "log_level",
+    "log_quotient",
     "log_ratio",
     "log_ratio_at_equal_loss",
+    "metric_gap",
+    "more_models",
+    "most_models",
+    "onset",
     "path_of",
     "peak",
     "questions_in",
     "range_of",
-    "read",
+    "read_findings",
     "read_rows",
     "recipe",
     "rising",
     "run",
+    "standing_of",
     "task",
+    "times",
     "training_metrics",
     "validation_windows",
     "verdicts",
     "with_rows",
     "within",
+    "without_sinks",
     "write_rows",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in RENAMED:
+        new = RENAMED[name]
+        warnings.warn(f"sinkscope.experiments.{name} is {new} now", DeprecationWarning, stacklevel=2)
+        return globals()[new] if new in globals() else __getattr__(new)
     if name not in LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{LATER[name]}"), name)

@@ -8,8 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.keys import key_of
-from sinkscope.experiments.question import Question
+from sinkscope.experiments.question import Question, Seeds
+from sinkscope.experiments.rows import keys
 
 if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job
@@ -28,7 +28,9 @@ class Expected:
     disk: int | None
 
 
-def expected(question: Question, scale: str, found: Findings | None, seeds: int, reuse: bool = False) -> Expected:
+def expected(
+    question: Question, scale: str, found: Findings | None, seeds: Seeds | None = None, reuse: bool = False
+) -> Expected:
     """What a question's runs at a scale would take, runs that stand under two labels once. `found`: those known.
 
     A run takes what other seeds of its variation took, else its steps at the pace of all that are known. Raises
@@ -36,13 +38,14 @@ def expected(question: Question, scale: str, found: Findings | None, seeds: int,
     """
     jobs = question.recipes(scale, seeds)
     known = found.runs if found is not None else {}
-    key = {label: key_of(job) for (label, seed), job in jobs.items() if not seed}
+    key = keys(question, scale)
+    one = {label: job for (label, _), job in jobs.items()}
     alike: dict[str, list[float]] = {}
     paces: list[float] = []
     for label, runs in known.items():
         if label in key:
             alike.setdefault(key[label], []).extend(run.seconds for run in runs.values())
-            steps = _steps(jobs[label, 0].model_dump(mode="json"))
+            steps = _steps(one[label].model_dump(mode="json"))
             paces += [run.seconds / steps for run in runs.values() if steps]
     wanted = {(key[label], seed): job for (label, seed), job in jobs.items()}
     there = {(key[label], seed) for label, runs in known.items() if label in key for seed in runs} if reuse else set()

@@ -1,30 +1,30 @@
-"""What an experiment found: its runs, its verdicts, its provenance, as one JSON record."""
+"""The findings of an experiment: its runs and their provenance, as one JSON record per question and scale.
+
+Findings come from the user's own records under `results`, and from the file of rows that comes with a question.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.contrasts import Contrast
-from sinkscope.experiments.equal_loss import SeedWise
 from sinkscope.experiments.observed import NewerRecord, Observed
-from sinkscope.experiments.question import Assertion, Question
+from sinkscope.experiments.question import SCALES, Question
+from sinkscope.experiments.rows import keys, read_rows
 from sinkscope.files import write_json
-from sinkscope.statistics.claims import Evidence, Verdict
 
-Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
-SEEN = "left out: seen before this was asked"
+RESULTS = Path("results/experiments")  # where `run` keeps findings
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The runs of a question at a scale, by label and seed. `failed`: why runs are missing, by label and seed."""
+    """The runs of a question at a scale, by label and seed; `failed` says why others are missing."""
 
     question: str
     scale: str
@@ -34,17 +34,17 @@ class Findings:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> dict[str, Observed]:
-        """The runs of a seed, as far as there are any."""
+        """The runs of a seed that exist."""
         return {label: seeds[seed] for label, seeds in self.runs.items() if seed in seeds}
 
     @property
     def seconds(self) -> float:
-        """What the runs cost together; one that stands under two labels counts once."""
+        """The seconds of all runs; a run under two labels counts once."""
         return math.fsum({run.run: run.seconds for seeds in self.runs.values() for run in seeds.values()}.values())
 
     @property
     def cost(self) -> dict[str, int | float]:
-        """How many runs there are, their seconds together, and a run's on average."""
+        """The number of runs, their total seconds, and the mean per run."""
         count = len({run.run for seeds in self.runs.values() for run in seeds.values()})
         return {
             "runs": count,
@@ -53,7 +53,7 @@ class Findings:
         }
 
     def same(self, other: Findings) -> bool:
-        """Whether all is the same, what is unknown included."""
+        """Whether everything is equal; unknown values count as equal to each other."""
         cells, others = self._cells(), other._cells()
         return (
             (self.question, self.scale, self.seeds) == (other.question, other.scale, other.seeds)
@@ -101,176 +101,46 @@ class Findings:
             raise InputError(f"this is no record of an experiment: {type(error).__name__}: {error}") from error
 
 
-class _Asked(Mapping[str, Observed]):
-    """The runs of a seed, which notes those that an effect asked for: the missing ones, and those that diverged."""
-
-    def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
-        self.question, self.runs = question, runs
-        self.asked: set[str] = set()
-        self.missing: list[str] = []
-        self.diverged: list[str] = []
-
-    def __getitem__(self, label: str) -> Observed:
-        self.asked.add(label)
-        if label not in self.runs:
-            labels = [variation.label for variation in self.question.variations]
-            if label not in labels:
-                raise unknown(f"variation of experiment '{self.question.name}'", label, labels)
-            self.missing.append(label)
-        elif self.runs[label].diverged:
-            self.diverged.append(label)
-        return self.runs[label]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.runs)
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-
-def verdicts(question: Question, findings: Findings | None, scale: str = "nano") -> list[Verdict]:
-    """A verdict on each claim of a question, from what was found; "not run at this scale" without it.
-
-    A claim about a sum of means (`Contrast`), such as a difference of two runs, is judged on all runs of a variation.
-    Any other is judged on the seeds that have the runs which its effect reads; a seed without one of them is left out,
-    and the reason names it. A run that diverged is there: an effect that its numbers cannot tell is NaN and undecided.
-    Raises `InputError` for an effect that reads a run of no variation.
-    """
-    if findings is None:
-        reason = question.not_at.get(scale, "no runs")  # type: ignore[call-overload]
-        return [assertion.claim.not_run(reason) for assertion in question.assertions]
-    return [_judged(question, assertion, findings) for assertion in question.assertions]
-
-
-def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
-    if isinstance(assertion.effect, Contrast):
-        return _over_runs(question, assertion, assertion.effect, findings)
-    evidence: list[Evidence] = []
-    notes: dict[str, list[int]] = {}
-    known = {seed for label in labels_read(question, assertion) for seed in findings.runs.get(label, {})}
-    first = assertion.first_seed(findings.scale)
-    if seen := sorted(seed for seed in known if seed < first):
-        notes[SEEN] = seen
-    for seed in range(first, findings.seeds):
-        asked = _Asked(question, findings.of_seed(seed))
-        try:
-            value = assertion.effect(asked)
-        except KeyError:
-            value = math.nan
-            if not asked.missing:
-                raise
-        if asked.missing:
-            notes.setdefault(f"left out: no run of '{asked.missing[0]}'", []).append(seed)
-            continue
-        evidence.append(Evidence(f"seed {seed}", value))
-        if math.isnan(value) and asked.diverged:
-            notes.setdefault(f"undecided: '{asked.diverged[0]}' diverged", []).append(seed)
-        elif math.isnan(value) and isinstance(assertion.effect, SeedWise) and assertion.effect.refuses(asked):
-            notes.setdefault(f"refused: {assertion.effect.refusal}", []).append(seed)
-    return assertion.claim.judge(evidence, "; ".join(f"{_named(seeds)} {what}" for what, seeds in notes.items()))
-
-
-def _over_runs(question: Question, assertion: Assertion, effect: Contrast, findings: Findings) -> Verdict:
-    """The verdict on a sum of means: every run of a variation counts, whether others share its seed or not.
-
-    A finished run that was read before the metric was kept has no value, and is left out.
-    """
-    claim, first = assertion.claim, assertion.first_seed(findings.scale)
-    labels = [variation.label for variation in question.variations]
-    runs: dict[str, list[Observed]] = {}
-    values: dict[int, dict[str, float]] = {}
-    notes: list[str] = []
-    for label in effect.labels:
-        if label not in labels:
-            raise unknown(f"variation of experiment '{question.name}'", label, labels)
-        known = sorted(findings.runs.get(label, {}).items())
-        if seen := [seed for seed, _ in known if seed < first]:
-            notes.append(f"{_named(seen)} of '{label}' {SEEN}")
-        found = {seed: (run, effect.of(label, run)) for seed, run in known if seed >= first}
-        if blank := [seed for seed, (run, value) in found.items() if math.isnan(value) and not run.diverged]:
-            why = next((f" ({found[seed][0].reason})" for seed in blank if found[seed][0].reason), "")
-            notes.append(f"{_named(blank)} left out: not measured in '{label}'{why}")
-        runs[label] = [run for seed, (run, _) in found.items() if seed not in blank]
-        if gone := [seed for seed, (run, _) in found.items() if run.diverged]:
-            notes.append(f"{_named(gone)} undecided: '{label}' diverged")
-        if not runs[label]:
-            return claim.not_run("; ".join(notes) if known else f"no run of '{label}'")
-        for seed, (_, value) in found.items():
-            values.setdefault(seed, {})[label] = value
-    whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
-    evidence = [Evidence(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
-    return claim.judge(evidence, "; ".join(notes), over=effect.over(runs))
-
-
-def labels_read(question: Question, assertion: Assertion) -> list[str]:
-    """The variations whose runs an effect reads, in the question's order, seen on made-up runs."""
-    runs = {variation.label: _made_up() for variation in question.variations}
-    asked = _Asked(question, runs)
-    with suppress(KeyError, ArithmeticError, ValueError):
-        assertion.effect(asked)
-    return [label for label in runs if label in asked.asked]
-
-
-def _made_up() -> Observed:
-    return Observed("", "finished", 0, _Ones(), tuple(range(5)), _Falling())
-
-
-class _Ones(dict[str, float]):
-    """Metrics that are all 1."""
-
-    def get(self, key: str, default: object = None) -> float:
-        return 1.0
-
-
-class _Falling(dict[str, tuple[float, ...]]):
-    """Curves that all fall to 1."""
-
-    def get(self, key: str, default: object = None) -> tuple[float, ...]:
-        return (5.0, 4.0, 3.0, 2.0, 1.0)
-
-
-def _named(seeds: list[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
 def path_of(folder: Path, question: str, scale: str) -> Path:
-    """Where the findings of a question at a scale are kept. Raises `InputError` for a name that is none of a file."""
+    """The path of a question's record at a scale. Raises `InputError` for a name that cannot be a file's."""
     if not question or Path(question).name != question:
         raise InputError(
-            f"experiment '{question}': its name is a file's name too, which must hold no '/' and not be empty"
+            f"experiment '{question}': the name is also a file's name, which must hold no '/' and not be empty"
         )
     return folder / scale / f"{question}.json"
 
 
-def write(folder: Path, findings: Findings) -> Path:
-    """Keep findings, atomically; return where."""
+def write_findings(folder: Path, findings: Findings) -> Path:
+    """Write a record atomically; return its path."""
     path = path_of(folder, findings.question, findings.scale)
     write_json(path, findings.to_dict())
     return path
 
 
-def read(folder: Path, question: str, scale: str) -> Findings | None:
-    """The findings of a question at a scale, None where there are none. Raises `InputError` for a damaged file."""
+def read_findings(folder: Path, question: str, scale: str) -> Findings | None:
+    """The record of a question at a scale; None if there is none. Raises `InputError` for a damaged file."""
     path = path_of(folder, question, scale)
     if not path.exists():
         return None
     try:
-        found = Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        findings = Findings.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except NewerRecord as error:
         raise InputError(f"cannot read {path}: {error}") from error
     except (OSError, ValueError, RecursionError, InputError) as error:
         raise InputError(f"cannot read {path}: {error}; move it away, and `experiment run` makes it again") from error
-    if (found.question, found.scale) != (question, scale):
-        raise InputError(f"cannot read {path}: it holds '{found.question}' at scale '{found.scale}'; move it there")
-    return found
+    if (findings.question, findings.scale) != (question, scale):
+        raise InputError(
+            f"cannot read {path}: it holds '{findings.question}' at scale '{findings.scale}'; move it there"
+        )
+    return findings
 
 
 @dataclass
-class Reading:
-    """The findings of a question at a scale as they are whenever asked; read again where the file is another one.
+class RecordFile:
+    """A question's record at a scale, read again whenever the file has changed.
 
-    Files are replaced whole, so that one of the same inode, size and time holds the same. What is read is shared: only
-    read.
+    Files are replaced whole, so the same inode, size and time mean the same content. The result is shared: do not
+    change it.
     """
 
     folder: Path
@@ -279,29 +149,29 @@ class Reading:
     _read: tuple[tuple[int, int, int], Findings | None] | None = None
 
     def now(self) -> Findings | None:
-        """As `read`."""
+        """As `read_findings`."""
         try:
-            there = path_of(self.folder, self.question, self.scale).stat()
+            stat = path_of(self.folder, self.question, self.scale).stat()
         except OSError:
-            return read(self.folder, self.question, self.scale)
-        state = there.st_ino, there.st_size, there.st_mtime_ns
+            return read_findings(self.folder, self.question, self.scale)
+        state = stat.st_ino, stat.st_size, stat.st_mtime_ns
         if self._read is None or self._read[0] != state:
-            self._read = state, read(self.folder, self.question, self.scale)
+            self._read = state, read_findings(self.folder, self.question, self.scale)
         return self._read[1]
 
 
-def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
-    """All runs in the records of a scale, by name, each with its record: these need not be made again.
+def recorded_runs(folder: Path, question: str, scale: str) -> dict[str, tuple[Observed, Findings]]:
+    """Every run in the records of a scale, by name, each with its record: these need not be trained again.
 
-    A run that stands in several records is taken from the question's own where that has it. A damaged record of another
-    question is passed over: that question's own commands report it.
+    A run in several records is taken from the question's own if it is there. A damaged record of another question is
+    skipped; commands on that question report it.
     """
     path = path_of(folder, question, scale)
     names = sorted((other.stem for other in path.parent.glob("*.json")), key=lambda name: (name != question, name))
     runs: dict[str, tuple[Observed, Findings]] = {}
     for name in names:
         try:
-            record = read(folder, name, scale)
+            record = read_findings(folder, name, scale)
         except InputError:
             if name == question:
                 raise
@@ -311,3 +181,55 @@ def recorded(folder: Path, question: str, scale: str) -> dict[str, tuple[Observe
         for run in (run for seeds in record.runs.values() for run in seeds.values()):
             runs.setdefault(run.run, (run, record))
     return runs
+
+
+def known(question: Question, scale: str = "nano", results: Path = RESULTS) -> Findings | None:
+    """The findings of a question: its own record under `results`, and the runs in its file of rows.
+
+    A run in both is taken from the record. None if there is no run at all. Raises `InputError` for an unknown scale and
+    for files that cannot be read.
+    """
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    for folder in (results, results / scale):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is no folder: records are files in folders by scale")
+    return with_rows(question, scale, read_findings(results, question.name, scale))
+
+
+def with_rows(question: Question, scale: str, record: Findings | None) -> Findings | None:
+    """A question's record and the runs in its file of rows; None if there are none."""
+    if question.records is None:
+        return record
+    rows = read_rows(question.records)
+    runs = {label: dict(seeds) for label, seeds in record.runs.items()} if record else {}
+    added: dict[str, Observed] = {}
+    for label, key in keys(question, scale).items():
+        of_key = {seed: run for (other, seed), run in rows.items() if other == key}
+        added |= {run.run: run for seed, run in of_key.items() if seed not in runs.get(label, {})}
+        merged = of_key | runs.get(label, {})
+        if merged or record:
+            runs[label] = {seed: merged[seed] for seed in sorted(merged)}
+    if not any(runs.values()):
+        return record
+    failed = still_failed(record.failed, runs) if record else {}
+    seeds = max([record.seeds if record else 0, *(seed + 1 for cells in runs.values() for seed in cells)])
+    provenance = record.provenance if record else {"hosts": _hosts(added.values())}
+    return Findings(question.name, scale, seeds, runs, failed, provenance)
+
+
+def still_failed(
+    failed: Mapping[str, Mapping[int, str]], runs: Mapping[str, Mapping[int, Observed]]
+) -> dict[str, dict[int, str]]:
+    """The failures that no run has replaced."""
+    left = {
+        label: {seed: why for seed, why in seeds.items() if seed not in runs.get(label, {})}
+        for label, seeds in failed.items()
+    }
+    return {label: seeds for label, seeds in left.items() if seeds}
+
+
+def _hosts(runs: Iterable[Observed]) -> list[dict[str, Any]]:
+    """Each kind of host with its number of runs, for the runs that name one."""
+    counts = Counter(json.dumps(dict(run.host), sort_keys=True) for run in runs if run.host)
+    return [json.loads(kind) | {"runs": count} for kind, count in sorted(counts.items())]

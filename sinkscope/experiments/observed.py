@@ -43,6 +43,7 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
     "started": str,
     "heads": dict,
     "host": dict,
+    "registered": dict,
 }
 
 
@@ -54,6 +55,7 @@ class Observed:
     `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
     `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk. `started`: when the run began,
     ISO 8601 in UTC; "" for runs of before that was kept. `host`: what made it (`training.host`), empty where unknown.
+    `registered`: by the name of a question, what its file was when the run started (`registration`).
 
     No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
     NaN, and `reason` says why.
@@ -114,6 +116,7 @@ class Observed:
     started: str = ""
     heads: Heads = field(default_factory=dict)
     host: Mapping[str, Any] = field(default_factory=dict)
+    registered: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         if on_few_tokens(metric):
@@ -170,6 +173,8 @@ class Observed:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for what is not a number."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
+        if not self.registered:
+            del plain["registered"]  # older versions do not know the field
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
         plain["curves"] = {name: _without_nan(values) for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)

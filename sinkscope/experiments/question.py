@@ -1,4 +1,4 @@
-"""A question as a value: variations of a job, and claims stated before anything runs."""
+"""A question as a value: variations of a job, how many models decide, and claims fixed before anything runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments.observed import Observed
-from sinkscope.statistics.claims import Above, Below, Claim, Within
+from sinkscope.experiments.effects import Contrast, Property, SeedEffect, Shares
+from sinkscope.experiments.registration import Registration
+from sinkscope.statistics.claims import Claim, Count, Size
 
 if TYPE_CHECKING:  # jobs load torch, without which findings can be read
     from sinkscope.experiments.jobs import Job
@@ -19,17 +20,51 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
 TIMES = "times "  # before a factor: a change to so many times the recipe's own value
 SHOWN = ("loss", "sink_mass", "lift", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
+SEEDS = "write seeds=6 into the question, before its first run (or which: seeds=range(6, 12))"
 
-Runs = Mapping[str, Observed]  # of one seed, by the label of their variation
-SeedEffect = Callable[[Runs], float]
 Base = Callable[[str, Mapping[str, Any]], "Job"]  # of a scale and changed fields
+Seeds = int | Sequence[int]  # how many from 0 on, or which
 
 
-def recipe(scale: str, changes: Mapping[str, Any]) -> Job:
-    """The `Recipe` of a scale, with dotted fields changed: what questions vary unless they say otherwise."""
-    from sinkscope.experiments.jobs import LabTraining
+@dataclass(frozen=True)
+class FromRecipe:
+    """A question's base: training by a recipe, with dotted fields changed.
 
-    return LabTraining.changed(RECIPE_OF[scale], changes)  # type: ignore[index]
+    `name`: of the recipe; that of the scale where none is given. `job`: what is read of a model: `recipe`, or the name
+    of a task that extends it. A change made with `times` is a multiple of the recipe's own value.
+    """
+
+    name: str = ""
+    job: str = "recipe"
+
+    def __call__(self, scale: str, changes: Mapping[str, Any]) -> Job:
+        """The job of a scale. Raises `InputError` for unknown names and wrong fields."""
+        from sinkscope.experiments.jobs import LabTraining, task_named
+
+        kind = LabTraining if self.job == LabTraining.kind else task_named(self.job)
+        if not issubclass(kind, LabTraining):
+            raise InputError(f"'{self.job}' does not train by a recipe: use task('{self.job}') as `base`")
+        name = self.name or RECIPE_OF[scale]  # type: ignore[index]
+        own = kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
+        return kind.changed(name, {field: _multiplied(own, field, value) for field, value in changes.items()})
+
+
+recipe = FromRecipe()  # what questions vary unless they say otherwise
+
+
+def _is_multiple(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(TIMES)
+
+
+def _multiplied(own: Mapping[str, Any], field: str, value: Any) -> Any:
+    """A change as the recipe takes it; whole numbers stay whole, so that 750 steps are `times(0.5)` of 1,500."""
+    if not _is_multiple(value):
+        return value
+    base: Any = own
+    for part in field.split("."):
+        base = base[part]
+    product = float(value.removeprefix(TIMES)) * base
+    return round(product) if isinstance(base, int) else product
 
 
 def task(name: str) -> Base:
@@ -46,74 +81,213 @@ def task(name: str) -> Base:
     return at_scale
 
 
+def times(factor: float) -> str:
+    """A change to so many times the recipe's own value: `{"optimizer.lr": times(2.0)}`. Whole numbers stay whole."""
+    return f"{TIMES}{factor}"
+
+
 @dataclass(frozen=True)
 class Variation:
-    """A job with fields changed: dotted fields and their values. `published`: what the source found, by metric."""
+    """A job with fields changed: dotted fields and their values.
+
+    `published`: what the source found, by metric. `seeds`: how many models of it decide, or which; those of the
+    question where it says nothing.
+    """
 
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
+    seeds: Seeds | None = None
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """A claim and the number that decides it: `effect` makes one of the runs of a seed (label → what was observed).
+    """A claim and what decides it: for counts the `Shares` of models, for sizes an effect.
 
-    `from_seed`: at `nano` the runs of lower seeds do not count, since they were known when the claim was made.
+    `among`: the models that a size is asked of, by label; the others are left out and counted.
     """
 
     claim: Claim
-    effect: SeedEffect
-    from_seed: int = 0
+    effect: SeedEffect | Contrast | Shares
+    among: Mapping[str, Property] = field(default_factory=dict)
 
-    def first_seed(self, scale: str) -> int:
-        """The lowest seed that counts at a scale."""
-        return self.from_seed if scale == "nano" else 0
-
-
-@dataclass(frozen=True)
-class Withdrawn:
-    """A claim that is no longer judged: its name and statement as they were, and why."""
-
-    name: str
-    statement: str
-    reason: str
+    def __post_init__(self) -> None:
+        rule, counts = self.claim.rule, isinstance(self.effect, Shares)
+        if not isinstance(rule, Count | Size):
+            raise InputError(f"claim '{self.claim.name}': {type(rule).__name__} is for identities, not for models")
+        if isinstance(rule, Count) != counts:
+            raise InputError(f"claim '{self.claim.name}': a Count is decided by Shares, a Size by an effect")
 
 
-def above(margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
-    """The claim that an effect exceeds a margin, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Above(margin)), effect, from_seed)
+def more_models(
+    label: str | Sequence[str],
+    than: str | Sequence[str],
+    has: Property,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    fewest: int = 3,
+) -> Assertion:
+    """The claim that more models of one variation have something than of another, by Fisher's exact test.
+
+    Args:
+        label: the variation that is claimed to have it more often, or several, whose models are counted together.
+        than: the other one, or several.
+        has: what a model has, such as `Has("sink_0", 3.0)`.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence.
+        source: where it comes from.
+        fewest: models of each variation without which the claim stays open.
+    """
+    return Assertion(Claim(name, statement, source, Count(None, fewest)), Shares((_group(label), _group(than)), has))
+
+
+def most_models(
+    label: str | Sequence[str],
+    has: Property,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    share: float = 0.5,
+    fewest: int = 3,
+) -> Assertion:
+    """The claim that more than a share of a variation's models have something, by the exact binomial test.
+
+    Args:
+        label: the variation, or several, whose models are counted together.
+        has: what a model has, such as `Has("sink_0", 3.0)`.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence.
+        source: where it comes from.
+        share: 0 to 1; a half takes at least 7 models.
+        fewest: models without which the claim stays open.
+    """
+    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((_group(label),), has))
+
+
+def _group(label: str | Sequence[str]) -> tuple[str, ...]:
+    return (label,) if isinstance(label, str) else tuple(label)
+
+
+def above(
+    margin: float,
+    effect: SeedEffect,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    symmetric: bool = False,
+    fewest: int | None = None,
+    among: Mapping[str, Property] | None = None,
+) -> Assertion:
+    """The claim that an effect exceeds a margin, by its interval over models.
+
+    Args:
+        margin: in the units of the metric.
+        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence, with its numbers.
+        source: where it comes from.
+        symmetric: whether the scale has no long tail, as losses have none: 6 models decide, else 12.
+        fewest: models of each variation without which the claim stays open.
+        among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
+    """
+    rule = Size(margin, "above", False, symmetric, fewest)
+    return Assertion(Claim(name, statement, source, rule), effect, among or {})
 
 
 def above_ratio(
-    margin: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+    margin: float,
+    effect: SeedEffect,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    fewest: int | None = None,
+    among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`."""
-    return Assertion(Claim(name, statement, source, Above(margin, ratio=True)), effect, from_seed)
+    """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`. Else as `above`.
+
+    Args:
+        margin: the ratio.
+        effect: its logarithm.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence, with its numbers.
+        source: where it comes from.
+        fewest: models of each variation without which the claim stays open; 6 unless given.
+        among: by label, what a model must have to be asked.
+    """
+    return Assertion(Claim(name, statement, source, Size(margin, "above", True, True, fewest)), effect, among or {})
 
 
-def below(limit: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0) -> Assertion:
-    """The claim that an effect stays below a limit, in the units of its metric, by its interval over seeds."""
-    return Assertion(Claim(name, statement, source, Below(limit)), effect, from_seed)
+def below(
+    margin: float,
+    effect: SeedEffect,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    symmetric: bool = False,
+    fewest: int | None = None,
+    among: Mapping[str, Property] | None = None,
+) -> Assertion:
+    """The claim that an effect stays below a margin, by its interval over models.
+
+    Args:
+        margin: in the units of the metric.
+        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence, with its numbers.
+        source: where it comes from.
+        symmetric: whether the scale has no long tail.
+        fewest: models of each variation without which the claim stays open.
+        among: by label, what a model must have to be asked.
+    """
+    rule = Size(margin, "below", False, symmetric, fewest)
+    return Assertion(Claim(name, statement, source, rule), effect, among or {})
 
 
 def within(
-    tolerance: float, effect: SeedEffect, name: str, statement: str, source: str, from_seed: int = 0
+    margin: float,
+    effect: SeedEffect,
+    name: str,
+    statement: str,
+    source: str,
+    *,
+    symmetric: bool = False,
+    fewest: int | None = None,
+    among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    """The claim that an effect is zero within a tolerance, in the units of its metric, by two one-sided tests."""
-    return Assertion(Claim(name, statement, source, Within(tolerance)), effect, from_seed)
+    """The claim that an effect is zero within ± a margin, by its interval over models.
+
+    Args:
+        margin: in the units of the metric.
+        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
+        name: of the claim, in a few words.
+        statement: the claim as a sentence, with its numbers.
+        source: where it comes from.
+        symmetric: whether the scale has no long tail.
+        fewest: models of each variation without which the claim stays open.
+        among: by label, what a model must have to be asked.
+    """
+    rule = Size(margin, "within", False, symmetric, fewest)
+    return Assertion(Claim(name, statement, source, rule), effect, among or {})
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, of which variations, and what the source claims.
+    """What is asked, of which variations, how many models decide, and what is claimed.
 
-    `shared`: changes of every variation. `not_at`: scales at which the question cannot be asked, and why. `base`: what
-    is varied, a recipe or a `task`. `shown`: metrics in a table of the runs. `note`: what a reader must know of how the
-    question came about. The first claim is the primary one, the others are exploratory. `withdrawn`: claims that were
-    judged once. `records`: a file of rows (`experiments.rows`) with runs that are known; `verdict`, `show` and `report`
-    read it beside the user's own records.
-    Raises `InputError` for two variations of one label.
+    `seeds`: how many models of each variation decide, from seed 0 on, or which; fixed before the first run. The claims
+    are judged once all of them are there, and further ones do not count. `shared`: changes of every variation.
+    `not_at`: scales at which the question cannot be asked, and why. `base`: what is varied, a recipe or a `task`.
+    `shown`: metrics in a table of the runs. `note`: what a reader must know. `records`: a file of rows
+    (`experiments.rows`) with runs that are known; `verdict`, `show` and `report` read it as well as the user's own
+    records. `registration`: the file that holds the question, which `find` notes.
+
+    Raises `InputError` without seeds, and for two variations or claims of one name.
     """
 
     name: str
@@ -122,28 +296,44 @@ class Question:
     variations: tuple[Variation, ...]
     assertions: tuple[Assertion, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
-    not_at: Mapping[Scale, str] = field(default_factory=dict)
+    not_at: Mapping[str, str] = field(default_factory=dict)
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
     note: str = ""
-    withdrawn: tuple[Withdrawn, ...] = ()
     records: Path | None = None
+    seeds: Seeds | None = None
+    registration: Registration | None = None
 
     def __post_init__(self) -> None:
-        labels = [variation.label for variation in self.variations]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise InputError(f"experiment '{self.name}': two variations are called '{label}'")
+        for what, words in (
+            ("variations", [variation.label for variation in self.variations]),
+            ("claims", [assertion.claim.name for assertion in self.assertions]),
+        ):
+            for word in words:
+                if words.count(word) > 1:
+                    raise InputError(f"experiment '{self.name}': two {what} are called '{word}'")
         if not self.variations or not self.assertions:
             raise InputError(f"experiment '{self.name}': needs variations and claims")
+        if self.seeds is None and any(variation.seeds is None for variation in self.variations):
+            raise InputError(f"experiment '{self.name}' does not say how many models decide: {SEEDS}")
+        for variation in self.variations:
+            self.seeds_of(variation.label)
 
     @property
-    def primary(self) -> str:
-        """The name of the claim that answers the question."""
-        return self.assertions[0].claim.name
+    def labels(self) -> list[str]:
+        """The labels of its variations, in order."""
+        return [variation.label for variation in self.variations]
 
-    def recipes(self, scale: str, seeds: int | Sequence[int]) -> dict[tuple[str, int], Job]:
-        """The job of every variation and seed at a scale; `seeds`: how many from 0 on, or which.
+    def seeds_of(self, label: str) -> tuple[int, ...]:
+        """The seeds of a variation that decide. Raises `InputError` for an unknown label."""
+        variations = {variation.label: variation for variation in self.variations}
+        if label not in variations:
+            raise unknown(f"variation of experiment '{self.name}'", label, variations)
+        seeds = variations[label].seeds
+        return self._numbered(self.seeds if seeds is None else seeds)
+
+    def recipes(self, scale: str, seeds: Seeds | None = None) -> dict[tuple[str, int], Job]:
+        """The job of every variation and seed at a scale; `seeds`: how many of the question's first ones, or which.
 
         Raises `InputError` for an unknown scale, one at which the question cannot be asked, and wrong recipes.
         """
@@ -151,17 +341,23 @@ class Question:
             raise unknown("scale", scale, RECIPE_OF)
         if scale in self.not_at:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
-        wanted = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-        if not wanted or min(wanted) < 0:
-            raise InputError(f"seeds = {seeds}: at least 1")
         made: dict[tuple[str, int], Job] = {}
-        for variation in self.variations:
-            first = made[variation.label, wanted[0]] = self.job(variation.label, wanted[0], scale)
+        for label in self.labels:
+            own = self.seeds_of(label)
+            if isinstance(seeds, int):
+                if seeds < 1:
+                    raise InputError(f"seeds = {seeds}: at least 1")
+                if seeds > (most := max(len(self.seeds_of(each)) for each in self.labels)):
+                    raise InputError(f"experiment '{self.name}' is decided by {most} seeds, not by {seeds}: {SEEDS}")
+                wanted = own[:seeds]
+            else:
+                wanted = own if seeds is None else self._numbered(seeds)
+            first = made[label, wanted[0]] = self.job(label, wanted[0], scale)
             for seed in wanted[1:]:
-                # Only `recipe` is known to change nothing but that field with the seed: no second validation.
-                like = self.base is recipe
-                made[variation.label, seed] = (
-                    first.model_copy(update={"seed": seed}) if like else self.job(variation.label, seed, scale)  # type: ignore[attr-defined]
+                # Only a recipe is known to change nothing but that field with the seed: no second validation.
+                like = isinstance(self.base, FromRecipe)
+                made[label, seed] = (
+                    first.model_copy(update={"seed": seed}) if like else self.job(label, seed, scale)  # type: ignore[attr-defined]
                 )
         return made
 
@@ -171,3 +367,9 @@ class Question:
         if label not in changes:
             raise unknown(f"variation of experiment '{self.name}'", label, changes)
         return self.base(scale, {**self.shared, **changes[label], "seed": seed})
+
+    def _numbered(self, seeds: Seeds | None) -> tuple[int, ...]:
+        numbered = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds or ())
+        if not numbered or min(numbered) < 0 or len({*numbered}) < len(numbered):
+            raise InputError(f"experiment '{self.name}': seeds={seeds!r}: at least one, from 0 on, none twice")
+        return numbered

@@ -1,25 +1,56 @@
 """Runs as rows: two files of JSON lines, one run a line in each, sorted by key and seed, read by many questions.
 
 `runs.jsonl` holds `key` (`keys.key_of`), `seed`, `run` (the name of its folder), `status`, `layout`, `seconds`, where
-known `started`, `reason` and `host`, `metrics`, and `heads` as they were at the last evaluation. `runs.curves.jsonl`
-beside it holds `key`, `seed`, `steps` and `curves`. What is not a number is null.
+known `started`, `reason`, `host` and `registered`, then `metrics`, and `heads` as they were at the last evaluation.
+`runs.curves.jsonl` holds `key`, `seed`, `steps` and `curves`. What is not a number is null.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.keys import Key
 from sinkscope.experiments.observed import LARGEST, Observed, largest_known
+from sinkscope.experiments.question import Question
 from sinkscope.files import write_text
 
-ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host")
+if TYPE_CHECKING:
+    from sinkscope.experiments.jobs import Job
+
+
+Key = tuple[str, int]  # the key of a job, and a seed
+
+
+def keys(question: Question, scale: str) -> dict[str, str]:
+    """The key of each variation by its label; variations with one key have, seed by seed, one run.
+
+    Empty at a scale at which the question cannot be asked. Raises `InputError` for wrong recipes.
+    """
+    if scale in question.not_at:
+        return {}
+    try:
+        return {label: key_of(job) for (label, _), job in question.recipes(scale, [0]).items()}
+    except InputError as error:
+        raise InputError(f"experiment '{question.name}': {error}") from error
+
+
+def key_of(job: Job) -> str:
+    """12 hex digits of the sha256 over a job of seed 0: what decides its numbers, and which text it reads by name.
+
+    Unlike the name of a run's folder it is known without the text, which need not be prepared on this machine.
+    """
+    kind = str(job.model_dump(mode="json").get("task", "recipe"))
+    text = json.dumps([job.folder({}), job.reads], sort_keys=True)
+    return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:12]
+
+
+ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "registered")
 DIGITS = 9  # significant digits that are kept, with which a float32 is read back as it was
 
 

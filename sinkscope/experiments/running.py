@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +14,69 @@ from filelock import FileLock
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments import findings as kept
-from sinkscope.experiments.findings import Findings, recorded
+from sinkscope.experiments.findings import RESULTS, Findings, recorded_runs, still_failed
 from sinkscope.experiments.jobs import Job
-from sinkscope.experiments.known import RESULTS, still_failed
 from sinkscope.experiments.observed import Observed
-from sinkscope.experiments.provenance import provenance_of
-from sinkscope.experiments.question import Question
+from sinkscope.experiments.question import Question, Seeds
+from sinkscope.experiments.registration import register
 from sinkscope.experiments.rows import read_rows
 from sinkscope.experiments.sweep.on_ray import work_on_ray
 from sinkscope.experiments.sweep.pool import work_locally
 from sinkscope.experiments.sweep.store import RunStore, known, observed
-from sinkscope.experiments.sweep.sweeping import Backend, Jobs, Sweep, Watch
+from sinkscope.experiments.sweep.sweeping import Jobs, Sweep, SweepBackend, Watch
 from sinkscope.files import check_writable
-from sinkscope.training import Run
+from sinkscope.training import RECORD, Run, versions
+
+
+def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
+    """What made the runs, and further ones that were taken from records (`recorded`: its provenance, and how many).
+
+    `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system,
+    architecture and whether `torch.compile` was used, each kind with the number of its runs; nothing that names a
+    machine. A record does not say which of its runs was made where: when it has several kinds of host and not all its
+    runs are taken, these stand without a number.
+    """
+    records = {run.path: _record(run) for run in runs}.values()
+    kinds: dict[str, int | None] = {**Counter(_kind(record["host"]) for record in records if "host" in record)}
+    used: dict[str, set[str]] = {}
+    for record in records:
+        for package, version in record.get("versions", {}).items():
+            used.setdefault(package, set()).add(version)
+    for provenance, taken in recorded:
+        for package, found in provenance.get("versions", {}).items():
+            used.setdefault(package, set()).update(found.split(", "))
+        for kind, count in _counts(provenance.get("hosts", ()), taken).items():
+            before = kinds.get(kind, 0)
+            kinds[kind] = None if count is None or before is None else before + count
+    return {
+        "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
+        "hosts": [
+            json.loads(kind) | ({} if count is None else {"runs": count}) for kind, count in sorted(kinds.items())
+        ],
+    }
+
+
+def _counts(hosts: Iterable[Mapping[str, Any]], taken: int) -> dict[str, int | None]:
+    """How many of the runs taken from a record each kind of host made, as far as that is known."""
+    counts: dict[str, int | None] = {}
+    for host in hosts:
+        counts[_kind({name: value for name, value in host.items() if name != "runs"})] = host.get("runs")
+    if len(counts) == 1:
+        return dict.fromkeys(counts, taken)
+    known = [count for count in counts.values() if count is not None]
+    return counts if len(known) == len(counts) and sum(known) == taken else dict.fromkeys(counts)
+
+
+def _kind(host: Mapping[str, Any]) -> str:
+    return json.dumps(host, sort_keys=True)
+
+
+def _record(run: Run) -> Mapping[str, Any]:
+    try:
+        return run.record
+    except InputError:
+        return {}  # damaged, which the run's failure tells
+
 
 Cell = tuple[str, int]  # a variation's label and a seed
 Recorded = tuple[Observed, Findings]  # a run, and the record that it stands in
@@ -33,7 +84,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """Where an experiment stands: the run of every variation and seed, what makes them, and the sweep over the missing.
 
     `jobs` hold all runs, by name; the sweep names those that were missing when it began.
@@ -57,10 +108,10 @@ def work_nowhere(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
     return Sweep(waiting=[name for name, job in jobs.items() if not settled(job)])
 
 
-BACKENDS: dict[str, Backend] = {"local": work_locally, "ray": work_on_ray, "none": work_nowhere}
+BACKENDS: dict[str, SweepBackend] = {"local": work_locally, "ray": work_on_ray, "none": work_nowhere}
 
 
-def backend_named(name: str) -> Backend:
+def backend_named(name: str) -> SweepBackend:
     """The backend of a name. Raises `InputError` for an unknown one."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
@@ -71,14 +122,14 @@ def run(
     question: Question,
     *,
     scale: str = "nano",
-    seeds: int | Sequence[int] = 3,
+    seeds: Seeds | None = None,
     out: Path = Path("runs"),
     results: Path = RESULTS,
     workers: int = 1,
-    backend: Backend = work_locally,
+    backend: SweepBackend = work_locally,
     reuse: bool = False,
     compiled: bool = False,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> Findings:
     """Run what of a question has not been run, and keep what was found under `results`.
 
@@ -92,7 +143,7 @@ def run(
 
     What else stood in the question's record stays there: other seeds, and variations that are not asked any more, which
     nothing judges. Runs that would have another name today, since the question, the code or the text changed, do not;
-    their folders do. `seeds`: how many from 0 on, or which.
+    their folders do. `seeds`: those of the question; or how many of its first ones, or which, are run now.
     `compiled`: trainings on text run under `torch.compile`, which changes numbers by rounding alone; the record counts
     such runs.
 
@@ -102,7 +153,7 @@ def run(
     recipes = question.recipes(scale, seeds)
     wanted = {seed for _, seed in recipes}
     check_writable(results)
-    record = kept.Reading(results, question.name, scale)
+    record = kept.RecordFile(results, question.name, scale)
     record.now()  # a damaged one is reported before anything runs
     store = RunStore(out)
     made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
@@ -119,7 +170,8 @@ def run(
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
-        sweep = backend(missing, out, workers, lambda sweep: watch(Progress(cells, jobs, sweep)))
+        _register(question, [made[cell].path for cell in untrained])
+        sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(cells, jobs, sweep)))
     left = {cell: one for cell, one in made.items() if cell not in taken}
     runs, failed = _read(left, kinds, settled, sweep)
     if not (runs or failed or taken or _recorded(question, scale, wanted, record, store, runs)):
@@ -127,7 +179,7 @@ def run(
     with held(results, question.name, scale):  # read again, since another process may have written meanwhile
         added = taken | _recorded(question, scale, wanted, record, store, {**runs, **taken})
         found = _found(question, scale, made, runs, failed, added, record.now())
-        kept.write(results, found)
+        kept.write_findings(results, found)
     return found
 
 
@@ -161,7 +213,7 @@ def _found(
 ) -> Findings:
     """What was made, what was not, what was taken from records, and the variations that were not asked for."""
     every = {**{cell: one for cell, (one, _) in added.items()}, **runs}
-    asked = {variation.label for variation in question.variations}
+    asked = set(question.labels)
     named = {run.run for run in every.values()}  # a variation that has another name now does not stand there twice
     there = before.runs if before else {}
     others = {
@@ -180,15 +232,19 @@ def _found(
         question.name,
         scale,
         max(seed + 1 for _, seed in (*made, *every)),
-        {label: _of_label(every, label) for label in dict.fromkeys([*asked_in(question), *(one for one, _ in others)])},
+        {label: _of_label(every, label) for label in dict.fromkeys([*question.labels, *(one for one, _ in others)])},
         still_failed({**lost, **noted}, {label: _of_label(every, label) for label, _ in every}),
         provenance_of((made[cell] for cell in runs), sources),
     )
 
 
-def asked_in(question: Question) -> list[str]:
-    """The labels of a question's variations, in order."""
-    return [variation.label for variation in question.variations]
+def _register(question: Question, folders: Iterable[Path]) -> None:
+    """Write the hash of the question's file into the folders of runs that have not started."""
+    fresh = [folder for folder in folders if not (folder / RECORD).exists()]
+    if question.registration is not None and fresh:
+        note = question.registration.noted()
+        for folder in fresh:
+            register(folder, question.name, note)
 
 
 def _settled(run: Run, kind: type[Job]) -> Observed | None:
@@ -223,7 +279,7 @@ def _recorded(
     question: Question,
     scale: str,
     wanted: Iterable[int],
-    record: kept.Reading,
+    record: kept.RecordFile,
     store: RunStore,
     besides: Container[Cell],
     rows: bool = False,
@@ -236,7 +292,7 @@ def _recorded(
     missing = {cell: job for cell, job in jobs.items() if cell not in besides}
     if not missing:
         return {}
-    records = recorded(record.folder, question.name, scale)
+    records = recorded_runs(record.folder, question.name, scale)
     if rows and question.records is not None:
         source = Findings(question.name, scale, 0, {})
         records = {run.run: (run, source) for run in read_rows(question.records).values()} | records

@@ -1,4 +1,4 @@
-"""Rounding as values: integer grids, codebooks, rotations, packed codes, and the bytes of each. Runs no model."""
+"""Rounding as values: integer grids, engines' number formats, codebooks, rotations, packed codes. Runs no model."""
 
 from sinkscope.grids.codebooks import SHARE as SHARE
 from sinkscope.grids.codebooks import Codebooks as Codebooks
@@ -8,6 +8,9 @@ from sinkscope.grids.codebooks import levels_of as levels_of
 from sinkscope.grids.codebooks import on_levels as on_levels
 from sinkscope.grids.codebooks import outlying as outlying
 from sinkscope.grids.codebooks import token_range as token_range
+from sinkscope.grids.formats import NumberFormat as NumberFormat
+from sinkscope.grids.formats import decode_from as decode_from
+from sinkscope.grids.formats import encode_as as encode_as
 from sinkscope.grids.grid import EXACT as EXACT
 from sinkscope.grids.grid import SCALE_BITS as SCALE_BITS
 from sinkscope.grids.grid import Grid as Grid

@@ -10,17 +10,29 @@ something new that reads or changes a model:
         model(**batch)
 """
 
-from sinkscope.hooks.continuing import check_continued, difference_behind, reads_at_once
-from sinkscope.hooks.dispatch import ARGUMENTS, Editor, Invocation, Watcher, editing, masked, watching
-from sinkscope.hooks.documents import documents_of
-from sinkscope.hooks.hosted import IMPLEMENTATION, PLACE, Hosted, Joined, hosted, visibility_of
+from sinkscope.hooks.custom_attention import Computed, following, following_softmaxes, unmasked
+from sinkscope.hooks.dispatch import (
+    ARGUMENTS,
+    IMPLEMENTATION,
+    PLACE,
+    Editor,
+    Hosted,
+    Invocation,
+    Joined,
+    Watcher,
+    editing,
+    hosted,
+    masked,
+    visibility_of,
+    watching,
+)
 from sinkscope.hooks.inputs import (
+    FittingBatches,
     batches,
     check_weights,
     checked_inputs,
     device_of,
     evaluating,
-    in_batches,
     part,
     samples_of,
 )
@@ -51,9 +63,25 @@ from sinkscope.hooks.modules import (
     vision_prefix,
     vision_suffix,
 )
-from sinkscope.hooks.own_attention import Computed, following
-from sinkscope.hooks.own_layers import attention_modules, own_attention
-from sinkscope.hooks.passes import Axis, Edit, Forward, Pass, Passes, arguments, axes, parameters
+from sinkscope.hooks.names import attention_modules, own_attention
+from sinkscope.hooks.passes import (
+    Axis,
+    Edit,
+    Forward,
+    Pass,
+    Passes,
+    Samples,
+    arguments,
+    axes,
+    cache_of,
+    check_continued,
+    check_order,
+    difference_behind,
+    documents_of,
+    parameters,
+    reads_at_once,
+    unobserved,
+)
 from sinkscope.hooks.projections import (
     KEY_NORM,
     Keys,
@@ -68,8 +96,6 @@ from sinkscope.hooks.projections import (
     projections,
     replaced,
 )
-from sinkscope.hooks.samples import Samples, cache_of, check_order
-from sinkscope.hooks.softmaxes import following_softmaxes, unmasked
 from sinkscope.hooks.stream import (
     NO_STREAM,
     OpenStream,
@@ -80,7 +106,6 @@ from sinkscope.hooks.stream import (
     row_length,
     width_of,
 )
-from sinkscope.hooks.twins import unobserved
 
 __all__ = [
     "ARGUMENTS",
@@ -96,6 +121,7 @@ __all__ = [
     "Edit",
     "Editor",
     "ExpertLayer",
+    "FittingBatches",
     "Forward",
     "Hosted",
     "Invocation",
@@ -138,7 +164,6 @@ __all__ = [
     "head_count",
     "head_width",
     "hosted",
-    "in_batches",
     "is_encoder_decoder",
     "is_experts",
     "key_projection",

@@ -9,18 +9,99 @@ everything runs eagerly meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 from weakref import WeakSet
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, Cache, EncoderDecoderCache
 
+from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
+
+# What the attention layer of a transformers model with an attached operation computes with.
+#
+# Its attention function is given a mask in transformers' form, a tensor or None, and no input of the block. What it
+# works with instead is written here for the time of a call, once, so that observers read what the layer used.
+
+IMPLEMENTATION = "sinkscope_attached"  # the name under which attached layers find their attention function
+EVERYTHING = Full()
+PLACE = "hosted"  # the attribute of an attention module under which its call is kept
+
+
+@dataclass(frozen=True, eq=False)
+class Hosted:
+    """One call of an attached layer: its block's input, tokens in its cache before (a tensor in a graph with a static
+    cache), and, as soon as its attention function has run, the mask as a `Visibility` and what was added to the scores.
+    """
+
+    hidden: Float[Tensor, "batch query width"]
+    seen: int | Tensor = 0
+    visibility: Visibility | None = None
+    bias: Bias | None = None
+
+
+def hosted(module: nn.Module) -> dict[str, Any]:
+    """What replaces arguments of the attention function of an attached layer; nothing for any other layer."""
+    call = getattr(module, PLACE, None)
+    if not isinstance(call, Hosted) or call.visibility is None:
+        return {}
+    known = {"attention_mask": call.visibility, "hidden_states": call.hidden, "bias": call.bias}
+    # A softcap is in the bias, the host's own sink among the operation's slots.
+    return known | {"carried": None, "softcap": None, "s_aux": None}
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """An operation's `own` mask and what a host may say without a tensor, joined beforehand: while a call is traced no
+    mask can be made (their constructors validate). `own` is None where it adds nothing."""
+
+    own: Mask | None
+    causal: Mask
+    full: Mask
+
+    @classmethod
+    def of(cls, own: Mask) -> Joined:
+        """The default, `Causal()`, adds nothing, so that a bidirectional host stays one."""
+        return cls(None, Causal(), Full()) if own == Causal() else cls(own, Causal() & own, Full() & own)
+
+
+def visibility_of(
+    mask: Tensor | None, own: Joined, causal: bool, query: Tokens, key: Tokens, refuse: Callable[[str], Exception]
+) -> Visibility:
+    """The host's mask and an operation's `own`, both in force.
+
+    `mask`: what transformers' `sdpa_mask` gives, booleans (batch, 1, query, key) or None for "everything, or everything
+    up to the query where the layer is `causal`"; longer than the keys where a static cache has room. `query`, `key`:
+    places in the row, padding counted. Raises what `refuse` makes of a mask that says more than who sees whom.
+    """
+    if mask is None:
+        return Visibility(own.causal if causal else own.full, key if query.count == key.count else query, key)
+    allowed = _booleans(mask, refuse)[..., : key.count]
+    if allowed.ndim != 4 or allowed.shape[1] != 1 or allowed.shape[2:] != (query.count, key.count):
+        raise refuse(f"its mask {tuple(mask.shape)} is not (batch, 1, {query.count} queries, {key.count} keys)")
+    place = (allowed.sum(-1)[:, 0] - 1).clamp(min=0)  # in a causal row without a window: real tokens before it
+    if own.own is not None:
+        allowed = allowed & own.own.visible(query, key)[:, None]
+    return DenseVisibility(EVERYTHING, Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
+
+
+def _booleans(mask: Tensor, refuse: Callable[[str], Exception]) -> Bool[Tensor, "_ _ query key"]:
+    if mask.dtype == torch.bool:
+        return mask
+    if not mask.is_floating_point():
+        raise refuse(f"a mask of {mask.dtype} is ambiguous: use booleans, True = may attend")
+    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    if bool(((mask != 0) & ~hidden).any()):
+        raise refuse("its mask adds numbers to scores, which is no mask but a bias")
+    return ~hidden
+
 
 ARGUMENTS = ("query", "key", "value", "attention_mask")  # of an attention function, by position
 _COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
@@ -122,27 +203,14 @@ class KernelLse(TorchDispatchMode):
         return result
 
 
-Called = Callable[[Mapping[str, Any]], Any]  # an attention function with its module, by its arguments' names
-
-
-def _called(attend: Callable[..., Any], module: nn.Module, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> Any:
-    """The function on these arguments, as many of them by position as were `given`."""
+def _called(
+    attend: Callable[..., Any], module: nn.Module, positional: tuple[Any, ...], arguments: Mapping[str, Any]
+) -> Any:
+    """The function on these arguments, as many of them by position as were `positional`."""
     # Positional ones stay positional: not every attention function gives them these names.
-    names = ARGUMENTS[: len(given)]
+    names = ARGUMENTS[: len(positional)]
     named = {name: value for name, value in arguments.items() if name not in names}
-    return attend(module, *(arguments[name] for name in names), *given[len(ARGUMENTS) :], **named)
-
-
-def _run_with_lse(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, Tensor | None]:
-    """The function's result, and the kernel's log-sum-exp where there was one."""
-    own = hasattr(module, "operation")  # lab and attached layers; others may cut as they like
-    with KernelLse(in_blocks=own) as mode:
-        result = function(arguments)
-    return result, mode.lse
-
-
-def _run(function: Called, module: nn.Module, arguments: Mapping[str, Any]) -> tuple[Any, None]:
-    return function(arguments), None
+    return attend(module, *(arguments[name] for name in names), *positional[len(ARGUMENTS) :], **named)
 
 
 _watchers: list[Watcher] = []
@@ -234,14 +302,17 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             for editor in editors:
                 chosen = editor.attending(module, chosen)
             function = partial(_called, chosen, module, args)
-            result, lse = (_run_with_lse if watchers else _run)(function, module, arguments)
+            # Lab and attached layers may run the kernel once per block of queries; others may cut as they like.
+            kernel = KernelLse(in_blocks=hasattr(module, "operation")) if watchers else nullcontext()
+            with kernel:
+                result = function(arguments)
             for watcher in watchers:
                 shown = Invocation(
                     module,
                     implementation,
                     arguments,
                     result[0],
-                    lse,
+                    kernel.lse if isinstance(kernel, KernelLse) else None,
                     lambda **changed: function(arguments | changed)[0],
                 )
                 watcher.attended(shown)

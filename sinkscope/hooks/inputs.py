@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,20 +24,20 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
     Raises `InputError` for empty inputs, ids outside the vocabulary, a padding mask of another length than its ids,
     more tokens than the model has positions, a batch size below 1, and NaN in the model's weights.
     """
-    given = _as_dict(inputs)
-    samples = samples_of(given)
+    named = _as_dict(inputs)
+    samples = samples_of(named)
     check_weights(model)
-    check_ids(model, given)
-    check_padding(given)
-    check_positions(model, given)
+    check_ids(model, named)
+    check_padding(named)
+    check_positions(model, named)
     if batch_size < 1:
         raise InputError(f"batch_size = {batch_size}: at least 1")
-    return given, samples
+    return named, samples
 
 
-def samples_of(given: Mapping[str, Any]) -> int:
+def samples_of(inputs: Mapping[str, Any]) -> int:
     """The number of samples, rows of the main input. Raises `InputError` where there are none."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     if not tensors or any(value.numel() == 0 for value in tensors.values()):
         raise InputError("inputs are empty: nothing to measure")
     main = next((name for name in ("input_ids", "inputs_embeds") if name in tensors), next(iter(tensors)))
@@ -49,10 +49,10 @@ def device_of(model: nn.Module) -> torch.device:
     return next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
 
 
-def part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
+def part(inputs: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
     """The batch `rows`: tensors with a row per sample are cut, everything else is handed on."""
-    part: dict[str, Any] = {}
-    for name, value in given.items():
+    batch: dict[str, Any] = {}
+    for name, value in inputs.items():
         if isinstance(value, Tensor):
             if value.ndim and len(value) == samples:
                 value = value[rows]
@@ -61,14 +61,14 @@ def part(given: Mapping[str, Any], rows: slice, samples: int, device: torch.devi
                     f"inputs: '{name}' has {len(value)} rows for {samples} samples; use batch_size={samples}"
                 )
             value = value.to(device)
-        part[name] = value
-    return part
+        batch[name] = value
+    return batch
 
 
-def batches(model: nn.Module, given: Mapping[str, Any], samples: int, batch_size: int) -> Iterator[dict[str, Any]]:
+def batches(model: nn.Module, inputs: Mapping[str, Any], samples: int, batch_size: int) -> Iterator[dict[str, Any]]:
     """The inputs, `batch_size` samples at a time, on the model's device."""
     for start in range(0, samples, batch_size):
-        yield part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model))
+        yield part(inputs, slice(start, min(start + batch_size, samples)), samples, device_of(model))
 
 
 @contextmanager
@@ -83,25 +83,50 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def in_batches(run: Callable[[slice], None], samples: int, batch_size: int, described: str = "") -> None:
-    """Call `run` on consecutive rows, `batch_size` at a time; where they do not fit into memory, on half as many.
+class FittingBatches:
+    """Consecutive rows, `size` at a time; half as many from where a batch did not fit into memory.
 
-    A halved size is kept for the rest, and said in a `UserWarning`. Raises `InputError` where one sample does not fit;
-    `described` then says what it is. `run` must count nothing for a call that ends in an error.
+        batches = FittingBatches(samples, batch_size)
+        for rows in batches:
+            with batches.halved_if_out_of_memory():
+                model(**part(inputs, rows, samples, device))
+
+    A halving is announced by a `UserWarning`. Raises `InputError` if a single sample does not fit, with `described` in
+    the message. A batch that failed comes again, so the block must count nothing before it succeeds.
     """
-    start, size = 0, min(batch_size, samples)
-    while start < samples:
+
+    def __init__(self, samples: int, size: int, described: str = "") -> None:
+        self._samples, self._size, self._described = samples, min(size, samples), described
+        self._start, self._failed = 0, False
+
+    def __iter__(self) -> Iterator[slice]:
+        while self._start < self._samples:
+            yield slice(self._start, min(self._start + self._size, self._samples))
+            if not self._failed:
+                self._start += self._size
+                continue
+            self._failed = False
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            size = min(self._size, self._samples - self._start)
+            if size == 1:
+                described = f"out of memory with a single sample {self._described}".rstrip()
+                raise InputError(f"{described}: use fewer tokens")
+            self._size = size // 2
+            message = f"out of memory with {size} samples at once: going on with {self._size}"
+            warnings.warn(message, UserWarning, stacklevel=3)
+
+    @contextmanager
+    def halved_if_out_of_memory(self) -> Iterator[None]:
+        """Run one batch; an error for lack of memory ends the block, and the rows come again in halves."""
         try:
-            run(slice(start, min(start + size, samples)))
+            yield
         except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
-            error.__traceback__ = None  # it holds what the failed call had allocated
-        else:
-            start += size
-            continue
-        _free()
-        size = _halved(min(size, samples - start), described)
+            error.__traceback__ = None  # it holds what the failed pass had allocated
+            self._failed = True
 
 
 def check_weights(model: nn.Module) -> None:
@@ -115,10 +140,10 @@ def check_weights(model: nn.Module) -> None:
             raise InputError(f"NaN or infinity in the weights, first in '{name}'")
 
 
-def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_ids(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` for the first token id outside the vocabulary."""
     for name in IDS:
-        ids = given.get(name)
+        ids = inputs.get(name)
         if not isinstance(ids, Tensor):
             continue
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
@@ -133,23 +158,23 @@ def check_ids(model: nn.Module, given: Mapping[str, Any]) -> None:
             )
 
 
-def check_padding(given: Mapping[str, Any]) -> None:
+def check_padding(inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` where a padding mask (N, T) is shorter or longer than the token ids it belongs to."""
     for name in IDS:
         mask_name = name.replace("input_ids", "attention_mask")
-        ids, mask = given.get(name), given.get(mask_name)
+        ids, mask = inputs.get(name), inputs.get(mask_name)
         if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] != ids.shape[1]:
             raise InputError(
                 f"{mask_name} {tuple(mask.shape)} does not fit {name} {tuple(ids.shape)}: give one entry per token"
             )
 
 
-def check_positions(model: nn.Module, given: Mapping[str, Any]) -> None:
+def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` where a row has more tokens than the model has positions."""
     text = text_config(model)
     limit = getattr(text, "max_position_embeddings", None)
     for name in (*IDS, "inputs_embeds"):
-        value = given.get(name)
+        value = inputs.get(name)
         if isinstance(limit, int) and isinstance(value, Tensor) and value.shape[1] > limit > 0:
             raise InputError(f"{value.shape[1]} tokens, but the model has positions for {limit}: use at most {limit}")
 
@@ -180,19 +205,6 @@ def _vocabulary(model: nn.Module) -> int | None:
     return embedding.num_embeddings if isinstance(embedding, nn.Embedding) else None
 
 
-def _halved(size: int, described: str) -> int:
-    if size == 1:
-        raise InputError(f"out of memory with a single sample {described}".rstrip() + ": use fewer tokens")
-    warnings.warn(f"out of memory with {size} samples at once: going on with {size // 2}", UserWarning, stacklevel=4)
-    return size // 2
-
-
 def _is_out_of_memory(error: RuntimeError) -> bool:
     """Also the CPU allocator's refusal, which has no class of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

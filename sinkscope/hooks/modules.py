@@ -145,10 +145,10 @@ def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
 
     Raises `UnsupportedModelError` where there is none.
     """
-    found = {module: path for path, module in model.named_modules() if dispatches(module)}
-    if not found:
+    paths = {module: path for path, module in model.named_modules() if dispatches(module)}
+    if not paths:
         raise no_attention(model)
-    return {module: label(model, module, path) for module, path in found.items()}
+    return {module: label(model, module, path) for module, path in paths.items()}
 
 
 def no_attention(model: nn.Module) -> UnsupportedModelError:
@@ -200,7 +200,7 @@ def blocks(model: nn.Module) -> list[Block]:
     that are as long as a stack is deep (`block_lists`).
     """
     if isinstance(model, PreTrainedModel) and not has_attention(model):
-        return [Block(block, stack) for stack, found in block_lists(model).items() for block in found.values()]
+        return [Block(block, stack) for stack, members in block_lists(model).items() for block in members.values()]
     lists: dict[str, str] = {}
     modules = dict(model.named_modules())
     for layer in attention_layers(model).values():
@@ -230,15 +230,15 @@ def block_lists(model: PreTrainedModel) -> dict[str, dict[str, nn.Module]]:
     if model.config.model_type in TIME_FIRST:
         return {}
     depths = [getattr(model.config, name, None) for name in COUNTS]  # LXMERT has a number for each of its parts
-    found: dict[str, list[str]] = {}
+    by_stack: dict[str, list[str]] = {}
     modules = dict(model.named_modules())
     lists = [path for path, module in modules.items() if isinstance(module, nn.ModuleList) and len(module) in depths]
     for path in lists:
         if not any(path.startswith(f"{other}.") for other in lists):
-            found.setdefault(_stack_of(model, path), []).append(path)
+            by_stack.setdefault(_stack_of(model, path), []).append(path)
     return {
         stack: {f"{paths[0]}.{name}": block for name, block in modules[paths[0]].named_children()}
-        for stack, paths in found.items()
+        for stack, paths in by_stack.items()
         if len(paths) == 1
     }
 
@@ -264,11 +264,11 @@ def vision_suffix(model: nn.Module) -> dict[str, int]:
 
 def position_embedding(model: nn.Module) -> PositionTable:
     """The table of absolute positions. Raises `UnsupportedModelError` naming what the model has instead."""
-    found = dict(_tables(model))
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
-        raise UnsupportedModelError(f"family '{family(model)}' has several position tables: {', '.join(found)}")
+    tables = dict(_tables(model))
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    if tables:
+        raise UnsupportedModelError(f"family '{family(model)}' has several position tables: {', '.join(tables)}")
     rotary = any("rotary" in type(module).__name__.lower() for module in model.modules())
     instead = "rotates queries and keys instead (rotary positions)" if rotary else "encodes positions in another way"
     raise UnsupportedModelError(

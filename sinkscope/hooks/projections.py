@@ -35,10 +35,11 @@ from sinkscope.hooks.names import (
     QUERY_LATENT,
     VALUE,
     Kind,
+    attention_modules,
     heads_of,
     is_linear,
+    own_attention,
 )
-from sinkscope.hooks.own_layers import attention_modules, own_attention
 from sinkscope.hooks.passes import Edit, Passes
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
@@ -129,8 +130,8 @@ class Projection:
 def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> Any:
     """A module's output with `edit` of these columns in their place; None for all of them."""
     whole = _returned(output)
-    own = None if columns is None else columns.to(whole.device)
-    edited = edit(whole) if own is None else whole.index_copy(-1, own, edit(whole[..., own]))
+    columns_here = None if columns is None else columns.to(whole.device)
+    edited = edit(whole) if columns_here is None else whole.index_copy(-1, columns_here, edit(whole[..., columns_here]))
     return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
 
@@ -141,27 +142,27 @@ def projections(model: nn.Module) -> list[Projection]:
     other linear map (routers, gates of heads, adapters) as `other`. Raises `UnsupportedModelError` for a model without
     blocks that can be found.
     """
-    found: dict[nn.Module, list[Projection]] = {}
+    by_module: dict[nn.Module, list[Projection]] = {}
     paths = paths_of(model)
     for attention in attention_modules(model) if has_attention(model) or own_attention(model) else ():
         for projection in attention_projections(model, attention, paths):
-            found.setdefault(projection.module, []).append(projection)
+            by_module.setdefault(projection.module, []).append(projection)
     every = blocks(model)
     if not every:
         raise UnsupportedModelError(f"family '{family(model)}': no blocks were found, so no linear maps in them")
     for block in every:
         for module in block.module.modules():
-            if module not in found and (is_linear(module) or is_experts(module)):
-                found[module] = list(_outside_attention(module, paths[module]))
-    return [projection for module in paths for projection in found.get(module, ())]
+            if module not in by_module and (is_linear(module) or is_experts(module)):
+                by_module[module] = list(_outside_attention(module, paths[module]))
+    return [projection for module in paths for projection in by_module.get(module, ())]
 
 
 def projection(model: nn.Module, attention: nn.Module, kind: Kind, paths: Paths = None) -> Projection:
     """The projection of an attention layer by its kind. Raises `UnsupportedModelError` naming those there are."""
-    found = {one.kind: one for one in attention_projections(model, attention, paths)}
-    if kind not in found:
-        raise missing(attention, f"no projection '{kind}' in its attention layer; there are: {', '.join(found)}")
-    return found[kind]
+    by_kind = {one.kind: one for one in attention_projections(model, attention, paths)}
+    if kind not in by_kind:
+        raise missing(attention, f"no projection '{kind}' in its attention layer; there are: {', '.join(by_kind)}")
+    return by_kind[kind]
 
 
 def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths = None) -> list[Projection]:
@@ -169,10 +170,10 @@ def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths =
     paths = paths_of(model) if paths is None else paths
     path = paths.get(attention, "")
     children = dict(attention.named_children())
-    found: list[Projection] = []
+    made: list[Projection] = []
 
     def add(kind: Kind, name: str, columns: Tensor | None = None) -> None:
-        found.append(Projection(kind, f"{path}.{name}", children.pop(name), path, columns))
+        made.append(Projection(kind, f"{path}.{name}", children.pop(name), path, columns))
 
     separate: tuple[tuple[Kind, tuple[str, ...]], ...] = (("query", QUERY), ("key", KEY), ("value", VALUE))
     for kind, names in separate:
@@ -182,22 +183,22 @@ def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths =
         if is_linear(children.get(fused)):
             module = children.pop(fused)
             parts = _fused_columns(model, attention, module, per_head=fused in PER_HEAD)
-            found += [Projection(kind, f"{path}.{fused}", module, path, columns) for kind, columns in parts.items()]
+            made += [Projection(kind, f"{path}.{fused}", module, path, columns) for kind, columns in parts.items()]
     if all(name in children for name in QUERY_LATENT):
         add("query_latent", QUERY_LATENT[0])
         add("query", QUERY_LATENT[1])
     if all(name in children for name in LATENT):
         for name, parts in zip(LATENT, _latent_columns(attention), strict=True):
             module = children.pop(name)
-            found += [Projection(kind, f"{path}.{name}", module, path, columns) for kind, columns in parts.items()]
+            made += [Projection(kind, f"{path}.{name}", module, path, columns) for kind, columns in parts.items()]
     output = _output(model, attention)
     if output is not None:
-        found.append(Projection("output", paths[output], output, path))
-    known = {one.module for one in found}
+        made.append(Projection("output", paths[output], output, path))
+    known = {one.module for one in made}
     for name, module in attention.named_modules():
         if is_linear(module) and module not in known:
-            found.append(Projection("other", f"{path}.{name}", module, path))
-    return found
+            made.append(Projection("other", f"{path}.{name}", module, path))
+    return made
 
 
 def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
@@ -207,10 +208,10 @@ def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
     attention function returned: gates (Qwen3-Next), norms (BitNet) and combinations of heads (DiffLlama) come before.
     Raises `UnsupportedModelError`.
     """
-    found = _output(model, attention)
-    if found is None:
+    output = _output(model, attention)
+    if output is None:
         raise missing(attention, f"no output projection in or beside its attention layer (looked for {_list(OUTPUT)})")
-    return found
+    return output
 
 
 def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) -> Keys:
@@ -233,18 +234,18 @@ def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) 
 def head_width(attention: nn.Module) -> int:
     """Width of a head's queries and keys. Raises `UnsupportedModelError`."""
     widths = (getattr(attention, name, None) for name in HEAD_DIM)
-    found = next((width for width in widths if isinstance(width, int)), None)
-    if found is None:
+    whole = next((width for width in widths if isinstance(width, int)), None)
+    if whole is None:
         raise missing(attention, f"its attention layer does not say how wide a head is (looked for {_list(HEAD_DIM)})")
-    return found
+    return whole
 
 
 def head_count(model: nn.Module, attention: nn.Module) -> int:
     """Number of query heads. Raises `UnsupportedModelError`."""
-    if (found := heads_of(model, attention)) is None:
+    if (heads := heads_of(model, attention)) is None:
         reason = "neither its attention layer nor its configuration says how many heads there are"
         raise missing(attention, f"{reason} (looked for {_list(HEADS)})")
-    return found
+    return heads
 
 
 def is_experts(module: nn.Module) -> bool:
@@ -305,11 +306,11 @@ def _latent_columns(attention: nn.Module) -> tuple[dict[Kind, Tensor], dict[Kind
 
 
 def _output(model: nn.Module, attention: nn.Module) -> nn.Module | None:
-    found = next(_children(attention, OUTPUT), None)
-    if found is None:
+    output = next(_children(attention, OUTPUT), None)
+    if output is None:
         parent = next((module for module in model.modules() if attention in module.children()), None)
-        found = next(_children(getattr(parent, "output", None), OUTPUT), None)
-    return found
+        output = next(_children(getattr(parent, "output", None), OUTPUT), None)
+    return output
 
 
 def _children(module: nn.Module | None, names: tuple[str, ...]) -> Iterator[nn.Module]:
@@ -323,10 +324,10 @@ def _width_out(linear: nn.Module) -> int:
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    given = next(iter((*args, *kwargs.values())), None)
-    if not isinstance(given, Tensor):
-        raise InputError(f"a linear map was called with {type(given).__name__} in place of a tensor")
-    return given
+    first = next(iter((*args, *kwargs.values())), None)
+    if not isinstance(first, Tensor):
+        raise InputError(f"a linear map was called with {type(first).__name__} in place of a tensor")
+    return first
 
 
 def _returned(output: Any) -> Tensor:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.attention import Tokens
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.custom_attention import following
 from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
@@ -28,8 +29,7 @@ from sinkscope.hooks.modules import (
     own_stack,
     text_config,
 )
-from sinkscope.hooks.own_attention import following
-from sinkscope.hooks.own_layers import own_attention
+from sinkscope.hooks.names import own_attention
 from sinkscope.hooks.passes import Axis, Edit, Pass, Passes, arguments, axes
 
 NO_STREAM = (
@@ -213,17 +213,17 @@ def read_stream(model: nn.Module, read: Callable[[int, Tensor, OpenStream], obje
     with ExitStack() as stack:
         opened = OpenStream(model, stack)
         opened.stream.check_blocks()
-        own = [Block(module, opened.stream.stack) for module in opened.stream.blocks]
+        own_blocks = [Block(module, opened.stream.stack) for module in opened.stream.blocks]
 
         def shown(depth: Depth, hidden: Any, _: Pass) -> None:
             read(depth.index, checked(hidden, opened.stream.family).detach(), opened)
 
-        read_blocks(own, opened.passes, shown, stack)
+        read_blocks(own_blocks, opened.passes, shown, stack)
         yield
 
 
 def read_blocks(
-    found: Sequence[Block], passes: Passes, read: Callable[[Depth, Any, Pass], object], stack: ExitStack
+    blocks: Sequence[Block], passes: Passes, read: Callable[[Depth, Any, Pass], object], stack: ExitStack
 ) -> None:
     """Call `read(depth, hidden, pass)` for what enters the first block of a stack (depth 0) and what each one leaves.
 
@@ -248,7 +248,7 @@ def read_blocks(
 
         return hook
 
-    for block in found:
+    for block in blocks:
         stack.callback(block.module.register_forward_pre_hook(before(block), with_kwargs=True).remove)
         stack.callback(block.module.register_forward_hook(after(block)).remove)
 

@@ -1,7 +1,4 @@
-"""Interventions: change a model for as long as a block lasts, next to a random control of the same budget.
-
-A line for each name, new interventions too.
-"""
+"""Interventions: change a running model inside a context, with random controls of the same budget."""
 
 from sinkscope.interventions import registering as registering  # so that entry points of interventions are taken
 from sinkscope.interventions.bands import SuppressBands as SuppressBands

@@ -21,13 +21,19 @@ from sinkscope.statistics.spectral import spectral_bands
 @renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class SuppressBands(Intervention):
-    """h ← h − V_b V_bᵀ h, V_b the right singular vectors of the unembedding in `bands`, band 0 the largest.
+    """h ← h − V_b V_bᵀ h, with V_b the right singular vectors of the unembedding in `bands`; band 0 has the largest.
 
-    `count` bands of equal width; with 20, band 19 is the "dark" one. `protect`: positions that keep their stream, by
-    default the first token's; `positions`: only these, None for all others. `depths`: where, None for every block's
-    output. `seed`: a random orthonormal basis in the unembedding's place, which is the control: as many directions, of
-    no meaning. Raises `InputError` for bands that do not exist, and `UnsupportedModelError` for models without an
-    unembedding. Source: Cancedda 2024; W_U without the final norm's gain, which is our reading.
+    Raises `InputError` for bands that do not exist, and `UnsupportedModelError` for models without an unembedding.
+    Control: a random orthonormal basis instead of the unembedding's. Source: Cancedda 2024; here W_U is taken without
+    the gain of the final norm.
+
+    Attributes:
+        bands: Which bands to remove; with 20, band 19 is the "dark" one.
+        protect: Positions whose stream stays unchanged, by default the first token.
+        positions: Only these positions; None for all others.
+        depths: Where; None for the output of each block.
+        count: How many bands of equal width there are.
+        seed: Of the random basis; None for the unembedding's.
     """
 
     bands: Sequence[Any]
@@ -39,16 +45,16 @@ class SuppressBands(Intervention):
 
     def __post_init__(self) -> None:
         for name in ("bands", "protect", "positions", "depths"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name, given) if name == "bands" or len(given) else ())
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, values) if name == "bands" or len(values) else ())
         if max(self.bands) >= self.count:
             raise InputError(f"band {max(self.bands)} does not exist: {self.count} bands are 0 to {self.count - 1}")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = OpenStream(model, stack)
         directions = self._directions(model)
-        every = range(1, opened.stream.depth + 1)
-        for depth in every if self.depths is None else self.depths:
+        all_depths = range(1, opened.stream.depth + 1)
+        for depth in all_depths if self.depths is None else self.depths:
             opened.edit(depth, self._filter(opened, directions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SuppressBands:
@@ -70,7 +76,7 @@ class SuppressBands(Intervention):
             if hidden.shape[-1] != len(directions):
                 raise InputError(
                     f"the unembedding reads vectors of width {len(directions)}, but the residual stream has width "
-                    f"{hidden.shape[-1]}: its bands do not exist there"
+                    f"{hidden.shape[-1]}, so it has no such bands"
                 )
             away = directions.to(hidden.device)
             wide = hidden.float()

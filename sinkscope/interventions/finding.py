@@ -1,4 +1,4 @@
-"""What to intervene on, found in a first pass: massive activations, sink heads, the depth where a sink's norm jumps."""
+"""What to intervene on, from a first pass: massive activations, sink heads, the depth where a sink's norm jumps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sinkscope.sinks import exceeds
 
 @dataclass(frozen=True)
 class MassiveActivation:
-    """An activation by its place, its mean magnitude over samples, and how many medians of its depth that is."""
+    """An activation by its place, with its mean magnitude over samples, also in medians of its depth."""
 
     entry: Entry
     magnitude: float
@@ -34,14 +34,14 @@ class MassiveActivation:
 
 
 def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_size: int = 8) -> list[MassiveActivation]:
-    """The `count` activations that stand out most, each at the depth where it does so first, in falling order.
+    """The `count` activations that stand out most, in decreasing order, each at the depth of its onset.
 
-    mean over rows of |h^(depth)[position, dim]|, in medians of its depth. Of one (position, dim), the depth of onset is
-    the first, not 0, where the ratio reaches half of its largest. The last depth, which a final norm follows, counts
-    where nothing stands out earlier. Costs one pass and depth × T × width numbers. Source: Sun et al. 2024.
+    mean over rows of |h^(depth)[position, dim]|, in medians of its depth. The onset of a (position, dim) is the first
+    depth above 0 whose ratio reaches half of the largest. The last depth, which a final norm follows, counts only if no
+    earlier one qualifies. Costs one pass and depth × T × width numbers. Source: Sun et al. 2024.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     totals: dict[int, Tensor] = {}
     rows: dict[int, Tensor] = {}
 
@@ -56,22 +56,22 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
         rows[depth] = rows.get(depth, 0) + counts
 
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
-    reached = int(rows[0].nonzero().max()) + 1  # columns behind hold padding alone, which would lower the medians
+    reached = int(rows[0].nonzero().max()) + 1  # later columns hold only padding, which would lower the medians
     magnitudes = torch.stack([(totals[depth] / rows[depth][:, None])[:reached] for depth in sorted(totals)])
     ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)
     ratios[0] = 0
     largest = ratios.amax(0)
     onset = (ratios >= largest / 2).int().argmax(0)
     order = largest.flatten().topk(min(count, largest.numel())).indices
-    found = []
+    activations = []
     for index in order.tolist():
         position, dim = divmod(index, largest.shape[1])
         depth = int(onset[position, dim])
-        place = depth, position, dim
-        found.append(MassiveActivation(place, float(magnitudes[place]), float(ratios[place])))
-    return found
+        entry = depth, position, dim
+        activations.append(MassiveActivation(entry, float(magnitudes[entry]), float(ratios[entry])))
+    return activations
 
 
 def sink_heads(
@@ -79,7 +79,7 @@ def sink_heads(
 ) -> tuple[tuple[int, int], ...]:
     """The heads (layer, head) of the changed stack whose mean attention to `position` exceeds epsilon, strongest first.
 
-    `measured` holds `attention_received`. Raises `InputError` where there is none, naming the strongest head, and for a
+    `measured` holds `attention_received`. Raises `InputError` if there is none, with the strongest head, and for a
     position that was not measured.
     """
     metrics.check_epsilon(epsilon)
@@ -92,22 +92,22 @@ def sink_heads(
     mean = np.nan_to_num(mean_or_nan, nan=-1.0)
     above = exceeds(mean, epsilon) == 1
     order = np.argsort(-mean, axis=None, kind="stable")
-    pairs = [tuple(int(part) for part in np.unravel_index(index, mean.shape)) for index in order]
-    found = tuple((layer, head) for layer, head in pairs if above[layer, head])
-    if not found:
+    pairs = [tuple(int(number) for number in np.unravel_index(index, mean.shape)) for index in order]
+    sinks = tuple((layer, head) for layer, head in pairs if above[layer, head])
+    if not sinks:
         layer, head = pairs[0]
         raise InputError(
             f"no head gives position {position} more than {epsilon:g} of its attention: the most is "
             f"{mean[layer, head]:.3f}, of layer {layer}, head {head}; lower epsilon"
         )
-    return found
+    return sinks
 
 
 def onset_depth(model: nn.Module, measured: Measurement, position: int = 0) -> int:
-    """The depth at which the norm of `position` grows most against the mean of the others, from the depth before.
+    """The depth at which the norm of `position`, relative to the mean of all others, grows most from the depth before.
 
-    `measured` holds `hidden_norm`. Embeddings (depth 0) are no onset. The ratio is `metrics.over_others`, mean over
-    samples. Raises `InputError` for a position that was not measured, and where no two depths have a ratio.
+    `measured` holds `hidden_norm`. Embeddings (depth 0) do not count. The ratio is `metrics.over_others`, averaged over
+    samples. Raises `InputError` for a position that was not measured, and if no two depths have a ratio.
     """
     norms = need(measured.data, "hidden_norm", "HiddenNorms").transpose("sample", "depth", "position")
     rows = norms["depth_stack"].values == Stream.of(unwrapped(model)).stack

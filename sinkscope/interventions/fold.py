@@ -1,4 +1,4 @@
-"""A sink as constants: the logit that queries give it, its key, its value, measured on other texts."""
+"""A sink as constants: the logit that queries give it, its key and its value, measured on other texts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import Invocation, batches, checked_inputs, evaluating, row_length, unwrapped, watching
-from sinkscope.interventions.inside import Calls, Inside, Reading, Rows, check_places, opened_layers
+from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
 from sinkscope.interventions.targets import AFTER, Places, Targets
 
 Form = Literal["logit+value", "key+value"]
 FORMS = ("logit+value", "key+value")
-SAME = 1e-3  # of a vector's length, by which keys and values may differ and are one
+SAME = 1e-3  # keys and values within this share of their length count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Constants:
     """Keys, values and logits at the first positions of texts, in the changed stack. Made by `constants`.
 
-    `keys`, `values` (text, layer, kv_head, position, dim), fp32, behind rotation; `logits[first]` (layer, head,
-    position): the mean over texts and queries t ≥ `first` of the logit on each position, NaN where no query sees it.
-    `texts`: a hash of the texts they are from.
+    `keys`, `values` (text, layer, kv_head, position, dim), fp32, after rotation; `logits[first]` (layer, head,
+    position): the logit on each position, averaged over texts and queries t ≥ `first`, NaN if no query sees it.
+    `texts`: a hash of the texts.
     """
 
     keys: Float[Tensor, "text layer kv_heads position dim"]
@@ -36,49 +36,51 @@ class Constants:
     logits: dict[int, Float[Tensor, "layer heads position"]]
     texts: str = ""
 
-    def vectors(self, rows: Rows, donors: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values of a call with the constants at the positions that there are: means over the texts, or
-        those of a donor for each sample."""
+    def vectors(self, rows: QueryRows, donors: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """The keys and values of a call with the constants at the known positions.
+
+        They are means over the texts, or those of one donor per sample.
+        """
         call = rows.call
         of_layer = self.keys[:, rows.layer], self.values[:, rows.layer]
         if donors is None:
             chosen = [each.mean(0, keepdim=True) for each in of_layer]
         else:
             if len(donors) not in (1, len(call.query)):
-                raise InputError(f"{len(donors)} donors for {len(call.query)} rows: one for each")
+                raise InputError(f"{len(donors)} donors for {len(call.query)} rows: expected one per row")
             chosen = [each[list(donors)] for each in of_layer]
-        place = rows.key.position.clamp(0, self.keys.shape[3] - 1)
+        position = rows.key.position.clamp(0, self.keys.shape[3] - 1)
         known = (rows.key.real & (rows.key.position < self.keys.shape[3]))[:, None, :, None]
-        found = []
-        for own, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
-            constant = constant.to(own.device)
-            batch = max(len(own), len(place))
-            index = place.expand(batch, -1)[:, None, :, None].expand(-1, own.shape[1], -1, own.shape[3])
-            found.append(torch.where(known, constant.expand(batch, -1, -1, -1).gather(2, index), own))
-        return found[0], found[1]
+        vectors = []
+        for measured, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
+            constant = constant.to(measured.device)
+            batch = max(len(measured), len(position))
+            index = position.expand(batch, -1)[:, None, :, None].expand(-1, measured.shape[1], -1, measured.shape[3])
+            vectors.append(torch.where(known, constant.expand(batch, -1, -1, -1).gather(2, index), measured))
+        return vectors[0], vectors[1]
 
-    def logit(self, rows: Rows, targets: Targets) -> Float[Tensor, "_ heads 1 key"]:
+    def logit(self, rows: QueryRows, targets: Targets) -> Float[Tensor, "_ heads 1 key"]:
         """The constant logit of each target key, 0 elsewhere."""
         starts, heads = targets.starts(rows.key), rows.call.heads
-        found = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
+        logits = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
         for first, table in self.logits.items():
-            here = table[rows.layer].to(found.device)
-            place = rows.key.position.clamp(0, here.shape[1] - 1)
-            values = here[:, place].transpose(0, 1)
-            found = torch.where((starts == first)[:, None, :], values, found)
-        return found[:, :, None, :]
+            here = table[rows.layer].to(logits.device)
+            position = rows.key.position.clamp(0, here.shape[1] - 1)
+            values = here[:, position].transpose(0, 1)
+            logits = torch.where((starts == first)[:, None, :], values, logits)
+        return logits[:, :, None, :]
 
     def check(self, targets: Targets) -> None:
-        """Raises `InputError` for targets that these constants are not of."""
+        """Raises `InputError` for targets that these constants do not cover."""
         for key, first in targets.every():
             if key >= self.keys.shape[3] or first not in self.logits:
                 raise InputError(
-                    f"position {key} for queries from {first} on: these constants are of positions 0 to "
+                    f"position {key} for queries from {first} on: these constants cover positions 0 to "
                     f"{self.keys.shape[3] - 1} and queries from {', '.join(map(str, self.logits))} on"
                 )
 
     def differ(self, position: int) -> bool:
-        """Whether key or value at a position differ between the texts: in some head by more than a thousandth."""
+        """Whether key or value at a position differ between the texts, in some head by more than a thousandth."""
         for table in (self.keys, self.values):
             here = table[:, :, :, position]
             spread = (here - here.mean(0, keepdim=True)).norm(dim=-1).amax(0)
@@ -96,7 +98,7 @@ class FoldSink(Inside):
 
     `form="logit+value"`: the logit q_t·k_p ← its mean over texts and queries, per head; v_p ← its mean, per key-value
     head. `form="key+value"`: k_p and v_p ← their means, so that the logit still depends on the query. With a text's own
-    key and value, `key+value` changes nothing; where the first token is the same in all texts its key and value are
+    key and value, `key+value` changes nothing; if the first token is the same in all texts, its key and value are
     constants, and folding them is exact across texts.
     """
 
@@ -114,7 +116,7 @@ class FoldSink(Inside):
             check_places(model, stack)
         super().attach(model, stack)
 
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         key, value = self.constants.vectors(rows)
         if self.form == "key+value":
             constant = rows.scores_on(key)
@@ -136,20 +138,20 @@ def constants(
     positions: int | None = None,
     batch_size: int = 8,
 ) -> Constants:
-    """Keys, values and mean logits at the first `positions` of texts (by default up to the last target's first query).
+    """Keys, values and mean logits at the first `positions` of texts (default: up to the last target's first query).
 
-    Logits are means over the queries that each target of `on` is changed for. Costs one pass. Raises `InputError` for
-    rows that are shorter, and as `measure` does.
+    Logits are averaged over the queries for which each target of `on` is changed. Costs one pass. Raises `InputError`
+    for shorter rows, and as `measure` does.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     targets = Targets.of(on, after)
-    length = row_length(model, given)
+    length = row_length(model, checked)
     starts = sorted({first for _, first in targets.pairs()})
     wanted = min(max(starts), length) if positions is None else positions
     if not max(targets.positions) < wanted <= length:
         raise InputError(
-            f"the texts for constants have {length} tokens: at least {max(targets.positions) + 1}, up to the token"
+            f"the texts for constants have {length} tokens, but need at least {max(targets.positions) + 1}"
         )
     tables: dict[str, dict[int, list[Tensor]]] = {"keys": {}, "values": {}}
     sums = {first: {} for first in starts}  # type: dict[int, dict[int, tuple[Tensor, Tensor]]]
@@ -166,9 +168,9 @@ def constants(
         for rows in call.row_parts():
             scores = call.scores(slice(0, len(call.query)), rows, slice(0, call.key.shape[2]))
             at = scores.gather(-1, column[:, None, None, :].expand(*scores.shape[:3], -1))
-            part = query.part(rows)
+            asking = query.part(rows)
             for first in starts:
-                asks = (part.position >= first) & part.real & (part.document == _first_document(key))
+                asks = (asking.position >= first) & asking.real & (asking.document == _first_document(key))
                 seen = asks[:, None, :, None] & (at > -torch.inf)
                 total, count = at.where(seen, 0.0).double().sum((0, 2)), seen.sum((0, 2))
                 before = sums[first].get(layer)
@@ -177,16 +179,16 @@ def constants(
     with evaluating(model), torch.no_grad(), ExitStack() as stack:
         opened, chosen = opened_layers(model, None, stack)
         calls = Calls(model, opened, chosen)
-        stack.enter_context(watching(Reading(calls, show)))
-        for batch in batches(model, given, samples, batch_size):
+        stack.enter_context(watching(CallReader(calls, show)))
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
     logits = {
-        first: torch.stack([(found[n][0] / found[n][1]).float().cpu() for n in range(len(chosen))])
-        for first, found in sums.items()
-        if found
+        first: torch.stack([(by_layer[n][0] / by_layer[n][1]).float().cpu() for n in range(len(chosen))])
+        for first, by_layer in sums.items()
+        if by_layer
     }
-    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in given.values() if isinstance(v, Tensor)))
+    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in checked.values() if isinstance(v, Tensor)))
     return Constants(
         kv["keys"], kv["values"], logits or {first: torch.empty(0) for first in starts}, digest.hexdigest()[:12]
     )
@@ -201,5 +203,5 @@ def _first_columns(key: Places, count: int) -> Tensor:
     """Columns of the first positions of each row's first document, (batch, count)."""
     here = key.real & (key.document == _first_document(key))
     if int(here.sum(1).min()) < count:
-        raise InputError(f"a text for constants has {int(here.sum(1).min())} tokens: at least {count}")
+        raise InputError(f"a text for constants has {int(here.sum(1).min())} tokens, but needs at least {count}")
     return torch.argsort((~here).int(), dim=1, stable=True)[:, :count]

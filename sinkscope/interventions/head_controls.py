@@ -1,4 +1,4 @@
-"""Which other heads are taken out as a control of heads that are taken out."""
+"""Which other heads are zeroed as the control of zeroed heads."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from sinkscope.hooks import (
 from sinkscope.interventions.intervention import draw
 
 Head = tuple[int, int]
-NEAREST = 6  # remaining heads of which one is drawn for each head, nearest in norm first
+NEAREST = 6  # candidates for each head: the remaining heads nearest to it in norm
 
 
 @dataclass(frozen=True)
 class HeadControl(ABC):
-    """A way to draw as many heads (layer, head) as were chosen among those that were not."""
+    """A way to draw as many heads (layer, head) as were chosen from those that were not."""
 
     @abstractmethod
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        """The heads that a control is drawn from."""
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        """The heads from which a control is drawn."""
 
     @abstractmethod
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        """One control. Raises `InputError` where too few heads remain."""
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        """One control. Raises `InputError` if too few heads remain."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What the control is, in words."""
+        """The control in words."""
 
 
 @dataclass(frozen=True)
 class AnyHeads(HeadControl):
-    """As many heads of the model, at random among all others."""
+    """As many heads, at random among all others of the model."""
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return tuple(head for head in every if head not in chosen)
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return tuple(head for head in heads if head not in chosen)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return draw(generator, self.remaining(chosen, every), len(chosen), "heads")
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return draw(generator, self.remaining(chosen, heads), len(chosen), "heads")
 
     def describe(self) -> str:
         return "as many other heads of any layer"
@@ -69,18 +69,18 @@ ANY_HEADS = AnyHeads()
 
 @dataclass(frozen=True)
 class SameLayer(HeadControl):
-    """In each layer as many of its other heads as were chosen there: early layers matter more than late ones."""
+    """In each layer, as many other heads as were chosen there: early layers matter more than late ones."""
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
         layers = {layer for layer, _ in chosen}
-        return tuple(head for head in every if head not in chosen and head[0] in layers)
+        return tuple(head for head in heads if head not in chosen and head[0] in layers)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        others, found = self.remaining(chosen, every), list[Head]()
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        others, sample = self.remaining(chosen, heads), list[Head]()
         for layer, count in sorted(Counter(layer for layer, _ in chosen).items()):
-            own = [head for head in others if head[0] == layer]
-            found += draw(generator, own, count, f"heads of layer {layer}")
-        return tuple(found)
+            layer_heads = [head for head in others if head[0] == layer]
+            sample += draw(generator, layer_heads, count, f"heads of layer {layer}")
+        return tuple(sample)
 
     def describe(self) -> str:
         return "as many other heads of the same layers"
@@ -88,9 +88,9 @@ class SameLayer(HeadControl):
 
 @dataclass(frozen=True)
 class SameNorm(HeadControl):
-    """For each chosen head another that writes about as much: one of the six nearest in log norm that are left.
+    """For each chosen head, another that writes about as much: one of the six remaining heads nearest in log norm.
 
-    `norms`: what each head of each layer writes, (layer, head), see `head_norms`.
+    `norms`: how much each head of each layer writes, (layer, head), from `head_norms`.
     """
 
     norms: Sequence[Sequence[float]]
@@ -100,20 +100,20 @@ class SameNorm(HeadControl):
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Any, batch_size: int = 8) -> SameNorm:
-        """Matched to what heads write on these inputs."""
+        """With the norms of what heads write on these inputs."""
         return cls(head_norms(model, inputs, batch_size))
 
-    def remaining(self, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        return ANY_HEADS.remaining(chosen, every)
+    def remaining(self, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        return ANY_HEADS.remaining(chosen, heads)
 
-    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], every: Sequence[Head]) -> tuple[Head, ...]:
-        left, found = list(self.remaining(chosen, every)), []
+    def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
+        left, sample = list(self.remaining(chosen, heads)), []
         for index in torch.randperm(len(chosen), generator=generator).tolist():
             near = sorted(left, key=lambda head: self._apart(chosen[index], head))[:NEAREST]
             [picked] = draw(generator, near, 1, "heads")
             left.remove(picked)
-            found.append(picked)
-        return tuple(sorted(found))
+            sample.append(picked)
+        return tuple(sorted(sample))
 
     def describe(self) -> str:
         return "as many other heads, each of about the output norm of one of them"
@@ -125,12 +125,12 @@ class SameNorm(HeadControl):
     def _norm(self, head: Head) -> float:
         layer, index = head
         if layer >= len(self.norms) or index >= len(self.norms[layer]):
-            raise InputError(f"no norm of head {layer}.{index}: SameNorm.of(model, inputs) computes those of a model")
+            raise InputError(f"head {layer}.{index} has no norm: use SameNorm.of(model, inputs)")
         return self.norms[layer][index]
 
 
 def every_head(model: nn.Module) -> tuple[Head, ...]:
-    """All heads (layer, head) of the changed stack. Raises `UnsupportedModelError` where none can be changed."""
+    """All heads (layer, head) of the changed stack. Raises `UnsupportedModelError` if none can be changed."""
     layers = Stream.of(model).attention(model)
     return tuple((layer, head) for layer, module in enumerate(layers) for head in range(head_count(model, module)))
 
@@ -138,11 +138,11 @@ def every_head(model: nn.Module) -> tuple[Head, ...]:
 def head_norms(model: nn.Module, inputs: Any, batch_size: int = 8) -> tuple[tuple[float, ...], ...]:
     """mean_t ‖W_O^h z_t^h‖₂ over real tokens for each layer and head h: the length of what a head writes.
 
-    z^h is the part of the output projection's input that is the head's, W_O^h its columns. Costs one pass. Raises
-    `UnsupportedModelError` where a layer's output projection does not receive head after head.
+    z^h is the head's part of the input of the output projection, W_O^h its columns. Costs one pass. Raises
+    `UnsupportedModelError` for an output projection whose input is not the concatenation of heads.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     layers = Stream.of(model).attention(model)
     totals = [torch.zeros(head_count(model, module), dtype=torch.float64) for module in layers]
     tokens = [0] * len(layers)
@@ -152,27 +152,27 @@ def head_norms(model: nn.Module, inputs: Any, batch_size: int = 8) -> tuple[tupl
             output, heads = projection(model, module, "output"), len(totals[index])
             if output.weight.shape[1] % heads:
                 raise UnsupportedModelError(
-                    f"family '{family(model)}': '{output.path}' takes {output.weight.shape[1]} columns, which are not "
-                    f"those of {heads} heads, so what a head writes is not known; choose another control"
+                    f"family '{family(model)}': '{output.path}' has {output.weight.shape[1]} inputs, which "
+                    f"{heads} heads do not divide, so it is unknown what a head writes; choose another control"
                 )
 
-            def read(given: Tensor, index: int = index, output: Projection = output) -> None:
-                real = opened.at(None, given).expand(given.shape[:2])
-                totals[index] += _written(given[real], output.weight.detach(), len(totals[index]))
+            def read(x: Tensor, index: int = index, output: Projection = output) -> None:
+                real = opened.at(None, x).expand(x.shape[:2])
+                totals[index] += _written(x[real], output.weight.detach(), len(totals[index]))
                 tokens[index] += int(real.sum())
 
             output.read_input(read, stack)
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     return tuple(tuple((total / max(count, 1)).tolist()) for total, count in zip(totals, tokens, strict=True))
 
 
 def _written(
-    given: Float[Tensor, "token columns"], weight: Float[Tensor, "out columns"], heads: int
+    x: Float[Tensor, "token columns"], weight: Float[Tensor, "out columns"], heads: int
 ) -> Float[Tensor, "heads"]:
-    """Σ_t ‖W^h z_t^h‖, one head after the other."""
-    parts = zip(given.float().chunk(heads, -1), weight.float().chunk(heads, -1), strict=True)
-    return torch.stack([(part @ own.mT).norm(dim=-1).double().sum() for part, own in parts]).cpu()
+    """Σ_t ‖W^h z_t^h‖ of each head."""
+    parts = zip(x.float().chunk(heads, -1), weight.float().chunk(heads, -1), strict=True)
+    return torch.stack([(columns @ head_weight.mT).norm(dim=-1).double().sum() for columns, head_weight in parts]).cpu()
 
 
 CONTROLS: Mapping[str, str] = {
@@ -183,7 +183,7 @@ CONTROLS: Mapping[str, str] = {
 
 
 def control_named(name: str, model: nn.Module, inputs: Any, batch_size: int = 8) -> HeadControl:
-    """The control that is called "any", "layer" or "norm". Raises `InputError` for another name."""
+    """The control "any", "layer" or "norm". Raises `InputError` for another name."""
     if name == "norm":
         return SameNorm.of(model, inputs, batch_size)
     if name not in CONTROLS:

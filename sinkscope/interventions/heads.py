@@ -1,4 +1,4 @@
-"""Taking heads out (Gu et al. 2025, section 7)."""
+"""Zeroing heads (Gu et al. 2025, section 7)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sinkscope.interventions.intervention import Intervention, whole
 
 @dataclass(frozen=True)
 class ZeroHeads(Intervention):
-    """Σ_j A_tj v_j = 0 for each (layer, head): what the attention function returns for the head is zero.
+    """Σ_j A_tj v_j = 0 for each (layer, head): the output of the head in the attention function is zero.
 
     Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
-    for all. What a layer does between heads and output projection (gates, norms) follows from the zeros; the weights
-    that are measured stay those of the layer. Control: as many other heads, drawn as `against` says: `AnyHeads()`,
-    `SameLayer()`, or `SameNorm.of(model, inputs)`. Raises `InputError` for pairs of another form, and when applied for
-    a layer or head that does not exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
+    for all. Gates and norms between heads and output projection then act on zeros; measured weights stay those of the
+    layer. Control: as many other heads, drawn by `against`: `AnyHeads()`, `SameLayer()`, or `SameNorm.of(model,
+    inputs)`. Raises `InputError` for anything but pairs, and when applied, for a layer or head that does not exist.
+    Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
     """
 
     heads: Sequence[Any]
@@ -33,9 +33,9 @@ class ZeroHeads(Intervention):
 
     def __post_init__(self) -> None:
         pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in self.heads)
-        for given, pair in zip(self.heads, pairs, strict=True):
+        for head, pair in zip(self.heads, pairs, strict=True):
             if len(pair) != 2 or not all(isinstance(value, int) and value >= 0 for value in pair):
-                raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
+                raise InputError(f"head {head!r}: expected (layer, head), non-negative integers")
         if not pairs or len(set(pairs)) != len(pairs):
             raise InputError("heads: expected at least one (layer, head), all different")
         object.__setattr__(self, "heads", pairs)
@@ -58,13 +58,13 @@ class ZeroHeads(Intervention):
         opened.edit_attention(_Zeroing(opened, heads, self.positions))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ZeroHeads:
-        every = every_head(model)
+        heads = every_head(model)
         try:
-            return ZeroHeads(self.against.drawn(generator, self.heads, every), self.positions)
+            return ZeroHeads(self.against.drawn(generator, self.heads, heads), self.positions)
         except InputError as error:
             raise InputError(
-                f"{error}, at most {max(1, (len(every) - 1) // 2)} of the {len(every)} heads (of sink heads "
-                "--strongest, --layers and --heads choose), or draw the control elsewhere (--control, against=)"
+                f"{error}, at most {max(1, (len(heads) - 1) // 2)} of the {len(heads)} heads, or draw the "
+                "control from others (against=)"
             ) from error
 
     @property
@@ -82,7 +82,7 @@ class ZeroHeads(Intervention):
 
 @dataclass(frozen=True, eq=False)
 class _Zeroing(Editor):
-    """Takes heads out of what attention functions return."""
+    """Zeroes heads in the output of attention functions."""
 
     opened: OpenStream
     heads: Mapping[nn.Module, Sequence[int]]

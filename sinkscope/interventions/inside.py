@@ -1,7 +1,7 @@
 """Changes inside attention: what a query takes from some keys, with the layer's own weights.
 
-The layer runs as it is. Then its weights are computed from its queries, keys and masks as a measurement computes them
-(checked against the layer's output, or refused), and the difference that the change makes is added to its output.
+The layer runs unchanged. Then its weights are computed from its queries, keys and masks, as a measurement computes them
+(verified against the layer's output, or refused), and the effect of the change is added to its output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.attention import SlotTerms
-from sinkscope.attention.aggregation import aggregated
+from sinkscope.attention.scores import aggregated
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     ARGUMENTS,
@@ -44,16 +44,25 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
-from sinkscope.measurement import AttentionCall, full_precision, read, rounding
+from sinkscope.measurement import AttentionCall, full_precision, read_call, rounding
 from sinkscope.measurement.calls import guard
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class QueryRows:
     """Some queries of a call: their weights in fp32, and which keys are changed for which of them.
 
-    `layer`: running number in its stack; `scores`: logits on keys, −inf where masked, None where weights are no plain
-    softmax; `rest`: logits on learned slots; `token`, `slot`: the weights; `hit`: keys that are changed.
+    Attributes:
+        call: The attention call.
+        layer: The layer's running number in its stack.
+        rows: Which queries of the call.
+        query: Where the queries are.
+        key: Where the keys are.
+        hit: The keys that are changed.
+        scores: Logits on keys, −inf where masked; None if the weights are not a plain softmax.
+        rest: Logits on learned slots.
+        token: Weights on tokens.
+        slot: Weights on slots.
     """
 
     call: AttentionCall
@@ -69,32 +78,32 @@ class Rows:
 
     @property
     def logits(self) -> Float[Tensor, "batch heads query key"]:
-        """`scores`. Raises `UnsupportedModelError` where weights are no softmax of them."""
+        """`scores`. Raises `UnsupportedModelError` if the weights are not their softmax."""
         if self.scores is None:
             raise UnsupportedModelError(
-                f"layer '{self.call.layer.name}': its weights are no plain softmax, so no logit can be put in place of "
-                "another and no mass moved; hide-sink, mute-sink and mean-sink work there"
+                f"layer '{self.call.layer.name}': its weights are not a plain softmax, so no logit can be replaced "
+                "and no mass moved; HideSink, MuteSink and MeanSink work there"
             )
         return self.scores
 
     def softmax(
         self, scores: Float[Tensor, "batch heads query key"]
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"]]:
-        """Weights of these scores, with the slots that there are."""
+        """The weights of these scores, with the call's slots."""
         weights = torch.cat([scores, self.rest], -1).softmax(-1).nan_to_num(0.0)
         return weights[..., : scores.shape[-1]], weights[..., scores.shape[-1] :]
 
     def scores_on(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch heads query key"]:
-        """Scores of these queries on other keys at the same places, softcap, bias and mask as they are."""
+        """The scores of these queries on other keys at the same places, with the same softcap, bias and mask."""
         call = replace(self.call, key=key)
         return call.scores(slice(0, len(call.query)), self.rows, slice(0, key.shape[2]))
 
     def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
         """Keys that are neither targets nor the query's own."""
         query, key = self.query, self.key
-        own = query.position[:, :, None] == key.position[:, None, :]
-        own = own & (query.document[:, :, None] == key.document[:, None, :])
-        return (~own & (targets.starts(key) == NEVER)[:, None, :])[:, None]
+        itself = query.position[:, :, None] == key.position[:, None, :]
+        itself = itself & (query.document[:, :, None] == key.document[:, None, :])
+        return (~itself & (targets.starts(key) == NEVER)[:, None, :])[:, None]
 
     def movable(self, targets: Targets) -> Float[Tensor, "batch heads query"]:
         """½ · min(mass of hit keys, mass of the others): what `TrimMass` moves."""
@@ -107,7 +116,7 @@ class Rows:
         slot: Float[Tensor, "batch heads query slots"],
         instead: Float[Tensor, "batch kv_heads key value_dim"] | None = None,
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """Σ_k w_k v_k as it leaves attention; `instead`: values that take the place of those of hit keys."""
+        """Σ_k w_k v_k as it leaves attention; `instead`: values that replace those of hit keys."""
         call, terms = self.call, _terms(self.call)
         if instead is None:
             total = aggregated(token, slot, call.wide_value, terms)
@@ -119,19 +128,19 @@ class Rows:
             return total
         if operation.difference is not None:
             total = operation.difference(total)
-        own = operation.own_values(call.query, call.wide_value)
+        own_values = operation.own_values(call.query, call.wide_value)
         hidden = None if known.hidden is None else known.hidden[:, self.rows]
-        return operation.leaving(total, hidden, None if own is None else own[:, :, self.rows])
+        return operation.leaving(total, hidden, None if own_values is None else own_values[:, :, self.rows])
 
 
 @dataclass(frozen=True)
 class Inside(Intervention):
-    """Base of what changes attention to some keys for some queries. To write one: `changed`, and what its control has.
+    """Base of changes of attention to some keys for some queries. To write one: `changed`, and the fields it needs.
 
-    `on`: positions of a document (padding counts nowhere), `Tokens` of a choice, or `Targets`; each is changed for
-    queries from `after` tokens behind it on. `layers`: running numbers, None for all of the changed stack. Packed
-    documents are told apart by each layer's mask. In cached decoding positions go on; what a cache dropped is no
-    longer there to be changed. Control: as many other keys, for the same queries. No gradients flow through.
+    `on`: positions in a document (padding does not count), `Tokens` of a choice, or `Targets`; each key is changed for
+    queries from `after` tokens after it on. `layers`: running numbers; None for all of the changed stack. Packed
+    documents are read from the mask of each layer. In cached decoding positions continue; keys that a cache dropped
+    cannot be changed. Control: as many other keys, for the same queries. Passes no gradients.
     """
 
     on: Any = (0,)
@@ -156,13 +165,13 @@ class Inside(Intervention):
         opened, chosen = opened_layers(model, self.layers, stack)
         if not has_attention(model):
             raise UnsupportedModelError(
-                f"family '{family(model)}' computes attention in code of its own, where weights cannot be changed for "
-                f"some queries; of these interventions hide-sink works there, not {type(self).__name__}"
+                f"family '{family(model)}' computes attention in custom code, where weights cannot be changed for "
+                f"some queries: {type(self).__name__} does not work there, HideSink does"
             )
         opened.edit_attention(Changing(Calls(model, opened, chosen), self))
 
     @abstractmethod
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """The output of these queries under the change."""
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Inside:
@@ -174,9 +183,9 @@ class Inside(Intervention):
 
 
 def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Targets:
-    """For each target another key before its first query, at random, for the same queries. For rows that agree.
+    """For each target, another random key before its first query, for the same queries; rows must agree.
 
-    Raises `InputError` where there are too few.
+    Raises `InputError` if there are too few.
     """
     first = np.full((1, max(length, 1)), NEVER)
     taken = set(targets.positions)
@@ -188,9 +197,9 @@ def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Tar
 
 
 def check_places(model: nn.Module, stack: ExitStack) -> None:
-    """Until `stack` closes, refuse in an `InputError` rows that begin with padding and come without positions.
+    """Until `stack` closes, raises `InputError` for rows that begin with padding and have no positions.
 
-    Keys of other texts are turned by their position; in such rows a first token stands elsewhere.
+    Keys of other texts are rotated by their position; in such rows the first token has another one.
     """
     mask_name = Stream.of(model).mask_name
 
@@ -199,8 +208,8 @@ def check_places(model: nn.Module, stack: ExitStack) -> None:
         mask = named.get(mask_name)
         if isinstance(mask, Tensor) and mask.ndim == 2 and named.get("position_ids") is None and not mask[:, 0].all():
             raise InputError(
-                "rows begin with padding and no position_ids are given, so keys of other texts stand at other places: "
-                "give position_ids that count real tokens, or pad on the right"
+                "rows begin with padding and have no position_ids, so keys of other texts have other positions: give "
+                "position_ids that count real tokens, or pad on the right"
             )
 
     stack.callback(model.register_forward_pre_hook(check, with_kwargs=True).remove)
@@ -209,7 +218,7 @@ def check_places(model: nn.Module, stack: ExitStack) -> None:
 def opened_layers(
     model: nn.Module, layers: Sequence[int] | None, stack: ExitStack
 ) -> tuple[OpenStream, dict[nn.Module, int]]:
-    """The changed stack, and its chosen attention layers with their running numbers; each must be used in a pass.
+    """The changed stack, and its chosen attention layers with their running numbers; each must run in each pass.
 
     Raises `InputError` for a layer that does not exist.
     """
@@ -226,7 +235,7 @@ def opened_layers(
 
 
 class Calls:
-    """Attention calls of the changed layers, read exactly: from arguments to `AttentionCall`."""
+    """The attention calls of the changed layers, read exactly: from arguments to `AttentionCall`."""
 
     def __init__(self, model: nn.Module, opened: OpenStream, layers: Mapping[nn.Module, int]) -> None:
         self.opened, self.layers = opened, layers
@@ -244,7 +253,7 @@ class Calls:
                 f"family '{self._family}', layer '{label.name}': its {len(invocation.output)} rows are not the model's "
                 f"{forward.batch} samples, so their tokens cannot be told"
             )
-        call = read(invocation, label, forward, self._sides, self._family)
+        call = read_call(invocation, label, forward, self._sides, self._family)
         if call.entries is not None:
             raise UnsupportedModelError(
                 f"family '{self._family}', layer '{label.name}': it attends to keys that are no tokens beside those "
@@ -253,12 +262,7 @@ class Calls:
         kind = module, call.query.shape[2] > 1
         if kind not in self._verified and not invocation.arguments.get("dropout"):
             host = rounding(invocation.output, invocation.arguments["query"])
-            if call.operation is None:
-                guard.verified(call, invocation.output, self._family, host)
-            else:
-                guard.verified_by_operation(call, self._family)
-                if hosted(module):
-                    guard.verified_output(call, self._family, host)
+            guard.verified(call, self._family, host, attached=bool(hosted(module)))
             self._verified.add(kind)
         queries, keys = call.query.shape[2], call.key.shape[2]
         tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)
@@ -267,7 +271,7 @@ class Calls:
         start = call.query_start - call.key_start
         return call, known.part(slice(start, start + queries)), known
 
-    def rows(self, invocation: Invocation, targets: Targets) -> Iterator[Rows]:
+    def rows(self, invocation: Invocation, targets: Targets) -> Iterator[QueryRows]:
         """The queries for which something is changed, a few at a time."""
         targets.check_rows(len(invocation.output))
         call, query, key = self.of(invocation)
@@ -278,25 +282,27 @@ class Calls:
                 yield _rows(call, self.layers[invocation.module], rows, asking, key, hit)
 
 
-def _rows(call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor) -> Rows:
+def _rows(call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor) -> QueryRows:
     samples, columns = slice(0, len(call.query)), slice(0, call.key.shape[2])
     rest = call.wide_query.new_empty(*call.query.shape[:2], rows.stop - rows.start, 0)
     if not call.is_softmax:
         weights = call.operation_weights(rows)
-        return Rows(call, layer, rows, query, key, hit, None, rest, weights.token, weights.slot)
+        return QueryRows(call, layer, rows, query, key, hit, None, rest, weights.token, weights.slot)
     scores = call.scores(samples, rows, columns)
     if call.operation is not None and call.context is not None and call.operation.slots:
         rest = call.operation.slot_logits(call.wide_query, call.context)[:, :, rows]
     elif call.sink is not None:
         rest = call.sink.expand(call.query.shape[:3])[:, :, rows, None]
-    rest = rest.masked_fill((scores == -torch.inf).all(-1, keepdim=True), -torch.inf)  # who sees no token sees no slot
-    bare = Rows(call, layer, rows, query, key, hit, scores, rest, scores, rest)
+    rest = rest.masked_fill(
+        (scores == -torch.inf).all(-1, keepdim=True), -torch.inf
+    )  # a query that sees no token sees no slot
+    bare = QueryRows(call, layer, rows, query, key, hit, scores, rest, scores, rest)
     token, slot = bare.softmax(scores)
     return replace(bare, token=token, slot=slot)
 
 
 def _terms(call: AttentionCall) -> tuple[SlotTerms, ...]:
-    """Slots of an operation, which may have values; a learned sink of a model's own has none."""
+    """The slots of an operation, which may have values; a learned sink of a model has none."""
     if call.operation is None or call.context is None:
         return ()
     return call.operation.slot_terms(call.context)
@@ -304,7 +310,7 @@ def _terms(call: AttentionCall) -> tuple[SlotTerms, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Changing(Editor):
-    """Adds what an `Inside` changes to what attention functions return."""
+    """Adds the effect of an `Inside` to the output of attention functions."""
 
     calls: Calls
     change: Inside
@@ -331,7 +337,7 @@ class Changing(Editor):
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         if torch.is_grad_enabled() and output.requires_grad:
             raise UnsupportedModelError(
-                f"{type(self.change).__name__} passes on no gradients: call the model under torch.no_grad()"
+                f"{type(self.change).__name__} passes no gradients: call the model under torch.no_grad()"
             )
         self.calls.opened.edited(module)
         invocation: Invocation = self._running.pop(module)
@@ -340,15 +346,15 @@ class Changing(Editor):
             for rows in self.calls.rows(invocation, self.change.targets):
                 before = rows.output(rows.token, rows.slot)
                 difference = self.change.changed(rows) - before
-                touched = rows.hit.any(-1).transpose(1, 2)[..., None]  # rows without a hit stay to the last bit
+                touched = rows.hit.any(-1).transpose(1, 2)[..., None]  # rows without a hit stay bit-identical
                 difference = difference.transpose(1, 2).where(touched, 0.0)
                 output[:, rows.rows] += difference.to(output.dtype)
         return output
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """Shows the calls of the changed layers to `show`, and changes nothing."""
+class CallReader:
+    """Passes the calls of the changed layers to `show`, and changes nothing."""
 
     calls: Calls
     show: Callable[[Invocation], object]
@@ -365,9 +371,9 @@ class Reading:
 def mean_masses(
     model: nn.Module, inputs: Mapping[str, Any], targets: Sequence[Targets], layers: Sequence[int] | None = None
 ) -> Float[np.ndarray, "target number"]:
-    """Attention of the changed queries to each set of targets, and last the mass that trimming the first one moves.
+    """Attention of the changed queries to each set of targets, and last the mass that trimming the first set moves.
 
-    A row each: the sum over samples, heads, layers and queries, and how many of these there are.
+    One row per set: the sum over samples, heads, layers and queries, and the number of summands.
     """
     totals = np.zeros((len(targets) + 1, 2))
     with evaluating(model), torch.no_grad(), ExitStack() as stack:
@@ -383,6 +389,6 @@ def mean_masses(
                     if number == 0 and rows.scores is not None:
                         totals[-1] += float(rows.movable(each)[awake].double().sum()), int(awake.sum())
 
-        stack.enter_context(watching(Reading(calls, show)))
+        stack.enter_context(watching(CallReader(calls, show)))
         model(**part(inputs, slice(0, samples_of(inputs)), samples_of(inputs), device_of(model)))
     return totals

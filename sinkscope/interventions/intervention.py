@@ -1,4 +1,4 @@
-"""What an intervention is: a value that changes a model for as long as a block lasts, and knows its random control."""
+"""Interventions: values that change a model inside a context, and know their random control."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sinkscope.hooks import unwrapped
 class Intervention(ABC):
     """Base of all interventions. To write one: a frozen dataclass with `attach` and `control`.
 
-    with intervention.applied(model):
-        model(**batch)
+        with intervention.applied(model):
+            model(**batch)
 
-    Interventions nest, also with `observe` and `measure`, whichever is entered first: what is measured is the changed
-    model. Positions count a row's real tokens from 0, in cached decoding too.
+    Interventions can be nested, also with `observe` and `measure`, in any order: what is measured is the changed model.
+    Positions count the real tokens of a row from 0, in cached decoding too.
     """
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Change `model` inside the block; afterwards, also after an error, it is what it was.
+        """Change `model` inside the context; afterwards, also after an error, it is what it was.
 
-        Models that were compiled run eagerly meanwhile. Raises `InputError` for a layer, head or dimension that does
-        not exist, and `UnsupportedModelError` for a family that lacks the place.
+        Compiled models run eagerly meanwhile. Raises `InputError` for a layer, head or dimension that does not exist,
+        and `UnsupportedModelError` for a family that has no such place.
         """
         model = unwrapped(model)
         with torch.compiler.set_stance("force_eager"), ExitStack() as stack:
@@ -40,28 +40,28 @@ class Intervention(ABC):
 
     @abstractmethod
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        """Change `model`, and put on `stack` what undoes it."""
+        """Change `model`, and push onto `stack` whatever undoes it."""
 
     @abstractmethod
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
-        """The same budget spent elsewhere: as many entries, heads or tokens, drawn at random among all others.
+        """The same budget elsewhere: as many entries, heads or tokens, drawn at random among all others.
 
-        `inputs` are the model's, by name. Raises `InputError` where too few others are left.
+        `inputs`: the model's, by name. Raises `InputError` if too few others are left.
         """
 
     @property
     def positions_named(self) -> tuple[int, ...]:
-        """Positions that a row must have for this to do anything."""
+        """Positions that a row must have for the intervention to have an effect."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """The intervention as JSON-able data."""
+        """As JSON-able data."""
         return {"name": type(self).__name__, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class All(Intervention):
-    """Several interventions at once; where two change the same number, the later one has the last word."""
+    """Several interventions at once; if two change the same number, the later one wins."""
 
     parts: Sequence[Intervention]
 
@@ -71,7 +71,7 @@ class All(Intervention):
             raise InputError("All(()): give at least one intervention")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        for part in reversed(self.parts):  # the hook that is put on last runs first
+        for part in reversed(self.parts):  # the hook that is registered last runs first
             part.attach(model, stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> All:
@@ -86,21 +86,21 @@ class All(Intervention):
 
 
 def whole(what: str, values: Any) -> tuple[int, ...]:
-    """A tuple of whole numbers from 0 on without repetition. Raises `InputError` naming `what`."""
+    """A tuple of different non-negative integers, at least one. Raises `InputError` naming `what`."""
     try:
-        found = tuple(values)
+        numbers = tuple(values)
     except TypeError as error:
         raise InputError(f"{what} = {values!r}: expected a sequence of whole numbers") from error
-    for value in found:
+    for value in numbers:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{what} = {values!r}: {value!r} is not a whole number from 0 on")
-    if len(set(found)) != len(found) or not found:
+            raise InputError(f"{what} = {values!r}: {value!r} is not a non-negative integer")
+    if len(set(numbers)) != len(numbers) or not numbers:
         raise InputError(f"{what} = {values!r}: expected different numbers, at least one")
-    return found
+    return numbers
 
 
 def draw(generator: torch.Generator, choices: Sequence[Any], count: int, what: str) -> tuple[Any, ...]:
-    """`count` different choices at random, in their order. Raises `InputError` where there are fewer."""
+    """`count` different choices at random, in their order. Raises `InputError` if there are fewer."""
     if len(choices) < count:
         raise InputError(f"no control: it needs {count} other {what}, and there are {len(choices)}: choose fewer")
     picked = torch.randperm(len(choices), generator=generator)[:count].sort().values

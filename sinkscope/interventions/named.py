@@ -22,7 +22,7 @@ from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.registry import Registry, renamed_argument
 
 Finder = Callable[["Subject"], "Found"]
-CANDIDATES = 16  # of which those that meet the criterion of massive activations are set
+CANDIDATES = 16  # activations that are tested for being massive
 
 
 @renamed_argument("spare_sink", "protect_sink")
@@ -59,7 +59,7 @@ class Subject:
     control: str = "any"
 
     def norms(self) -> Any:
-        """Hidden norms at every position."""
+        """Hidden norms at all positions."""
         return measure(self.model, self.inputs, [HiddenNorms()], batch_size=self.batch_size)
 
     def received(self) -> Any:
@@ -70,9 +70,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found:
-    """The intervention, in words what it acts on, and where to look for the sink if not at the subject's position.
+    """An intervention, what it acts on in words, and where to look for the sink if not at the subject's position.
 
-    `control`: in words what its controls are drawn from, where that was chosen.
+    `control`: what its controls are drawn from, in words, if that was chosen.
     """
 
     intervention: Intervention
@@ -85,9 +85,10 @@ NAMED: Registry[Finder] = Registry("intervention")
 
 
 def named_as(name: str) -> Callable[[Finder], Finder]:
-    """Make an intervention one of sinkscope's own: `sinkscope intervene --what NAME`, its help, its tests take it up.
+    """Make an intervention one of sinkscope's own: `sinkscope intervene --what NAME`, its help and its tests include
+    it.
 
-    Those of other packages come by `sinkscope.intervention`.
+    Other packages use `sinkscope.intervention`.
     """
 
     def register(finder: Finder) -> Finder:
@@ -98,18 +99,20 @@ def named_as(name: str) -> Callable[[Finder], Finder]:
 
 
 def named(what: str, subject: Subject) -> Found:
-    """The intervention called `what` for this model and input. Raises `InputError` for an unknown name, and where there
-    is nothing to act on."""
+    """The intervention called `what` for this model and these inputs.
+
+    Raises `InputError` for an unknown name, and if there is nothing to act on.
+    """
     if what not in NAMED:
         raise unknown("intervention", what, NAMED)
     return NAMED[what](subject)
 
 
 def _massive(subject: Subject) -> tuple[tuple[Entry, ...], str]:
-    """All activations that meet the criterion; where none does, the one that comes nearest, which the remark says."""
-    found = largest_activations(subject.model, subject.inputs, CANDIDATES, subject.batch_size)
-    massive = [activation for activation in found if activation.is_massive()]
-    shown = massive or found[:1]
+    """All massive activations; if there is none, the one that comes closest, and the remark says so."""
+    activations = largest_activations(subject.model, subject.inputs, CANDIDATES, subject.batch_size)
+    massive = [activation for activation in activations if activation.is_massive()]
+    shown = massive or activations[:1]
     described = "; ".join(_described(activation) for activation in shown)
     none = "" if massive else "no activation exceeds 100 and 1000 medians; the one that stands out most: "
     return tuple(activation.entry for activation in shown), none + described
@@ -145,25 +148,25 @@ def _remove_onset(subject: Subject) -> Found:
 @named_as("zero-sink-heads")
 def _zero_sink_heads(subject: Subject) -> Found:
     sinks, heads, remark = _heads(subject)
-    every = every_head(unwrapped(subject.model))
+    all_heads = every_head(unwrapped(subject.model))
     against = control_named(subject.control, subject.model, subject.inputs, subject.batch_size)
-    others = against.remaining(heads, every)
+    others = against.remaining(heads, all_heads)
     too = sum(head in sinks for head in others)
     control = f"{against.describe()}, of {len(others)} that remain ({too} of them sinks too)"
     return Found(ZeroHeads(heads, against=against), remark, control=control)
 
 
 def _heads(subject: Subject) -> tuple[tuple[Head, ...], tuple[Head, ...], str]:
-    """All sink heads of the model, those to zero, and in words which these are."""
+    """All sink heads of the model, the heads to zero, and these in words."""
     received = subject.received()
     if subject.heads is not None:
         if subject.layers is not None or subject.strongest is not None:
-            raise InputError("heads are chosen by name, or as the strongest sinks of some layers: give one of the two")
+            raise InputError("give heads, or the strongest sinks of some layers, not both")
         heads = tuple((int(layer), int(head)) for layer, head in subject.heads)
         _check_exist("head", map(_dotted, heads), map(_dotted, every_head(unwrapped(subject.model))))
         try:
             sinks = sink_heads(subject.model, received, subject.epsilon, subject.position)
-        except InputError:  # no head is one
+        except InputError:  # no head is a sink
             sinks = ()
         return sinks, heads, f"{_listed(heads)}; {sum(head in sinks for head in heads)} of them sinks"
     sinks = sink_heads(subject.model, received, subject.epsilon, subject.position)
@@ -177,13 +180,13 @@ def _heads(subject: Subject) -> tuple[tuple[Head, ...], tuple[Head, ...], str]:
             raise InputError(f"no head of layers {asked} is a sink; the layers that have some: {having}")
     if subject.strongest is not None:
         if subject.strongest < 1:
-            raise InputError(f"strongest = {subject.strongest}: at least 1")
+            raise InputError(f"strongest = {subject.strongest}: expected at least 1")
         heads = heads[: subject.strongest]
     return sinks, heads, _listed(heads) + (f", {count}" if len(heads) < len(sinks) else "")
 
 
-def _check_exist(what: str, chosen: Iterable[object], every: Iterable[object]) -> None:
-    known = list(every)
+def _check_exist(what: str, chosen: Iterable[object], existing: Iterable[object]) -> None:
+    known = list(existing)
     for absent in (one for one in chosen if one not in known):
         raise InputError(f"{what} {absent} does not exist: the model's attention has {known[0]} to {known[-1]}")
 

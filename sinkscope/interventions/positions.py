@@ -19,15 +19,15 @@ from sinkscope.interventions.residual import other_positions
 
 @dataclass(frozen=True)
 class SwapPositions(Intervention):
-    """P_a ↔ P_b: the tokens at `a` and `b` get each other's position embedding.
+    """P_a ↔ P_b: the tokens at `a` and `b` exchange their position embeddings.
 
-    Where the sink goes with the embedding, position embeddings make it (Gu et al. 2025, Table 7). What is exchanged is
-    what the table gave these two tokens of a row, whichever of its rows that were: a model that counts columns gives
-    the tokens of a padded row other ones. A token whose partner is in another pass (cached decoding) gets the
-    embedding as far from its own as the partner is from it. Learned tokens before a sequence have no embedding and do
-    not count. A table that is a parameter (image models) has its rows changed, and counts special tokens. Control: two
-    other positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for models without
-    one, such as those with rotary positions.
+    If the sink follows the embedding, position embeddings make it (Gu et al. 2025, Table 7). What is exchanged is the
+    output of the table at these two tokens, whichever of its rows that were: a model that counts columns gives the
+    tokens of a padded row other rows. A token whose partner is in another pass (cached decoding) gets the embedding as
+    far from its own as the partner is from it. Learned tokens before a sequence have no embedding and do not count. A
+    table that is a parameter (image models) has its rows changed, and counts special tokens. Control: two other
+    positions. Raises `InputError` for positions outside the table, and `UnsupportedModelError` for models without one,
+    such as those with rotary positions.
     """
 
     a: int
@@ -51,8 +51,8 @@ class SwapPositions(Intervention):
 class ReplacePosition(Intervention):
     """P_position = P_by: the token at `position` gets the embedding of `by`, which keeps its own.
 
-    `by` may be a position that no row has. Otherwise as `SwapPositions`. Control: another position replaced by yet
-    another. Source: Gu et al. 2025, Table 7.
+    `by` may be a position that no row has. Otherwise as `SwapPositions`. Control: another position replaced by a third.
+    Source: Gu et al. 2025, Table 7.
     """
 
     position: int
@@ -95,14 +95,14 @@ def _give(model: nn.Module, gets: Mapping[int, int], stack: ExitStack) -> None:
     opened.passes.require(
         lambda done: module in done.noted,
         f"family '{family(model)}': its position table '{table.path}' was not called in this pass (its weight is read "
-        "directly), so no token got another embedding",
+        "directly), so no embedding was changed",
         stack,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """What a table gives, with other rows for some tokens. `gets`: whose embedding a position gets."""
+    """The output of a table with other rows for some tokens. `gets`: the position whose embedding a position gets."""
 
     opened: OpenStream
     table: PositionTable
@@ -110,37 +110,37 @@ class _Given:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         self.opened.edited(module)
-        given = output if output.ndim == 3 else output[None]
-        at = {position: self._columns(position, given) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
-        batch = max(len(given), *(len(chosen) for chosen in at.values()))
-        given = given.expand(batch, -1, -1)
-        edited = given.clone()
+        rows = output if output.ndim == 3 else output[None]
+        at = {position: self._columns(position, rows) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
+        batch = max(len(rows), *(len(chosen) for chosen in at.values()))
+        rows = rows.expand(batch, -1, -1)
+        edited = rows.clone()
         for position, of in self.gets.items():
             for row, column in at[position].expand(batch, -1).nonzero().tolist():
                 partner = at[of].expand(batch, -1)[row].nonzero().flatten().tolist()
-                own = given[row, column]
-                edited[row, column] = given[row, partner[0]] if partner else self._apart(own, of - position)
+                embedding = rows[row, column]
+                edited[row, column] = rows[row, partner[0]] if partner else self._apart(embedding, of - position)
         return edited if output.ndim == 3 or batch > 1 else edited[0]
 
-    def _columns(self, position: int, given: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
-        """Where a position stands in what the table gives, which leaves learned tokens before a sequence out."""
+    def _columns(self, position: int, rows: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
+        """The columns of a position in the output of the table, which omits learned tokens before a sequence."""
         forward = self.opened.passes.now.forward
         before = forward.prefix if forward.seen == 0 else 0
-        whole = given.new_empty(1, given.shape[1] + before, 0)
+        whole = rows.new_empty(1, rows.shape[1] + before, 0)
         return self.opened.at((position + forward.prefix,), whole)[:, before:]
 
-    def _apart(self, own: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
-        """The table's row `distance` behind the one that is `own`."""
+    def _apart(self, embedding: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
+        """The row of the table `distance` after the one that is `embedding`."""
         rows = self.table.rows
-        found = (rows == own.to(rows)).all(-1).nonzero().flatten().tolist()
-        if len(found) != 1:
+        matches = (rows == embedding.to(rows)).all(-1).nonzero().flatten().tolist()
+        if len(matches) != 1:
             raise UnsupportedModelError(
-                f"family '{family(self.opened.passes.model)}': what its position table '{self.table.path}' gave a "
-                f"token is {len(found)} of its rows, so the one {distance:+d} from it is not known"
+                f"family '{family(self.opened.passes.model)}': a token's output of the position table "
+                f"'{self.table.path}' equals {len(matches)} of its rows, so the row {distance:+d} from it is unknown"
             )
-        if not 0 <= found[0] + distance < len(rows):
+        if not 0 <= matches[0] + distance < len(rows):
             raise InputError(
-                f"position {found[0] + distance} has no embedding: the table holds positions 0 to {len(rows) - 1}, and "
-                f"this row's token stands at {found[0]} of it"
+                f"position {matches[0] + distance} has no embedding: the table holds positions 0 to {len(rows) - 1}, "
+                f"and this row's token has position {matches[0]}"
             )
-        return rows[found[0] + distance].to(own)
+        return rows[matches[0] + distance].to(embedding)

@@ -24,11 +24,11 @@ def intervention(thing: str) -> Callable[[Thing], Thing]: ...
 def intervention(thing: Any) -> Any:
     """Register an intervention: `@sinkscope.intervention`, or `@sinkscope.intervention("its-name")`.
 
-    Over a function from a `Subject` (the model, its inputs, where the sink is) to `Found` (the intervention, and in
-    words what it acts on), or over a class of interventions, which is then taken with its defaults. Then `sinkscope
-    intervene --what its-name` and `interventions.named` know it. Without a name `scale_first` and `ScaleFirst` are
-    called `scale-first`. Raises `InputError` for anything else and for a name that is taken; what the function returns
-    is checked when it is used.
+    It decorates a function from a `Subject` (the model, its inputs, where the sink is) to `Found` (the intervention,
+    and what it acts on in words), or a class of interventions, taken with its defaults. Then `sinkscope intervene
+    --what its-name` and `interventions.named` know it. Without a name, `scale_first` and `ScaleFirst` are called
+    `scale-first`. Raises `InputError` for anything else and for a name that is taken; what the function returns is
+    checked when it is used.
     """
     if isinstance(thing, str):
         return lambda decorated: _registered(decorated, thing)
@@ -45,13 +45,13 @@ def _registered(thing: Any, name: str | None = None) -> Any:
             f"{thing!r}"
         )
     if name is None and any(getattr(known, "maker", None) is thing for known in NAMED.added.values()):
-        return thing  # under a name that was given
+        return thing  # under the name that it has
     NAMED.add(name or dashed(thing.__name__), _Finder(thing))
     return thing
 
 
 class _Finder:
-    """What was decorated, as a finder whose result is checked."""
+    """A decorated function or class as a finder with a checked result."""
 
     def __init__(self, maker: Any) -> None:
         self.maker = maker
@@ -60,7 +60,7 @@ class _Finder:
         if isinstance(self.maker, type):
             lines = (inspect.getdoc(self.maker) or "").splitlines()
             return Found(self.maker(), lines[0] if lines else self.maker.__name__)
-        found = self.maker(subject)
-        if not isinstance(found, Found):
-            raise InputError(f"intervention '{self.maker.__name__}' returned {found!r}, expected a Found")
-        return found
+        result = self.maker(subject)
+        if not isinstance(result, Found):
+            raise InputError(f"intervention '{self.maker.__name__}' returned {result!r}, expected a Found")
+        return result

@@ -34,9 +34,9 @@ class SetActivations(Intervention):
     """h^(depth)[position, dim] = 0, or its mean over data, for each entry (depth, position, dim).
 
     Depth 0 enters the first block, depth d leaves block d − 1, before any final norm; position None is every token.
-    `value="mean"` needs `means`, one number an entry: `SetActivations.at_mean` computes them. Control: as many entries
-    of the same depths at other positions and in other dimensions, set in the same way. Raises `InputError` for entries
-    of another form. Source: Sun et al. 2024, section 4.1, who set the massive activations of one depth.
+    `value="mean"` needs `means`, one number per entry: use `SetActivations.at_mean`. Control: as many entries at the
+    same depths, other positions and other dimensions, set the same way. Raises `InputError` for malformed entries.
+    Source: Sun et al. 2024, section 4.1, who set the massive activations of one depth.
     """
 
     entries: Sequence[Any]
@@ -54,15 +54,17 @@ class SetActivations(Intervention):
 
     @classmethod
     def at_mean(cls, model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> SetActivations:
-        """Entries set to their means over `inputs` (see `mean_values`)."""
+        """Entries set to their means over `inputs` (`mean_values`)."""
         return cls(entries, "mean", mean_values(model, inputs, entries, batch_size))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = OpenStream(model, stack)
         values = self.means or (0.0,) * len(self.entries)
         for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
-            own = [(*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth]
-            opened.edit(depth, _setting(opened, own))
+            edits = [
+                (*entry[1:], value) for entry, value in zip(self.entries, values, strict=True) if entry[0] == depth
+            ]
+            opened.edit(depth, _setting(opened, edits))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetActivations:
         length, width = row_length(model, inputs), width_of(model)
@@ -70,10 +72,10 @@ class SetActivations(Intervention):
         dims = draw(generator, [dim for dim in range(width) if dim not in taken], len(self.entries), "dimensions")
         named = set(self.positions_named)
         others = [position for position in range(length) if position not in named] or list(range(length))
-        places = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
+        indices = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
         entries = [
-            (depth, None if position is None else others[place], dim)
-            for (depth, position, _), place, dim in zip(self.entries, places, dims, strict=True)
+            (depth, None if position is None else others[index], dim)
+            for (depth, position, _), index, dim in zip(self.entries, indices, dims, strict=True)
         ]
         return SetActivations(entries) if self.value == "zero" else SetActivations.at_mean(model, inputs, entries)
 
@@ -86,7 +88,7 @@ class SetActivations(Intervention):
 class RemoveContribution(Intervention):
     """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them (Sun et al. 2024).
 
-    With the depth of onset, where a token's norm jumps, the massive activation never appears. Control: as many other
+    At the depth of onset, where a token's norm jumps, this prevents the massive activation. Control: as many other
     tokens at the same depth.
     """
 
@@ -116,10 +118,12 @@ class RemoveContribution(Intervention):
 
 
 def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> tuple[float, ...]:
-    """Mean of h^(depth)[position, dim] over the rows of `inputs` for each entry; over all real tokens where position is
-    None. Raises `InputError` for a position that no row has."""
+    """Mean of h^(depth)[position, dim] over the rows of `inputs` for each entry; position None: over all real tokens.
+
+    Raises `InputError` for a position that no row has.
+    """
     model, entries = unwrapped(model), _entries(entries)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     totals, counts = [0.0] * len(entries), [0] * len(entries)
 
     def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
@@ -135,11 +139,11 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
         if depth:
             depths.block(depth)
     with evaluating(model), torch.no_grad(), read_stream(model, read):
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     for entry, count in zip(entries, counts, strict=True):
         if not count:
-            raise InputError(f"position {entry[1]} is in no row: nothing to take a mean of")
+            raise InputError(f"position {entry[1]} is in no row, so it has no mean")
     return tuple(total / count for total, count in zip(totals, counts, strict=True))
 
 
@@ -169,15 +173,15 @@ def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]
 
 
 def _entries(entries: Any) -> tuple[Entry, ...]:
-    found = [tuple(entry) if isinstance(entry, Sequence) else () for entry in entries]
-    for given, entry in zip(entries, found, strict=True):
-        if len(entry) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in entry):
-            raise InputError(f"entry {given!r}: expected (depth, position or None, dimension), whole numbers from 0 on")
-        if entry[0] is None or entry[2] is None:
-            raise InputError(f"entry {given!r}: depth and dimension cannot be None")
-    if not found or len(set(found)) != len(found):
+    checked = [tuple(triple) if isinstance(triple, Sequence) else () for triple in entries]
+    for entry, triple in zip(entries, checked, strict=True):
+        if len(triple) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in triple):
+            raise InputError(f"entry {entry!r}: expected (depth, position or None, dimension), non-negative integers")
+        if triple[0] is None or triple[2] is None:
+            raise InputError(f"entry {entry!r}: depth and dimension cannot be None")
+    if not checked or len(set(checked)) != len(checked):
         raise InputError("entries: expected at least one, all different")
-    return tuple(found)
+    return tuple(checked)
 
 
 def _check_dim(dim: int, hidden: Tensor) -> None:

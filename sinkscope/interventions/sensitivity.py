@@ -28,16 +28,16 @@ from sinkscope.hooks import (
 def perturbation_spread(
     model: nn.Module, inputs: Any, position: int, scale: float = 0.01, *, seed: int = 0, batch_size: int = 8
 ) -> xr.DataArray:
-    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j) where δ was added to token `position` at depth 0.
+    """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j), with δ added to token `position` at depth 0.
 
-    δ points in a random direction and is `scale` times as long as that token's vector. A finite difference of the
-    sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖ that sinks are said to keep small (Barbero et al. 2025); it depends on the
-    direction, so compare only within one seed. Positions count real tokens; NaN where a row has no such token. Raises
-    `InputError` for a position that no row has and a scale that is not positive.
+    δ has a random direction and `scale` times the length of that token's vector. A finite difference of the sensitivity
+    ‖∂h_j^(l) / ∂h_i^(0)‖, which sinks are said to keep small (Barbero et al. 2025); it depends on the direction, so
+    only compare results of the same seed. Positions count real tokens; NaN if a row has no such token. Raises
+    `InputError` for a position that no row has, and for a scale that is not positive.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
-    length = row_length(model, given)
+    checked, samples = checked_inputs(model, inputs, batch_size)
+    length = row_length(model, checked)
     if not 0 <= position < length:
         raise InputError(f"position {position} is in no row: rows have positions 0 to {length - 1}")
     if not scale > 0:
@@ -47,7 +47,7 @@ def perturbation_spread(
     )
     parts = []
     with evaluating(model), torch.no_grad():
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             before, _ = _depths(model, batch)
             with ExitStack() as stack:
                 opened = OpenStream(model, stack)
@@ -64,7 +64,7 @@ def perturbation_spread(
 def _in_front(
     values: Float[Tensor, "depth batch position"], real: Bool[Tensor, "_ position"]
 ) -> Float[Tensor, "depth batch position"]:
-    """Values of real tokens in their order, so that position p is a row's p-th; NaN behind them."""
+    """The values of real tokens in order, so that position p is the p-th of a row; NaN after them."""
     real = real.expand(values.shape[1:])
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     front = values.gather(-1, order.expand(values.shape))
@@ -81,13 +81,13 @@ def _pushed(opened: OpenStream, position: int, step: Tensor) -> Edit:
 
 def _depths(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """The residual stream (depth, batch, position, width) in fp32, and which tokens are real."""
-    found: list[Tensor] = []
+    streams: list[Tensor] = []
     reals: list[Tensor] = []
 
     def read(depth: int, hidden: Tensor, opened: OpenStream) -> None:
-        found.append(hidden.float().cpu())
+        streams.append(hidden.float().cpu())
         reals.append(opened.at(None, hidden).cpu())
 
     with read_stream(model, read):
         model(**batch)
-    return torch.stack(found), reals[0]
+    return torch.stack(streams), reals[0]

@@ -1,4 +1,4 @@
-"""What a sink is for: its value taken away, its value made a constant, another text's sink in its place, equal mass."""
+"""What a sink is for: its value removed or made constant, another text's sink in its place, its mass moved."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.interventions.fold import Constants
-from sinkscope.interventions.inside import Inside, Rows, check_places
+from sinkscope.interventions.inside import Inside, QueryRows, check_places
 
 Side = Literal["sink", "others"]
-ENOUGH = 0.02  # mean mass that must be there to be moved
+ENOUGH = 0.02  # mean mass below which there was too little to move
 
 
 @dataclass(frozen=True)
 class MuteSink(Inside):
-    """v_p = 0 with the weight A_tp kept: o_t ← o_t − A_tp v_p, for queries t ≥ p + `after` of the keys p in `on`."""
+    """v_p = 0 with A_tp unchanged: o_t ← o_t − A_tp v_p, for queries t ≥ p + `after` of the keys p in `on`."""
 
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         return rows.output(rows.token, rows.slot, torch.zeros_like(rows.call.wide_value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanSink(Inside):
-    """v_p ← its mean over *other* texts with the weight A_tp kept, for queries t ≥ p + `after` of the keys p in `on`.
+    """v_p ← its mean over *other* texts, with A_tp unchanged, for queries t ≥ p + `after` of the keys p in `on`.
 
-    The mean is one vector per layer, key-value head and position (`Constants`). If nothing is lost, the value is needed
-    and says nothing about the text.
+    The mean is one vector per layer, key-value head and position (`Constants`). If this costs nothing although MuteSink
+    does, the value is needed, but carries nothing about the text.
     """
 
     constants: Constants
 
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         _, value = self.constants.vectors(rows)
         return rows.output(rows.token, rows.slot, value)
 
@@ -59,7 +59,7 @@ class SwapSink(Inside):
         check_places(model, stack)
         super().attach(model, stack)
 
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         key, value = self.constants.vectors(rows, self.donors)
         scores = torch.where(rows.hit & (rows.logits > -torch.inf), rows.scores_on(key), rows.logits)
         return rows.output(*rows.softmax(scores), value)
@@ -70,25 +70,25 @@ class SwapSink(Inside):
 
 @dataclass(eq=False)
 class Mass:
-    """Mean of the mass that was moved, over samples, heads, layers and queries behind the sink."""
+    """Mean of the moved mass over samples, heads, layers and queries after the sink."""
 
     total: float = 0.0
     count: int = 0
 
     @property
     def mean(self) -> float:
-        """NaN where nothing was moved yet."""
+        """NaN if nothing was moved yet."""
         return self.total / self.count if self.count else float("nan")
 
 
 @dataclass(frozen=True)
 class TrimMass(Inside):
-    """Move mass off the sink, or as much off the other tokens: the same mass, the same amplification.
+    """Move mass off the sink, or the same mass off the other tokens, with the same amplification of the rest.
 
-    For each head and query t ≥ p + `after`: m = ½ · min(A_sink, A_others), A_others the mass of the visible tokens but
-    the sinks and the query's own. `off="sink"`: A_tk ← A_tk (1 − m / A_sink) for the sinks; `off="others"`: A_tk ←
-    A_tk (1 − m / A_others) for the others; then the row, slots as well, is divided by 1 − m. `mass.mean` tells m after
-    the passes; below .02 there was too little mass to move. Control: the other side, no other keys.
+    For each head and query t ≥ p + `after`: m = ½ · min(A_sink, A_others), with A_others the mass of visible tokens
+    other than the sinks and the query's own. `off="sink"`: A_tk ← A_tk (1 − m / A_sink) for the sinks; `off="others"`:
+    A_tk ← A_tk (1 − m / A_others) for the others; then the row, including slots, is divided by 1 − m. `mass.mean` gives
+    m after the passes; below .02 there was too little mass to move. Control: the other side, for the same keys.
     """
 
     off: Side = "sink"
@@ -99,7 +99,7 @@ class TrimMass(Inside):
         if self.off not in ("sink", "others"):
             raise InputError(f"off = '{self.off}': choose 'sink' or 'others'")
 
-    def changed(self, rows: Rows) -> Float[Tensor, "batch heads query value_dim"]:
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         token, slot, moved = trimmed(rows, self)
         awake = rows.hit.any(-1) & (rows.token.sum(-1) > 0)
         self.mass.total += float(moved[awake].double().sum())
@@ -114,12 +114,14 @@ class TrimMass(Inside):
 
 
 def trimmed(
-    rows: Rows, trim: TrimMass
+    rows: QueryRows, trim: TrimMass
 ) -> tuple[
     Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"], Float[Tensor, "batch heads query"]
 ]:
-    """Weights on tokens and slots after `trim`, and the mass that was moved. Raises `UnsupportedModelError` where
-    weights are no softmax."""
+    """Weights on tokens and slots after `trim`, and the mass that was moved.
+
+    Raises `UnsupportedModelError` if the weights are not a softmax.
+    """
     _ = rows.logits
     among = rows.hit if trim.off == "sink" else rows.others(trim.targets)
     source = rows.token.masked_fill(~among, 0.0).sum(-1)

@@ -17,33 +17,33 @@ from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import whole
 from sinkscope.sinks import Tokens as Chosen
 
-AFTER = 8  # queries behind a sink that keep it: they would make the next token the sink
+AFTER = 8  # queries after a sink that keep it: without it they would make the next token the sink
 NEVER = np.iinfo(np.int64).max
-MASKED = -9e3  # what is added to a score at or below this hides it
+MASKED = -9e3  # an addend at or below this hides a score
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Keys, each with the first query that it is changed for: queries t ≥ first[row, k], and t > k.
+    """Keys, each with the first query for which it is changed: queries t ≥ first[row, k], and t > k.
 
-    `first` (row or 1, token), int64: positions in the document of the key, `NEVER` for keys that are left alone. Rows
-    are those of the model's inputs; one row stands for all.
+    `first` (row or 1, token), int64: positions in the document of the key, `NEVER` for keys that stay unchanged. Rows
+    are those of the model's inputs; one row applies to all.
     """
 
     first: Int[np.ndarray, "row token"]
 
     @classmethod
     def behind(cls, positions: Sequence[int], after: int = AFTER) -> Targets:
-        """These positions of every row, for queries from `after` tokens behind each on."""
+        """These positions of every row, for queries from `after` tokens after each on."""
         first = np.full((1, max(positions) + 1), NEVER)
         first[0, list(positions)] = np.asarray(positions) + after
         return cls(first)
 
     @classmethod
     def of(cls, on: Any, after: int = AFTER) -> Targets:
-        """Targets as they are; positions; or the `Tokens` that a choice resolved into, any over layers and heads.
+        """From targets, positions, or the `Tokens` of a choice (in any layer and head).
 
-        Raises `InputError` for tokens of packed documents that differ from text to text.
+        Raises `InputError` for tokens of packed documents that differ between texts.
         """
         if isinstance(on, Targets):
             return on
@@ -56,7 +56,7 @@ class Targets:
         if tokens.rows is None:
             return cls.behind(whole("on", tokens.positions), after)
         if bool((tokens.rows.document > 0).any()):
-            raise InputError("tokens of packed documents, each text its own: choose them by position")
+            raise InputError("tokens of packed documents differ between texts: choose them by position")
         return cls(np.where(tokens.any_head() & tokens.rows.real, tokens.rows.order + after, NEVER).astype(np.int64))
 
     @property
@@ -70,16 +70,16 @@ class Targets:
         return bool((self.first == self.first[:1]).all())
 
     def check_rows(self, batch: int) -> None:
-        """Raises `InputError` where a model is called with other rows."""
+        """Raises `InputError` if a model is called with other rows."""
         if len(self.first) not in (1, batch):
             raise InputError(f"targets of {len(self.first)} rows: the model was called with {batch}")
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(key, first query) of targets that all rows share. Raises `InputError` where rows differ."""
+        """(key, first query) of targets that all rows share. Raises `InputError` if rows differ."""
         if not self.rows_agree:
             raise InputError(
-                "the tokens stand at other positions in other texts, so what is measured at a position of other texts "
-                "is not about them: choose by position (positions:0, first:1, measured by position)"
+                "the tokens have other positions in other texts, so constants of a position of other texts do not "
+                "apply to them: choose by position (positions:0, first:1, measured by position)"
             )
         return tuple((int(k), int(self.first[0, k])) for k in np.flatnonzero(self.first[0] < NEVER))
 
@@ -103,21 +103,21 @@ class Targets:
         return (asking >= starts[:, None, :]) & (asking > known) & together & query.real[:, :, None]
 
     def describe(self) -> list[Any]:
-        """(key, first query) for each row, or once where all rows agree."""
+        """(key, first query) of each row, or once if all rows agree."""
         rows = self.first[:1] if self.rows_agree else self.first
-        found = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
-        return found[0] if self.rows_agree else found
+        pairs = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
+        return pairs[0] if self.rows_agree else pairs
 
 
 def check_after(after: Any) -> None:
-    """Raises `InputError` for anything but a whole number from 1 on."""
+    """Raises `InputError` for anything but a positive integer."""
     if not isinstance(after, int) or isinstance(after, bool) or after < 1:
-        raise InputError(f"after = {after}: a whole number from 1 on, since a token keeps its own key")
+        raise InputError(f"after = {after}: expected a positive integer, since a token keeps its own key")
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where columns stand: the position in their document, the document's number, whether they are real tokens."""
+    """Where columns are: the position in their document, the document's number, whether they are real tokens."""
 
     position: Int[Tensor, "batch token"]
     document: Int[Tensor, "batch token"]
@@ -125,7 +125,7 @@ class Places:
 
     @classmethod
     def of(cls, tokens: Columns, starts: Bool[Tensor, "_ token"] | None = None) -> Places:
-        """Columns of a row; `starts`: those that begin a document, None where a row is one."""
+        """The columns of rows; `starts`: those that begin a document, None if each row is one."""
         order = tokens.order
         real = torch.ones_like(order, dtype=torch.bool) if tokens.valid is None else tokens.valid
         if starts is None:
@@ -139,11 +139,11 @@ class Places:
 
 
 def document_starts(mask: Any, queries: int, keys: int, changed: bool = False) -> Bool[Tensor, "_ token"] | None:
-    """Columns that do not see the one before them in an attention layer's own mask: a document begins there.
+    """Columns that do not see the previous one in the mask of an attention layer: documents begin there.
 
-    `mask`: as the layer is given it, a `Visibility`, (batch, heads, query, key), or None. None where it says nothing:
-    in a cached step, and where every column sees the one before (padding begins no document: a row's first token does).
-    Raises `InputError` where a document would begin in a mask that another intervention `changed`.
+    `mask`: as the layer gets it, a `Visibility`, (batch, heads, query, key), or None. Returns None if it shows nothing:
+    in a cached step, and if each column sees the previous one (padding begins no document; a row's first token does).
+    Raises `InputError` if a document would begin in a mask that another intervention `changed`.
     """
     if queries != keys or queries < 2:
         return None
@@ -155,11 +155,11 @@ def document_starts(mask: Any, queries: int, keys: int, changed: bool = False) -
     else:
         return None
     before = visible.any(1).diagonal(-1, 1, 2)
-    if bool(before.all()) or not bool(before.any()):  # no documents, or a layer that sees nothing but itself
+    if bool(before.all()) or not bool(before.any()):  # no documents, or queries that only see themselves
         return None
     if changed:
         raise InputError(
-            "another intervention hides a token from the next one, so where documents begin cannot be read from the "
-            "mask: hide it from later queries alone (HideSink with after of 2 or more), or change one thing at a time"
+            "another intervention hides a token from the next one, so the mask does not show where documents "
+            "begin: hide it from later queries only (HideSink with after of 2 or more), or change one thing at a time"
         )
     return torch.nn.functional.pad(~before, (1, 0), value=True)

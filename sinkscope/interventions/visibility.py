@@ -1,4 +1,4 @@
-"""Interventions on which keys a query sees: hide the sink, or give another position the first token's view."""
+"""Interventions on visible keys: hide the sink, or give another position the first token's view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
 from sinkscope.interventions.inside import opened_layers, other_keys
@@ -23,11 +23,11 @@ from sinkscope.interventions.targets import AFTER, Places, Targets, check_after,
 
 @dataclass(frozen=True)
 class ForbidSink(Intervention):
-    """A[t, k] = 0 for the keys k at `positions` and every query t ≠ k; the other weights of a row are renormalized.
+    """A[t, k] = 0 for the keys k at `positions` and all queries t ≠ k; the other weights of a row are renormalized.
 
-    In all self-attention layers of the changed stack. A query sees its own key still, and one for which nothing else
-    would be left keeps what it saw. Masks are written out, (batch, 1, query, key). Control: as many other keys, of
-    those that at least half of the queries can see.
+    In all self-attention layers of the changed stack. A query still sees its own key, and a query without any other key
+    keeps what it saw. Masks are written out, (batch, 1, query, key). Control: as many other keys, among those that at
+    least half of the queries see.
     """
 
     positions: Sequence[Any]
@@ -49,10 +49,10 @@ class ForbidSink(Intervention):
 
 @dataclass(frozen=True)
 class FirstTokenView(Intervention):
-    """A[t, t] = 1 for the query t at `position`: it sees itself alone, as only the first token does.
+    """A[t, t] = 1 for the query t at `position`: it only sees itself, as the first token does.
 
-    If being alone is what makes a sink, the sink moves there. In all self-attention layers of the changed stack.
-    Control: another position.
+    If being alone makes a sink, the sink moves there. In all self-attention layers of the changed stack. Control:
+    another position.
     """
 
     position: int
@@ -121,7 +121,7 @@ def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Restriction(Editor):
-    """Adds a mask to what the attention layers of a stack are given."""
+    """Adds a mask to the arguments of the attention layers of a stack."""
 
     masks: ClassVar[bool] = True
     opened: OpenStream
@@ -138,27 +138,27 @@ class _Restriction(Editor):
             return arguments | {"attention_mask": self._narrowed(module, mask)}
         return arguments | {"attention_mask": self._written(module, implementation or "eager", arguments, mask)}
 
-    def _written(self, module: nn.Module, name: str, given: Mapping[str, Any], mask: Any) -> Tensor:
-        """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer was given."""
+    def _written(self, module: nn.Module, name: str, arguments: Mapping[str, Any], mask: Any) -> Tensor:
+        """The mask (batch | 1, heads | 1, query, key) with the restriction, in the form that the layer got."""
         written = mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)
         if name not in ("eager", "sdpa", IMPLEMENTATION) or not written:
             raise UnsupportedModelError(
-                f"family '{self.opened.stream.family}': attn_implementation='{name}' takes no written mask, so what "
-                "a query sees cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
+                f"family '{self.opened.stream.family}': attn_implementation='{name}' takes no written mask, so "
+                "visibility cannot be changed; load the model with attn_implementation='sdpa' or 'eager'"
             )
-        query, keys = given["query"], given["key"].shape[2]
+        query, keys = arguments["query"], arguments["key"].shape[2]
         allowed = self._allowed(module, query.shape[2], keys, query.device, mask)
         if mask is None:
-            mask = self._unwritten(module, name, given, allowed)
+            mask = self._unwritten(module, name, arguments, allowed)
         mask = mask[..., :keys].expand(-1, -1, query.shape[2], -1)
         is_bool = mask.dtype == torch.bool
         visible = mask if is_bool else mask > torch.finfo(mask.dtype).min / 2
         hidden = visible & ~allowed[:, None]
-        hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)  # who would see nothing keeps what it saw
+        hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)  # a query that would see nothing keeps what it saw
         return mask & ~hidden if is_bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
 
     def _narrowed(self, module: nn.Module, visibility: Visibility) -> Visibility:
-        """The mask value of a lab model with the restriction: a rule where that is one, else written out."""
+        """The mask value of a lab model with the restriction: as a rule if it is one, otherwise written out."""
         if not isinstance(self.mask, Targets):
             return visibility.narrowed(self.mask)
         if isinstance(visibility, Kept):
@@ -167,7 +167,7 @@ class _Restriction(Editor):
         queries, keys = visible.shape[2:]
         hidden = visible & ~self._allowed(module, queries, keys, visible.device, visibility)[:, None]
         hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)
-        return Written(Full(), visibility.query, visibility.key, visible & ~hidden)
+        return DenseVisibility(Full(), visibility.query, visibility.key, visible & ~hidden, visibility)
 
     def _allowed(
         self, module: nn.Module, queries: int, keys: int, device: torch.device, mask: Any
@@ -187,15 +187,15 @@ class _Restriction(Editor):
 
     def _dropped(self, module: nn.Module) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"family '{self.opened.stream.family}', {type(module).__name__}: its cache dropped keys, so what else a "
-            "query does not see cannot be changed: use a cache that keeps all"
+            f"family '{self.opened.stream.family}', {type(module).__name__}: its cache dropped keys, so visibility "
+            "cannot be changed further: use a cache that keeps all"
         )
 
-    def _unwritten(self, module: nn.Module, name: str, given: Mapping[str, Any], like: Tensor) -> Tensor:
-        """What no mask means: the causal triangle for SDPA of a causal layer, else everything."""
-        argument, queries = given.get("is_causal"), like.shape[1]
+    def _unwritten(self, module: nn.Module, name: str, arguments: Mapping[str, Any], like: Tensor) -> Tensor:
+        """The meaning of no mask: the causal triangle for SDPA of a causal layer, otherwise everything."""
+        argument, queries = arguments.get("is_causal"), like.shape[1]
         causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
         everything = torch.ones(1, 1, *like.shape[1:], dtype=torch.bool, device=like.device)
         if name == "eager":
-            return torch.zeros_like(everything, dtype=given["query"].dtype)
+            return torch.zeros_like(everything, dtype=arguments["query"].dtype)
         return everything.tril(like.shape[2] - queries) if causal and queries > 1 else everything

@@ -2,23 +2,168 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import platform
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 import xarray as xr
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from sinkscope.errors import InputError
-from sinkscope.hooks import Depth, ExpertLayer, Layer, Place
-from sinkscope.measurement.batch import Batch
+from sinkscope import __version__
+from sinkscope.attention import Operation
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import Depth, ExpertLayer, Layer, Place, has_attention, sink_tokens, vision_prefix, vision_suffix
+from sinkscope.measurement.batch import Batch, LeftOut, starred
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, divide
 from sinkscope.measurement.selection import VISIBLE
+
+FRAMEWORKS = ("torch", "sinkscope")
+_ATTENDS = re.compile(r"(Attention|AttentionPoolingHead|AttnBlock)$")  # by the names of classes, all that there is
+
+
+def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
+    """Take out of `batches` every layer of a kind that some pass could not read.
+
+    Raises `UnsupportedModelError` where no layer, or nothing at all, is left.
+    """
+    for batch in batches:
+        for place in [place for place in batch.places if isinstance(place, Layer) and left_out.holds(place)]:
+            del batch.places[place]
+    if left_out.refused and not any(isinstance(place, Layer) for batch in batches for place in batch.places):
+        raise UnsupportedModelError(next(iter(left_out.refused.values())))
+    if any(sums.observed for batch in batches for sums in batch.places.values()):
+        return
+    for where, reason in left_out.named(layers, ()).items():
+        raise UnsupportedModelError(f"family '{family}', {where}: {reason}; nothing else was to be measured")
+
+
+def check_complete(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
+    """Raises `UnsupportedModelError` where a layer was never called beside others of its sub-model."""
+    for batch in batches:
+        called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
+        used = {place.tower for place in batch.places if isinstance(place, Layer)}
+        expected = [layer.name for layer in layers if layer.tower in used and not left_out.holds(layer)]
+        missing = [name for name in expected if name not in called]
+        if missing or not called:
+            raise UnsupportedModelError(
+                f"family '{family}': attention of {', '.join(missing) or 'every layer'} was never called through "
+                "AttentionInterface, so it would be missing from the measurement; another implementation may be "
+                "observable (attn_implementation='eager' or 'sdpa')"
+            )
+
+
+def not_measured(
+    left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], expected_stacks: Iterable[str]
+) -> dict[str, str]:
+    """Why stacks, or sub-models of a stack, have no numbers; `expected_stacks`: those that the model certainly has."""
+    seen = {place for batch in batches for place in batch.places if isinstance(place, Layer)}
+    stacks, towers = {place.stack for place in seen}, {place.tower for place in seen}
+    absent = {
+        f"{layer.stack} of {layer.tower[1]}" if layer.stack in stacks else layer.stack: "was never called"
+        for layer in layers
+        if layer.tower not in towers and not left_out.holds(layer)
+    }
+    known = stacks | {layer.stack for layer in layers}
+    absent |= {stack: "has attention of its own" for stack in expected_stacks if stack not in known}
+    return absent | left_out.named(layers, seen)
+
+
+def by_other_code(model: nn.Module, layers: Collection[Layer]) -> dict[str, str]:
+    """Why attention has no numbers that stands in no layer: its module computes it without AttentionInterface.
+
+    As a pooling head of SigLIP, SAM's vision tower under SDPA, linear attention, a tower of timm. By the path of the
+    outermost such module, with a star for each number.
+    """
+    known = (*FRAMEWORKS, _package(model))
+    taken = {layer.name.partition("#")[0] for layer in layers}
+    reasons: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if not _ATTENDS.search(type(module).__name__) or has_attention(module):
+            continue
+        if any(_within(path, other) or _within(other, path) for other in taken):
+            continue
+        taken.add(path)
+        package = _package(module)
+        whose = "" if package in known else f"{package}'s "
+        reasons[starred(path)] = (
+            f"is {whose}{type(module).__name__}, attention by code of its own, of which nothing is read"
+        )
+    return reasons
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether a module is another one, or stands in it."""
+    return f"{path}.".startswith(f"{other}.")
+
+
+def _package(module: nn.Module) -> str:
+    return type(module).__module__.partition(".")[0]
+
+
+SHOWN = 8  # distinct first tokens that a record lists
+
+
+def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations: Sequence[object]) -> dict[str, Any]:
+    """Model, versions, weights that the metric used, and what stood at position 0: JSON-able."""
+    config = getattr(model, "config", None)
+    parameter = next((weight for weight in model.parameters() if not weight.is_meta), torch.empty(0))
+    return {
+        "model": str(getattr(config, "name_or_path", "") or "") or type(model).__name__,
+        "family": family,
+        "class": type(model).__name__,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": parameter.device.type,
+        "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
+        "input": _inputs(batches),
+        **({"vision_prefix": prefix} if (prefix := vision_prefix(model)) else {}),
+        **({"vision_suffix": suffix} if (suffix := vision_suffix(model)) else {}),
+        **({"sink_tokens": learned} if (learned := sink_tokens(model)) else {}),
+        "versions": {
+            "sinkscope": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _metric_weights(operation: object) -> str:
+    return operation.spec.metric_weights if isinstance(operation, Operation) else "raw"
+
+
+def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
+    """Token ids at position 0 (the first real token of each sample) and a hash of all ids; nothing without ids.
+
+    Where learned tokens take the first positions, the ids are those of the first position behind them.
+    """
+    digest, first, learned = hashlib.sha256(), [], max((batch.prefix for batch in batches), default=0)
+    for batch in batches:
+        for ids in batch.ids:
+            digest.update(ids.cpu().numpy().tobytes())
+        if batch.ids and batch.first == 0:
+            ids = batch.ids[0].cpu()
+            real = batch.real.get("tokens", torch.ones(1)).cpu()
+            start = (
+                real[:, learned : learned + ids.shape[1]].int().argmax(-1)
+                if real.ndim == 2
+                else torch.zeros(len(ids), dtype=torch.int64)
+            )
+            first += ids.gather(1, start[:, None])[:, 0].tolist()
+    if not first:
+        return {"position_0": "no token ids were given"}
+    distinct = sorted(set(first))
+    first_ids = {f"position_{learned}": {"token_ids": distinct[:SHOWN], "distinct": len(distinct)}}
+    return {**({"position_0": "a learned sink token"} if learned else {}), **first_ids, "sha256": digest.hexdigest()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +215,10 @@ class _Places:
 
 def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Mapping[str, Any]) -> Measurement:
     """The measurement. What was NaN or infinite is NaN in it, and `record["non_finite"]` names where, first first."""
-    found, broken = list(_found(batches, observers)), _non_finite(batches)
+    results, broken = list(_found(batches, observers)), _non_finite(batches)
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
-    coordinates: dict[str, Any] = _coordinates(found, places) | _extra(found, observers)
+    coordinates: dict[str, Any] = _coordinates(results, places) | _extra(results, observers)
     for name in ("row", "start"):
         numbers = {at: each for batch in batches for at, each in zip(batch.index, getattr(batch, name), strict=True)}
         coordinates[name] = ("sample", [numbers[at] for at in range(samples)])
@@ -83,7 +228,7 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
     tokens = _tokens(batches, places.layers)
     record = {**facts, "samples": samples, "tokens": int(tokens.max()), "denominator": VISIBLE}
     record |= {"non_finite": broken} if broken else {}
-    variables = _variables(found, places, samples) | {"tokens": (("sample", "layer"), tokens)}
+    variables = _variables(results, places, samples) | {"tokens": (("sample", "layer"), tokens)}
     variables["queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.query_count))
     variables["most_queries"] = (("sample", "layer"), _per_layer(batches, places.layers, Batch.most_queries))
     if "position" in coordinates:
@@ -112,7 +257,7 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
     whose: dict[str, str] = {}
     for batch in batches:
         for place in batch.places:
-            known = dict(batch.found(place))
+            known = dict(batch.sums_by_observer(place))
             for observer in observers:
                 mine = type(observer).__name__
                 if (sums := known.get(mine)) is None:
@@ -144,10 +289,10 @@ def _reduced(array: Array, sums: LayerSums) -> tuple[np.ndarray, Sequence[int] |
 def _non_finite(batches: Sequence[Batch]) -> dict[str, Any]:
     """Where activations were NaN or infinite, in the order in which the places ran; empty where nowhere."""
     rows = {batch: {place: sums.broken_rows(batch.size) for place, sums in batch.places.items()} for batch in batches}
-    broken = [_called(place) for found in rows.values() for place, bad in found.items() if bad.any()]
+    broken = [_called(place) for places in rows.values() for place, bad in places.items() if bad.any()]
     if not broken:
         return {}
-    samples = sum(int(torch.stack(list(found.values())).any(0).sum()) for found in rows.values())
+    samples = sum(int(torch.stack(list(places.values())).any(0).sum()) for places in rows.values())
     return {"first": broken[0], "places": list(dict.fromkeys(broken)), "samples": samples}
 
 
@@ -155,24 +300,26 @@ def _called(place: Place) -> str:
     return f"depth {place.index} of the {place.stack}" if isinstance(place, Depth) else f"layer '{place.name}'"
 
 
-def _positions(found: Sequence[_Found]) -> list[int]:
+def _positions(results: Sequence[_Found]) -> list[int]:
     """All positions of the arrays that cover everything; where there is none, those that were asked for."""
-    covered = [len(item.positions) for item in found if isinstance(item.positions, range)]
+    covered = [len(item.positions) for item in results if isinstance(item.positions, range)]
     if covered:
         return list(range(max(covered)))
-    return sorted({position for item in found for position in item.positions or ()})
+    return sorted({position for item in results for position in item.positions or ()})
 
 
-def _variables(found: Sequence[_Found], places: _Places, samples: int) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+def _variables(
+    results: Sequence[_Found], places: _Places, samples: int
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Every array in one block per name, NaN where a sample, layer or head has no value, or one that is not finite."""
-    column = {position: index for index, position in enumerate(_positions(found))}
+    column = {position: index for index, position in enumerate(_positions(results))}
     sizes = {"sample": samples, "layer": len(places.layers), "depth": len(places.depths)}
     sizes |= {"moe_layer": len(places.experts), "position": len(column)}
     rank = places.ranks
-    for item in found:
+    for item in results:
         sizes |= _sizes(item, sizes)
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
-    for item in found:
+    for item in results:
         if item.name not in variables:
             variables[item.name] = item.dims, np.full([sizes[dim] for dim in item.dims], np.nan, np.float32)
         _, block = variables[item.name]
@@ -230,7 +377,7 @@ def _axes(place: Place, per_head: bool) -> tuple[str, ...]:
     return ("layer", "head") if per_head else ("layer",)
 
 
-def _coordinates(found: Sequence[_Found], places: _Places) -> dict[str, tuple[str, list[Any]]]:
+def _coordinates(results: Sequence[_Found], places: _Places) -> dict[str, tuple[str, list[Any]]]:
     layers, depths = places.layers, places.depths
     coordinates: dict[str, tuple[str, list[Any]]] = {
         "layer_index": ("layer", _indices(layers)),
@@ -243,14 +390,14 @@ def _coordinates(found: Sequence[_Found], places: _Places) -> dict[str, tuple[st
         coordinates["depth_stack"] = ("depth", [depth.stack for depth in depths])
     if places.experts:
         coordinates["moe_layer"] = ("moe_layer", [expert.name for expert in places.experts])
-    if positions := _positions(found):
+    if positions := _positions(results):
         coordinates["position"] = ("position", positions)
     return coordinates
 
 
-def _extra(found: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
+def _extra(results: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
     """Coordinates that observers give to axes of their own, where those are used."""
-    used = {dim for item in found for dim in item.array.extra}
+    used = {dim for item in results for dim in item.array.extra}
     named = {name: values for observer in observers for name, values in observer.coordinates.items()}
     return {name: (name, list(values)) for name, values in named.items() if name in used}
 
@@ -260,8 +407,8 @@ def _indices(layers: Sequence[Layer]) -> list[int]:
     numbers: list[int] = []
     for layer in layers:
         members = [other for other in layers if other.stack == layer.stack]
-        own = [other.index for other in members]
-        numbers.append(layer.index if -1 not in own and len(set(own)) == len(own) else members.index(layer))
+        indices = [other.index for other in members]
+        numbers.append(layer.index if -1 not in indices and len(set(indices)) == len(indices) else members.index(layer))
     return numbers
 
 
@@ -300,11 +447,11 @@ def _per_layer(
     batches: Sequence[Batch], layers: Sequence[Layer], count: Callable[[Batch, Layer], np.ndarray]
 ) -> np.ndarray:
     """A number for each sample and layer; 0 where the layer did not run."""
-    found = np.zeros((sum(batch.size for batch in batches), len(layers)), np.int64)
+    counts = np.zeros((sum(batch.size for batch in batches), len(layers)), np.int64)
     for batch in batches:
         for column, layer in enumerate(layers):
-            found[list(batch.index), column] = count(batch, layer)
-    return found
+            counts[list(batch.index), column] = count(batch, layer)
+    return counts
 
 
 def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
@@ -328,10 +475,10 @@ def _token_ids(batches: Sequence[Batch]) -> np.ndarray | None:
     if any(ids is None for ids in rows):
         return None
     known = [ids for ids in rows if ids is not None]
-    found = np.full((sum(map(len, known)), max(ids.shape[1] for ids in known)), -1, known[0].dtype)
+    table = np.full((sum(map(len, known)), max(ids.shape[1] for ids in known)), -1, known[0].dtype)
     for batch, ids in zip(batches, known, strict=True):
-        found[list(batch.index), : ids.shape[1]] = ids
-    return found
+        table[list(batch.index), : ids.shape[1]] = ids
+    return table
 
 
 def _at_positions(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:

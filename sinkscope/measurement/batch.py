@@ -3,22 +3,234 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Bool
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import Cache
 
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Depth, Forward, Layer, Place, Samples
-from sinkscope.measurement.calls.masks import WrittenMasks
+from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.masks import KINDS, Bound, Rule, VisibleKeys, WrittenMasks
 from sinkscope.measurement.calls.reading import Known
-from sinkscope.measurement.left_out import LeftOut
 from sinkscope.measurement.observers.observer import LayerSums, Observer, Piece, Reduction
-from sinkscope.measurement.shelf import Shelf
-from sinkscope.measurement.visibility import Seen, SeenKeys
+
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
+
+
+def kind(layer: Layer) -> str:
+    """The layers that are like this one: its path with every number replaced by a star."""
+    return starred(layer.name.partition("#")[0])
+
+
+def starred(path: str) -> str:
+    """A path with every number replaced by a star."""
+    return _NUMBER.sub(".*", path)
+
+
+@dataclass
+class LeftOut:
+    """Layers by their kind, and residual streams by their stack, that were not read, with the reason.
+
+    `refused`: kinds of layers among them whose keys are no tokens; of a kind all layers are left out or none.
+    """
+
+    layers: dict[str, str] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: LeftOut) -> None:
+        """What a finished pass left out."""
+        self.layers |= other.layers
+        self.streams |= other.streams
+        self.refused |= other.refused
+
+    def holds(self, layer: Layer) -> bool:
+        """Whether a layer is left out."""
+        return kind(layer) in self.layers or kind(layer) in self.refused
+
+    def named(self, layers: Iterable[Layer], called: Iterable[Layer]) -> dict[str, str]:
+        """The reasons by stack; by the layers themselves in a stack of which others have numbers."""
+        return _layers(self.layers | self.refused, layers, called) | {
+            f"residual stream of {stack}": reason for stack, reason in self.streams.items()
+        }
+
+
+def _layers(reasons: Mapping[str, str], layers: Iterable[Layer], called: Iterable[Layer]) -> dict[str, str]:
+    stacks = {kind(layer): layer.stack for layer in layers}
+    numbered = {layer.stack for layer in called if kind(layer) not in reasons}
+    named: dict[str, str] = {}
+    for name, reason in reasons.items():
+        stack = stacks.get(name, name)
+        named[name if stack in numbered else stack] = reason
+    return named
+
+
+def applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
+    """The observers with what they need of the model, and those that lack it, with the reason.
+
+    Raises `UnsupportedModelError` where none is left.
+    """
+    bound: list[Observer] = []
+    reasons: dict[str, str] = {}
+    for observer in observers:
+        try:
+            bound.append(observer.bound(model))
+        except UnsupportedModelError as error:
+            reasons[type(observer).__name__] = str(error)
+    if not bound:
+        raise UnsupportedModelError(next(iter(reasons.values())))
+    return tuple(bound), reasons
+
+
+# How many queries see each key, what uniform attention would give it, and whether anything is seen ahead of its time.
+#
+# Read from the masks of attention calls, whatever is observed. Rules cost O(T), written masks O(T²) once a pass.
+
+Sums = Float[Tensor, "#batch heads key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Σ_t [t sees k] and Σ_t [t sees k] / n_t over the real queries t of a call, n_t the number of keys that t sees.
+
+    Slots are left out. Masks alone tell: keys that an index of sparse attention did not select are hidden, since the
+    layer's mask says so; a weight of 0 hides nothing. One head stands for all where the mask is the same in all heads.
+    `ahead`: whether a query sees a key that comes after it.
+    """
+
+    queries: Sums
+    uniform: Sums
+    ahead: bool
+
+
+@dataclass
+class SeenKeys:
+    """What the calls of one pass show. Layers share their masks, which are read once."""
+
+    _known: dict[tuple[int, str, int], tuple[object, Seen]] = field(default_factory=dict)
+
+    def of(self, call: AttentionCall, shared: bool) -> Seen:
+        """`shared`: whether the keys are the queries' own tokens; where they are not, all of them count as ahead."""
+        if isinstance(call.mask, Rule):
+            return _of_rule(call, call.mask, shared)
+        source: object = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
+        place = (id(source), call.layer.stack, call.query_start)
+        if place not in self._known:
+            while len(self._known) >= KINDS:
+                self._known.pop(next(iter(self._known)))
+            self._known[place] = source, _of_mask(call, call.mask, shared)
+        return self._known[place][1]
+
+
+def _of_rule(call: AttentionCall, mask: Rule, shared: bool) -> Seen:
+    place = torch.arange(call.query.shape[2], device=call.query.device)[None] + mask.start
+    first = torch.zeros_like(place) if mask.window is None else place - mask.window + 1
+    stop = place + 1 if mask.causal else torch.full_like(place, mask.keys)
+    if mask.window is not None and not mask.causal:
+        stop = place + mask.window
+    return _of_spans(call, first, stop, mask.padding, shared)
+
+
+def _of_mask(call: AttentionCall, mask: VisibleKeys, shared: bool) -> Seen:
+    if isinstance(mask, Bound):
+        visibility = mask.visibility
+        spans = visibility.spans
+        if spans is not None and visibility.mask.solid(visibility.query, visibility.key):
+            return _of_spans(call, *spans, visibility.key.valid, shared)
+    return _sum(call, _parts(call, mask), shared)
+
+
+def _parts(call: AttentionCall, mask: VisibleKeys) -> Iterator[tuple[slice, slice, slice, Tensor]]:
+    for samples, rows in call.parts():
+        columns = mask.extent(samples, rows)
+        yield samples, rows, columns, mask.visible(samples, rows, columns).to(call.query.device)
+
+
+def _of_spans(
+    call: AttentionCall,
+    first: Int[Tensor, "#batch query"],
+    stop: Int[Tensor, "#batch query"],
+    padding: Bool[Tensor, "#batch key"] | None,
+    shared: bool,
+) -> Seen:
+    """Where queries see all keys from `first` to before `stop` but padding: sums of differences, O(T)."""
+    device, keys = call.query.device, call.mask.keys
+    first, stop = first.to(device).clamp(0, keys), stop.to(device).clamp(0, keys)
+    real = torch.ones(1, keys, dtype=torch.bool, device=device) if padding is None else padding.to(device)
+    before = functional.pad(real.long().cumsum(-1), (1, 0))
+    rows = max(len(first), len(before), 1 if call.real is None else len(call.real))
+    first, stop, before = (each.expand(rows, -1) for each in (first, stop, before))
+    counts = before.gather(1, stop) - before.gather(1, first)
+    counted = counts > 0 if call.real is None else (counts > 0) & call.real
+    sums = []
+    for values in (counted.double(), counted / counts.clamp(min=1).double()):
+        edges = values.new_zeros(rows, keys + 1).scatter_add(1, first, values).scatter_add_(1, stop, -values)
+        sums.append((edges.cumsum(-1)[:, :keys] * real).float()[:, None])
+    if shared and isinstance(call.mask, Rule) and call.mask.causal:
+        return Seen(sums[0], sums[1], False)
+    later = (_place(call) + 1).clamp(max=keys).expand(rows, -1)
+    ahead = not shared or bool(((before.gather(1, stop) > before.gather(1, later)) & counted).any())
+    return Seen(sums[0], sums[1], ahead)
+
+
+def _sum(call: AttentionCall, parts: Iterator[tuple[slice, slice, slice, Tensor]], shared: bool) -> Seen:
+    queries = uniform = None
+    ahead, place = not shared, _place(call)[0]
+    for samples, rows, columns, part in parts:
+        visible = part if call.real is None else part & call.real[samples, None, rows, None]
+        counts = visible.sum(-1, keepdim=True).clamp(min=1)
+        if queries is None or uniform is None:
+            size = len(call.query), visible.shape[1], call.mask.keys
+            queries, uniform = (torch.zeros(size, dtype=torch.float64, device=visible.device) for _ in range(2))
+        queries[samples, :, columns] += visible.sum(-2)
+        uniform[samples, :, columns] += (visible / counts.double()).sum(-2)
+        if not ahead:
+            index = torch.arange(columns.start, columns.stop, device=visible.device)
+            ahead = bool((visible & (index > place[rows, None])).any())
+    assert queries is not None
+    assert uniform is not None
+    return Seen(queries.float(), uniform.float(), ahead)
+
+
+def _place(call: AttentionCall) -> Int[Tensor, "1 query"]:
+    """Where each query stands among the keys of a self-attention call."""
+    start = call.query_start - call.key_start
+    return torch.arange(start, start + call.query.shape[2], device=call.query.device)[None]
+
+
+BLOCK = 2**21  # bytes; the system gives what is touched
+LINE = 64  # bytes; every tensor begins at such a boundary, as torch's own do
+
+
+@dataclass(eq=False)
+class Shelf:
+    """Tensors that stay, side by side in large blocks.
+
+    Small ones that stay among the large ones of forward passes, which come and go, hold on to the gaps between
+    them: the memory of 10,000 short samples grew fourteen times as fast as what was found.
+    """
+
+    _block: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    _taken: int = 0
+
+    def put(self, value: Tensor) -> Tensor:
+        """A copy in its place; tensors of devices, whose memory is not the system's, stay as they are."""
+        if value.device.type != "cpu":
+            return value
+        size = value.numel() * value.element_size()
+        if self._taken + size > len(self._block):
+            self._block, self._taken = torch.empty(max(BLOCK, size), dtype=torch.uint8), 0
+        place = self._block[self._taken : self._taken + size].view(value.dtype).view(value.shape)
+        self._taken += -(-size // LINE) * LINE
+        return place.copy_(value)
+
 
 MASKS = "masks"  # the owner of what is read from masks, whatever is observed
 
@@ -113,11 +325,11 @@ class PlaceSums:
     def settle(self, observer: Observer) -> None:
         """Let an observer make its sums smaller, when nothing will be added to them any more."""
         owner = type(observer).__name__
-        own = {name: values for (of, name), values in self.sums.items() if of == owner}
-        settled = observer.settled(own)
-        for name in own.keys() - settled.keys():
+        mine = {name: values for (of, name), values in self.sums.items() if of == owner}
+        settled = observer.settled(mine)
+        for name in mine.keys() - settled.keys():
             del self.sums[owner, name], self.reductions[owner, name]
-        for name in settled.keys() - own.keys():
+        for name in settled.keys() - mine.keys():
             self.sums[owner, name], self.reductions[owner, name] = settled[name], "sum"
 
 
@@ -152,16 +364,16 @@ class Batch(Samples):
                 sums.settle(observer)
             sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
-    def found(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
+    def sums_by_observer(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
         """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
         sums = self.places[place]
         queries, keys = self.queries(place), self.keys(place)
         first = self.first if sums.query == "tokens" else 0
-        found: dict[str, dict[str, Tensor]] = {}
+        by_owner: dict[str, dict[str, Tensor]] = {}
         for (owner, name), values in sums.sums.items():
-            found.setdefault(owner, {})[name] = values.cpu()
-        visible = found.pop(MASKS, {}).get("seen")
-        for owner, own in found.items():
+            by_owner.setdefault(owner, {})[name] = values.cpu()
+        visible = by_owner.pop(MASKS, {}).get("seen")
+        for owner, own in by_owner.items():
             yield owner, LayerSums(own, queries, keys, first, visible)
 
     def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
@@ -220,14 +432,14 @@ class OpenPass:
 
     def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
         """The sums at a place, made when it is met first; the last word on `causal` counts."""
-        found = self.places.setdefault(place, PlaceSums(query, key, causal))
-        found.causal = causal
-        return found
+        sums = self.places.setdefault(place, PlaceSums(query, key, causal))
+        sums.causal = causal
+        return sums
 
     def known(self, layer: Layer) -> Known | None:
         """What earlier passes over these samples said of a layer."""
-        found = self.batch.places.get(layer)
-        return None if found is None else Known(found.causal, found.real_keys)
+        sums = self.batch.places.get(layer)
+        return None if sums is None else Known(sums.causal, sums.real_keys)
 
     def real(self, stack: str, side: Axis, stop: int, mask: Tensor | None) -> Tensor | None:
         """Which of a stack's `stop` tokens are real; None where all are.

@@ -112,10 +112,10 @@ class Comparison:
     def to_json(self, epsilon: float = 0.3, position: int = 0) -> dict[str, Any]:
         """The tables as JSON-able data; `heads` is None where heads have no partners."""
         heads = self.heads(position) if self.has_partners else None
-        found = {"names": list(self.names), "paired": self.paired, "epsilon": epsilon, "position": position}
+        result = {"names": list(self.names), "paired": self.paired, "epsilon": epsilon, "position": position}
         tables = {"table": self.table(epsilon), "heads": heads}
         rows = {name: None if frame is None else frame.to_json(orient="records") for name, frame in tables.items()}
-        return found | {name: None if text is None else json.loads(text) for name, text in rows.items()}
+        return result | {name: None if text is None else json.loads(text) for name, text in rows.items()}
 
     def _bounds(self, left: np.ndarray, right: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the interval of the mean of `right` less that of `left`, for each column."""
@@ -123,8 +123,8 @@ class Comparison:
             return mean_bounds(right - left, level)
         ends = np.full((2, *left.shape[1:]), np.nan)
         for place in np.ndindex(left.shape[1:]):
-            found = difference_interval(left[:, *place], right[:, *place], level)
-            ends[:, *place] = found.low, found.high
+            interval = difference_interval(left[:, *place], right[:, *place], level)
+            ends[:, *place] = interval.low, interval.high
         return ends[0], ends[1]
 
     def _places(self, measurement: Measurement) -> list[Any]:
@@ -176,12 +176,12 @@ def side_by_side(
     Of more than two, each beside the first. Raises `InputError` where there are not as many names as measurements, and
     where one was divided by T − k (a file of before), the other by the queries that see a key, and these differ.
     """
-    given = (first, second, *more)
+    sides = (first, second, *more)
     if names is None:
-        names = ("first", "second") if not more else ("first", *(f"other {n}" for n in range(1, len(given))))
-    if len(names) != len(given):
-        raise InputError(f"{len(given)} measurements have {len(names)} names")
-    parts = tuple(Comparison(first, other, (names[0], name)) for other, name in zip(given[1:], names[1:], strict=True))
+        names = ("first", "second") if not more else ("first", *(f"other {n}" for n in range(1, len(sides))))
+    if len(names) != len(sides):
+        raise InputError(f"{len(sides)} measurements have {len(names)} names")
+    parts = tuple(Comparison(first, other, (names[0], name)) for other, name in zip(sides[1:], names[1:], strict=True))
     return parts[0] if len(parts) == 1 else Comparisons(parts)
 
 
@@ -208,8 +208,8 @@ def _joined(frames: list[tuple[Comparison, pd.DataFrame]]) -> pd.DataFrame:
 
 def _alpha(measurement: Measurement, position: int) -> np.ndarray:
     """(sample, layer, head)."""
-    found = need(measurement.data, "attention_received", "AttentionReceived")
-    return found.transpose("sample", "layer", "head", "position").values[..., column_of(measurement.data, position)]
+    variable = need(measurement.data, "attention_received", "AttentionReceived")
+    return variable.transpose("sample", "layer", "head", "position").values[..., column_of(measurement.data, position)]
 
 
 def _by_layer(data: Any, epsilon: float) -> dict[str, np.ndarray]:
@@ -268,17 +268,17 @@ def compare(
     tokenizer do. Raises `InputError` for models without inputs, for inputs where nothing is left to measure, and as
     `measure` and `load` do.
     """
-    given = (first, second, *more)
-    stored = [saved(each) for each in given]
+    sides = (first, second, *more)
+    stored = [saved(each) for each in sides]
     reads = any(measuring.get(name) is not None for name in READ)
     if all(each is not None for each in stored) and measuring:
         raise InputError(f"everything was measured already: {', '.join(sorted(measuring))} would change nothing")
     if not all(each is not None for each in stored) and not reads:
-        missing = next(label(each) for each, one in zip(given, stored, strict=True) if one is None)
+        missing = next(label(each) for each, one in zip(sides, stored, strict=True) if one is None)
         raise InputError(f"'{missing}' is to be measured: pass inputs=… or texts=…, which all models then read")
-    found = [one or measure(each, **measuring) for each, one in zip(given, stored, strict=True)]  # type: ignore[arg-type]
-    called = tuple(names) if names is not None else distinct([label(each) for each in given])
-    return side_by_side(*found, names=called)
+    measured = [one or measure(each, **measuring) for each, one in zip(sides, stored, strict=True)]  # type: ignore[arg-type]
+    called = tuple(names) if names is not None else distinct([label(each) for each in sides])
+    return side_by_side(*measured, names=called)
 
 
 def saved(thing: object) -> Measurement | None:

@@ -21,14 +21,14 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from sinkscope.attention import Context, Tokens, Visibility
 from sinkscope.hooks import Forward, documents_of, text_config
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.masks import Bound, Rule, VisibleKeys, Written
+from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKeys
 from sinkscope.measurement.observers.observer import Hidden
 
 Labels = Int[Tensor, "batch position"]  # the number of each column's document, −1 for padding
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PackedDocument:
     """A document in the same columns of some rows.
 
     `samples`: its number among all documents of the pass, for each row; `start`: from which real token of the row on;
@@ -120,8 +120,8 @@ class Part:
         return rows if rows.shape[-1] == 1 else rows[..., self.columns]
 
     def _mask(self, mask: VisibleKeys) -> VisibleKeys:
-        if isinstance(mask, Written):
-            return Written(self._square(mask.mask))
+        if isinstance(mask, DenseMask):
+            return DenseMask(self._square(mask.mask))
         if isinstance(mask, Bound):
             return Bound(self._visibility(mask.visibility))
         assert isinstance(mask, Rule)
@@ -155,7 +155,7 @@ class Part:
 @dataclass(frozen=True, eq=False)
 class _PartOfBias:
     whole: Any
-    part: Part
+    part: PackedDocument
 
     def rows(self, rows: slice) -> Tensor:
         start, stop, _ = rows.indices(self.part.length)
@@ -164,7 +164,7 @@ class _PartOfBias:
         return (bias if len(bias) == 1 else bias[self.part.rows.to(bias.device)])[..., self.part.columns]
 
 
-def documents_in(model: nn.Module, forward: Forward, given: Mapping[str, Any]) -> Labels | None:
+def documents_in(model: nn.Module, forward: Forward, arguments: Mapping[str, Any]) -> Labels | None:
     """Documents that the inputs tell apart, by column; None where a row is one, and where a cache goes on.
 
     By the lab model's `document_ids`, positions that start anew, `cu_seq_lens`, or a 4-D mask.
@@ -178,13 +178,13 @@ def documents_in(model: nn.Module, forward: Forward, given: Mapping[str, Any]) -
         or forward.lengths.keys() != {"tokens"}
     ):
         return None
-    labels = documents_of(model, forward, given, total)
+    labels = documents_of(model, forward, arguments, total)
     if labels is None:
-        masks = given.get("attention_mask")
+        masks = arguments.get("attention_mask")
         masks = list(masks.values()) if isinstance(masks, Mapping) else [masks]
         first = next((mask for mask in masks if isinstance(mask, Tensor) and mask.ndim == 4), None)
         if first is not None and first.shape[-2:] == (total, total):
-            labels = documents_of_mask(Written(first))
+            labels = documents_of_mask(DenseMask(first))
     if labels is None:
         return None
     labels = labels.expand(forward.batch, -1)
@@ -192,7 +192,7 @@ def documents_in(model: nn.Module, forward: Forward, given: Mapping[str, Any]) -
     return labels if real is None else labels.masked_fill(~real.to(labels.device), -1)
 
 
-def documents_of_mask(mask: Written) -> Labels | None:
+def documents_of_mask(mask: DenseMask) -> Labels | None:
     """Documents that a square mask keeps apart; None where there is but one in each row."""
     visible = mask.visible(slice(None), slice(None), slice(0, mask.keys))
     queries, keys = visible.shape[-2:]
@@ -212,7 +212,7 @@ def documents_of_mask(mask: Written) -> Labels | None:
     return labels if several and long else None
 
 
-def parts_of(labels: Labels) -> list[Part]:
+def parts_of(labels: Labels) -> list[PackedDocument]:
     """The documents of a pass, rows with the same boundaries together; empty where no row holds two."""
     labels = labels.cpu()
     real = labels >= 0
@@ -226,11 +226,11 @@ def parts_of(labels: Labels) -> list[Part]:
     parts = []
     for borders, members in alike.items():
         for number, (start, stop) in enumerate(borders):
-            own = real[members, start:stop]
+            valid = real[members, start:stop]
             samples = tuple(first[row] + number for row in members)
             starts = tuple(real[members, :start].sum(-1).tolist())
-            padding = None if bool(own.all()) else own
-            parts.append(Part(torch.tensor(members), slice(start, stop), samples, starts, padding))
+            padding = None if bool(valid.all()) else valid
+            parts.append(PackedDocument(torch.tensor(members), slice(start, stop), samples, starts, padding))
     return parts
 
 

@@ -16,8 +16,8 @@ from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_st
 from sinkscope.measurement.measuring import measure
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
 from sinkscope.measurement.peaks import BATCH, check_whole, peaks, sites
-from sinkscope.measurement.sinks import received_in
-from sinkscope.model.columns import Columns, columns_of
+from sinkscope.measurement.sinks import received_by_tokens
+from sinkscope.model.columns import TokenColumns, columns_of
 from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, Sum, Tokens, parse
 
 
@@ -38,25 +38,25 @@ def find_tokens(model: nn.Module, inputs: Any, choice: Choice | str, *, batch_si
 def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: int = BATCH) -> Evidence:
     """What `choice` needs to know about `inputs`, measured once for all of its parts."""
     model = unwrapped(model)
-    given, _ = checked_inputs(model, inputs, batch_size)
-    check_whole(given)
-    columns = columns_of(model, given)
+    model_inputs, _ = checked_inputs(model, inputs, batch_size)
+    check_whole(model_inputs)
+    columns = columns_of(model, model_inputs)
     parts = choice.parts if isinstance(choice, Sum) else (choice,)
     received = None
     if any(isinstance(part, Measured) and part.measurement is None for part in parts):
-        seen = measure(model, given, [AttentionReceived(), SlotReceived()], batch_size=batch_size)
-        received = received_in(seen.data, Stream.of(model).stack)
+        seen = measure(model, model_inputs, [AttentionReceived(), SlotReceived()], batch_size=batch_size)
+        received = received_by_tokens(seen.data, Stream.of(model).stack)
     kinds = dict.fromkeys(part.site for part in parts if isinstance(part, Outliers))
     channels = dict.fromkeys((part.depth, part.dimension) for part in parts if isinstance(part, Spikes))
     return Evidence(
         rows_of(columns),
         received,
-        {kind: _peaks(model, given, kind, columns) for kind in kinds},
-        {place: compact(_channel(model, given, *place), columns) for place in channels},
+        {kind: _peaks(model, model_inputs, kind, columns) for kind in kinds},
+        {place: compact(_channel(model, model_inputs, *place), columns) for place in channels},
     )
 
 
-def rows_of(columns: Columns) -> Rows:
+def rows_of(columns: TokenColumns) -> Rows:
     """The texts of a pass over whole rows."""
     real = columns.real.cpu().numpy()
     order, document = (compact(part.cpu().numpy(), columns) for part in (columns.order, columns.document))
@@ -65,20 +65,20 @@ def rows_of(columns: Columns) -> Rows:
     return Rows(np.where(after, -1, order), document, None if ids is None else np.where(after, -1, ids))
 
 
-def compact(values: np.ndarray, columns: Columns) -> np.ndarray:
+def compact(values: np.ndarray, columns: TokenColumns) -> np.ndarray:
     """(row, column) as (row, token): real tokens moved to the front."""
     places = np.argsort(~columns.real.cpu().numpy(), axis=-1, kind="stable")
     return np.take_along_axis(values, places, -1)
 
 
 def _peaks(
-    model: nn.Module, given: Mapping[str, Any], kind: str, columns: Columns
+    model: nn.Module, inputs: Mapping[str, Any], kind: str, columns: TokenColumns
 ) -> tuple[Float[np.ndarray, "row token"], ...]:
     every = sites(model)
     places = [place for place in every if kind in place.kinds]
     if not places:
         raise unknown("site", kind, sorted({name for place in every for name in place.kinds}))
-    read = peaks(model, given, places)
+    read = peaks(model, inputs, places)
     if read.unread:
         raise InputError(
             f"outliers: '{read.unread[0]}' is given the tokens that were routed to it, so which of a text they are "
@@ -88,10 +88,10 @@ def _peaks(
 
 
 def _channel(
-    model: nn.Module, given: Mapping[str, Any], depth: int, dimension: int
+    model: nn.Module, inputs_given: Mapping[str, Any], depth: int, dimension: int
 ) -> Float[np.ndarray, "row position"]:
     """|h_t| at a depth of the residual stream, in one dimension."""
-    inputs, samples = checked_inputs(model, given, BATCH)
+    inputs, samples = checked_inputs(model, inputs_given, BATCH)
     depths = Stream.of(model).depth
     if depth > depths:
         raise InputError(f"depth {depth} does not exist: the model has depths 0 to {depths}")

@@ -42,22 +42,22 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
     data = measurement.data
     if "attention_received" not in data:
         return []
-    found = strongest_position(data, epsilon)
-    if found is None:
+    strongest = strongest_position(data, epsilon)
+    if strongest is None:
         unknown = "Whether there is a sink is unknown: no position that more than half of the tokens see has a number."
         return [unknown, *_slots(data, epsilon)]
-    if not found.rate > 0:
+    if not strongest.rate > 0:
         no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
-    command = f"{intervene} --on positions:{found.position}"
-    chosen, who = _heads(measurement, found.position, epsilon)
+    command = f"{intervene} --on positions:{strongest.position}"
+    chosen, who = _heads(measurement, strongest.position, epsilon)
     where = _where(
-        data, found.position, found.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
+        data, strongest.position, strongest.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
     )
     return [
         " ".join([where, *_slots(data, epsilon)]),
-        *([anew] if (anew := collapse(data, found.position, epsilon)) else []),
-        _mechanism(measurement, chosen, who, found.position),
+        *([anew] if (anew := collapse(data, strongest.position, epsilon)) else []),
+        _mechanism(measurement, chosen, who, strongest.position),
         _matters(chosen, command),
     ]
 
@@ -105,30 +105,30 @@ def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
     For the stack whose tokens are looked at; with the length of the position's state, where that was measured.
     """
     view = TokenView(data, epsilon)
-    own = np.flatnonzero(view.layers)
-    rates = nanmean(layer_rates(received(data), epsilon), 0)[own, column_of(data, position)]
-    found = bands(rates)
-    if not found:
+    stack_layers = np.flatnonzero(view.layers)
+    rates = nanmean(layer_rates(received(data), epsilon), 0)[stack_layers, column_of(data, position)]
+    runs = bands(rates)
+    if not runs:
         return ""
-    numbers = data["layer_index"].values[own]
+    numbers = data["layer_index"].values[stack_layers]
     parts = []
-    for index, (start, stop) in enumerate(found):
+    for index, (start, stop) in enumerate(runs):
         named = f"layer {numbers[start]}" if start == stop else f"layers {numbers[start]} to {numbers[stop]}"
         inside = rates[start : stop + 1]
         amount = f"at most {inside.max():.0f} %" if index % 2 else f"{inside.min():.0f} to {inside.max():.0f} %"
         parts.append(f"{named}: {amount}")
-    state = _state_between(data, view, position, [(numbers[start], numbers[stop]) for start, stop in found])
+    state = _state_between(data, view, position, [(numbers[start], numbers[stop]) for start, stop in runs])
     return f"The sink collapses and is made anew (heads that have it in {'; '.join(parts)}){state}."
 
 
-def _state_between(data: xr.Dataset, view: TokenView, position: int, found: list[tuple[int, int]]) -> str:
+def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[tuple[int, int]]) -> str:
     """How long the position's state is, over the others', where the sink is gone, and at most after that."""
     if "hidden_norm" not in data or not has_position(data, position):
         return ""
     lengths = view.per_depth("hidden_norm")
     ratio = nanmean(over_others(lengths, column_of(data, position)), 0)
-    gone = [ratio[start : stop + 1] for start, stop in found[1::2]]
-    after = [ratio[start : stop + 1] for start, stop in found[2::2]]
+    gone = [ratio[start : stop + 1] for start, stop in runs[1::2]]
+    after = [ratio[start : stop + 1] for start, stop in runs[2::2]]
     if not all(map(len, (*gone, *after))):
         return ""
     least, most = min(map(np.nanmin, gone)), max(map(np.nanmax, after))
@@ -171,11 +171,11 @@ def _matters(chosen: pd.DataFrame, command: str) -> str:
         return f"Whether the model needs it, no measurement says: {asked}"
     take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
     times = _times(ratio)
-    said = f"What {take} from {sink} is {times} as long as what {take} from all else"
+    sentence = f"What {take} from {sink} is {times} as long as what {take} from all else"
     constant = chosen.get("sink_output_constancy")
     if constant is not None and constant.min() >= CONSTANT:
-        said += ", and nearly the same for every token, like a bias"
-    return f"{said}; whether the model needs that, no measurement says: {asked}"
+        sentence += ", and nearly the same for every token, like a bias"
+    return f"{sentence}; whether the model needs that, no measurement says: {asked}"
 
 
 def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
@@ -230,10 +230,10 @@ def _kinds(chosen: pd.DataFrame) -> str:
 
 
 def _slots(data: xr.Dataset, epsilon: float) -> list[str]:
-    found = slot_mass(data, epsilon)
-    if found is None or np.isnan(found.mass.value):
+    slots = slot_mass(data, epsilon)
+    if slots is None or np.isnan(slots.mass.value):
         return []
-    return [f"Of the attention, {100 * found.mass.value:.1f} % goes to slots, which are no tokens."]
+    return [f"Of the attention, {100 * slots.mass.value:.1f} % goes to slots, which are no tokens."]
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -7,14 +7,62 @@ functions of `sinkscope.measurement.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from sinkscope.measurement import metrics
-from sinkscope.measurement.head_metric import HeadMetric, Value
-from sinkscope.measurement.selection import HeadView, record_of
+from sinkscope.measurement.selection import HeadView, column_of, record_of
+
+Drawing = Literal["share", "amount", "ratio", "signed"]
+"""How a map is colored: a share of attention with its threshold; an amount; a ratio around 1; a signed number."""
+
+Value = Callable[[HeadView], np.ndarray]
+
+
+@dataclass(frozen=True)
+class HeadMetric:
+    """A value per head.
+
+    `name`: its column in `Measurement.heads`. `title`, `about`: what a reader sees on the page. `formula`: of one
+    sample, with s the position that is asked about; the mean over samples follows, unless the formula says otherwise.
+    `needs`: variables of the measurement. `value` makes the array (layer, head). `draw`: how the page colors its map,
+    None for what is no number. `positioned`: whether it moves with the position that a reader chooses on the page.
+    `only_at`: the positions that it was observed at, where that is not every measured one; None where it is, and for
+    what is about no position. Asked about another, it is absent.
+    """
+
+    name: str
+    title: str
+    about: str
+    formula: str
+    source: str
+    needs: tuple[str, ...]
+    value: Value
+    unit: str = ""
+    draw: Drawing | None = "amount"
+    positioned: bool = False
+    only_at: Callable[[xr.Dataset], Sequence[int]] | None = None
+
+    def applies(self, data: xr.Dataset, position: int) -> bool:
+        """Whether the measurement holds what this needs, and holds it of this position."""
+        if not all(name in data and bool(data[name].notnull().any()) for name in self.needs):
+            return False
+        return self.only_at is None or position in self.only_at(data)
+
+    def at(self, data: xr.Dataset, epsilon: float, positions: Sequence[int]) -> np.ndarray:
+        """The array (place, layer, head): at each position; at the first alone for a metric that does not move."""
+        chosen = positions if self.positioned else positions[:1]
+        return np.stack([self.value(HeadView(data, epsilon, position)) for position in chosen])
+
+    def heading(self, position: int | None = None) -> str:
+        """The title with its unit, and with the position where it is about one."""
+        where = "" if position is None or not self.positioned else f", position {position}"
+        return f"{self.title}{where}{f' ({self.unit})' if self.unit else ''}"
 
 
 def _lift(at: HeadView) -> np.ndarray:
@@ -38,8 +86,8 @@ def _updated(data: xr.Dataset) -> Sequence[int]:
 
 
 def _key_angle(at: HeadView) -> np.ndarray:
-    found = metrics.key_manifold(at["key_vectors"], metrics.index_of(at.position, _labels("kept_position")(at.data)))
-    return found.angle / found.chance
+    manifold = metrics.key_manifold(at["key_vectors"], metrics.index_of(at.position, _labels("kept_position")(at.data)))
+    return manifold.angle / manifold.chance
 
 
 def _spike_cosine(at: HeadView) -> np.ndarray:
@@ -50,9 +98,9 @@ def _spike_cosine(at: HeadView) -> np.ndarray:
 def _dormant(at: HeadView) -> np.ndarray:
     """True, False, or None where the head's outputs are not known."""
     norms = at["output_norm"]
-    found = metrics.dormant(norms).astype(object)
-    found[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
-    return found
+    dormant = metrics.dormant(norms).astype(object)
+    dormant[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
+    return dormant
 
 
 def _kind(at: HeadView) -> np.ndarray:
@@ -313,3 +361,34 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
         draw=None,
     ),
 )
+
+
+def applicable(data: xr.Dataset, position: int) -> list[HeadMetric]:
+    """The metrics that this measurement has numbers for, of this position, in the order of the table."""
+    return [metric for metric in HEAD_METRICS if metric.applies(data, position)]
+
+
+def head_values(data: xr.Dataset, epsilon: float, position: int) -> dict[HeadMetric, np.ndarray]:
+    """Every applicable metric at a position. Raises `InputError` for a position that was not measured."""
+    column_of(data, position)
+    return {metric: metric.at(data, epsilon, [position])[0] for metric in applicable(data, position)}
+
+
+def head_table(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray]) -> pd.DataFrame:
+    """A row per head, a column per metric by its name; heads that a layer lacks are left out."""
+    layers, heads = data.sizes["layer"], data.sizes.get("head", 0)
+    table = pd.DataFrame(
+        {
+            "stack": np.repeat(data["stack"].values.astype(str), heads),
+            "layer": np.repeat(data["layer_index"].values, heads),
+            "head": np.tile(np.arange(heads), layers),
+            **{metric.name: _column(grid) for metric, grid in values.items()},
+        }
+    )
+    numbers = [metric.name for metric, grid in values.items() if grid.dtype.kind == "f"]
+    return table.dropna(how="all", subset=numbers, ignore_index=True)
+
+
+def _column(grid: np.ndarray) -> Any:
+    """The values of all heads; yes and no with a third answer, for what is not known, as pandas has it."""
+    return pd.array(grid.ravel().tolist(), "boolean") if grid.dtype.kind == "O" else grid.ravel()

@@ -13,23 +13,15 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import (
-    chosen,
-    definitions,
-    depths,
-    features,
-    heads,
-    joining,
-    rates,
-    tables,
-    token_table,
-    tokens,
-)
+from sinkscope.measurement import definitions, depths, features, joining, metrics, rates, tables, token_table
+from sinkscope.measurement import head_metrics as heads
+from sinkscope.measurement import texts as tokens
 from sinkscope.measurement.metrics import EPSILONS, Interval
-from sinkscope.measurement.selection import VISIBLE, denominator_of, record_of
+from sinkscope.measurement.selection import VISIBLE, column_of, coordinates, denominator_of, need, record_of
+from sinkscope.measurement.sinks import received_by_tokens, rows_of_samples
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
-from sinkscope.sinks import EPSILON, Tokens
+from sinkscope.sinks import EPSILON, Evidence, Measured, Tokens
 from sinkscope.sinks.choice import By
 
 if TYPE_CHECKING:
@@ -61,7 +53,7 @@ class Measurement:
     @property
     def record(self) -> dict[str, Any]:
         """Where the numbers come from: model, versions, observers, input, which weights the metric used."""
-        return record_of(self.data)
+        return json.loads(self.data.attrs["record"])
 
     def sink_rate(
         self,
@@ -77,7 +69,11 @@ class Measurement:
         that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
         sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
-        return rates.sink_rate(self.data, epsilon, position, stack, denominator)
+        rates.warn_if_short(self.data)
+        rate = metrics.sink_rate(rates.received(self.data, stack, denominator), epsilon)
+        if position is not None:
+            return float(rate[column_of(self.data, position)])
+        return xr.DataArray(rate, dims="position", coords=coordinates(self.data, "position"), name="sink_rate")
 
     def sink_rate_interval(
         self,
@@ -96,7 +92,9 @@ class Measurement:
 
     def layer_sink_rate(self, epsilon: float = 0.3, *, denominator: str = VISIBLE) -> xr.DataArray:
         """Sink rate per layer and position, in percent."""
-        return rates.layer_sink_rate(self.data, epsilon, denominator)
+        by_sample = metrics.layer_rates(rates.received(self.data, denominator=denominator), epsilon)
+        coords = coordinates(self.data, "layer", "position")
+        return xr.DataArray(metrics.nanmean(by_sample, 0), dims=("layer", "position"), coords=coords)
 
     def slot_rate(self, epsilon: float = 0.3, *, paper_compatible: bool = False) -> float:
         """Percent of samples, layers and heads whose mean weight on slots exceeds epsilon: Sink_* of the paper.
@@ -104,7 +102,10 @@ class Measurement:
         Layers without slots do not count. `paper_compatible` counts the paper's extra query, (T · slot + 1) / (T + 1).
         Source: Gu et al. 2025, Table 4.
         """
-        return rates.slot_rate(self.data, epsilon, paper_compatible)
+        slot = need(self.data, "slot_received", "SlotReceived").values
+        if paper_compatible:
+            slot = metrics.paper_slot(slot, self.data["tokens"].values)
+        return float(metrics.sink_rate(slot[..., None], epsilon)[0])
 
     def hidden_norm_ratio(self) -> xr.DataArray:
         """‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ per depth, averaged over samples (Gu et al. 2025, section 3)."""
@@ -124,7 +125,8 @@ class Measurement:
         documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
         where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
         """
-        return chosen.sinks(self.data, epsilon, by)
+        tokens = received_by_tokens(self.data)
+        return Measured(epsilon, by).of(tokens, Evidence(rows_of_samples(self.data, tokens)))
 
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Every published definition of a sink, side by side: a row per definition.
@@ -271,7 +273,7 @@ class Measurement:
         one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
         unknown kind, for a position that was not measured, and where what is shown was not observed.
         """
-        from sinkscope.measurement.plots import plot  # Plotly takes longer to load than all the rest
+        from sinkscope.measurement.figures import plot  # Plotly takes longer to load than all the rest
 
         if not isinstance(kind, str):  # m.plot(0.2), as it was called when epsilon came first
             epsilon, kind = kind, "sink"
@@ -301,7 +303,7 @@ class Measurement:
         Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
         `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
-        return {**tables.summary(self.data, epsilon), "answer": self.summary(epsilon).to_json()}
+        return {**tables.summary(self, epsilon), "answer": self.summary(epsilon).to_json()}
 
     def save(self, path: str | Path) -> None:
         """Write one netCDF file, whole or not at all."""

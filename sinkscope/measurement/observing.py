@@ -43,33 +43,27 @@ from sinkscope.hooks import (
     unwrapped,
     watching,
 )
-from sinkscope.measurement.assembly import assemble
-from sinkscope.measurement.batch import Batch, OpenPass, PlaceSums
+from sinkscope.measurement.assembly import assemble, by_other_code, check_complete, describe, forget, not_measured
+from sinkscope.measurement.batch import Batch, LeftOut, OpenPass, PlaceSums, Shelf, applicable, kind
 from sinkscope.measurement.calls import guard
-from sinkscope.measurement.calls.arithmetic import full_precision, rounding
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import chunks, has_scores
-from sinkscope.measurement.calls.masks import KINDS, Bound, Rule, Written
-from sinkscope.measurement.calls.reading import read
-from sinkscope.measurement.calls.row_scores import RowScores
-from sinkscope.measurement.completeness import by_other_code, check_complete, forget, not_measured
+from sinkscope.measurement.calls.call import AttentionCall, full_precision, rounding
+from sinkscope.measurement.calls.chunks import RowScores, chunks, has_scores
+from sinkscope.measurement.calls.collected import ReturnedMaps
+from sinkscope.measurement.calls.masks import KINDS, Bound, DenseMask, Rule
+from sinkscope.measurement.calls.reading import read_call
 from sinkscope.measurement.documents import (
     Labels,
-    Part,
+    PackedDocument,
     documents_in,
     documents_of_mask,
     parts_of,
     recurrent_layers,
     shows_across,
 )
-from sinkscope.measurement.facts import describe
-from sinkscope.measurement.left_out import LeftOut, applicable, kind
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.norms import HiddenNorms, QueryKeyValueNorms
-from sinkscope.measurement.observers.observer import Hidden, ModuleCall, Observer, Piece, Watch
+from sinkscope.measurement.observers.observer import Hidden, ModuleCall, ModuleWatch, Observer, Piece
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
-from sinkscope.measurement.returned_maps import ReturnedMaps
-from sinkscope.measurement.shelf import Shelf
 
 DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorms(), QueryKeyValueNorms())
 
@@ -83,7 +77,7 @@ class _Packed:
     """
 
     labels: Labels
-    parts: list[tuple[Part, OpenPass]]
+    parts: list[tuple[PackedDocument, OpenPass]]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -189,18 +183,27 @@ class Observation:
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
             try:
-                call = read(invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer))
+                call = read_call(
+                    invocation, layer, running.forward, sides, self.family, running.masks, running.known(layer)
+                )
             except UnsupportedModelError as error:
                 running.left_out.refused[kind(layer)] = str(error)
                 return
             call = replace(call, samples_before=running.samples_before)
-            if self._packed is None:
-                self._take(self._checked(call, invocation, host), running)
-                if not masked(invocation.module):  # a key that is hidden begins no document
-                    self._note_documents(call, sides)
-            elif self._keeps_apart(call, sides, _kernel_is_told(invocation)):
-                for part, own in self._packed.parts:
-                    self._take(self._checked(part.call(call, own.samples_before), invocation, host), own)
+            if self._packed is not None and not self._keeps_apart(call, sides, _kernel_is_told(invocation)):
+                return
+            for document, share in self._shares(running):
+                shown = call if document is None else document.call(call, share.samples_before)
+                usage = (layer.name, shown.query.shape[2] > 1, type(shown.mask), shown.key.shape[2].bit_length())
+                if usage not in self._verified:  # a layer is checked once for each way in which it is used
+                    if shown.operation is None and invocation.arguments.get("dropout"):
+                        self._unverified.add("attention dropout is on")
+                    else:
+                        shown = guard.verified(shown, self.family, host, attached=bool(hosted(module)))
+                        self._verified.add(usage)
+                self._take(shown, share)
+            if self._packed is None and not masked(invocation.module):  # a hidden key begins no document
+                self._note_documents(call, sides)
         self._implementations.add(invocation.implementation or "eager")
 
     def measurement(self) -> Measurement:
@@ -246,9 +249,9 @@ class Observation:
             has_stream = bool(blocks(self.model))
             blind = (o for o in self.observers if not o.reads_weights_alone and not (o.reads_blocks and has_stream))
             return self._maps.not_measured(blind)
-        own = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
-        found = not_measured(self.left_out, self._batches, self.layers.values(), own)
-        return found | by_other_code(self.model, self.layers.values())
+        expected = ("encoder", "decoder", "cross") if self._encoder_decoder else ()
+        reasons = not_measured(self.left_out, self._batches, self.layers.values(), expected)
+        return reasons | by_other_code(self.model, self.layers.values())
 
     @property
     def _needs_vectors(self) -> bool:
@@ -257,21 +260,21 @@ class Observation:
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
         """Show a call to the observers."""
-        found = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
-        found.query_length = call.query_start + call.query.shape[2]
-        found.key_length = call.key_start + call.key.shape[2]
-        found.real_keys = call.real_keys
-        if found.key in running.forward.elsewhere and call.real_keys is None:
-            running.unmasked[call.layer.stack] = f"its layers attend to all {found.key_length} tokens"
-        if found.query == found.key:
-            running.attended[call.layer.stack] = found.real_queries = call.real_keys
+        sums = running.place(call.layer, *axes(call.layer.stack, self._encoder_decoder), causal=call.causal)
+        sums.query_length = call.query_start + call.query.shape[2]
+        sums.key_length = call.key_start + call.key.shape[2]
+        sums.real_keys = call.real_keys
+        if sums.key in running.forward.elsewhere and call.real_keys is None:
+            running.unmasked[call.layer.stack] = f"its layers attend to all {sums.key_length} tokens"
+        if sums.query == sums.key:
+            running.attended[call.layer.stack] = sums.real_queries = call.real_keys
         else:
-            stated = running.forward.stated(found.query, found.query_length)
-            found.real_queries = running.forward.real.get(found.query) if stated else None
+            stated = running.forward.stated(sums.query, sums.query_length)
+            sums.real_queries = running.forward.real.get(sums.query) if stated else None
         size = call.query.shape[0]
-        found.see(running.seen.of(call, shared=found.query == found.key), call.key_start, size)
+        sums.see(running.seen.of(call, shared=sums.query == sums.key), call.key_start, size)
         for observer, piece in self._pieces(call):
-            found.add(type(observer).__name__, piece, size)
+            sums.add(type(observer).__name__, piece, size)
 
     def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
         """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
@@ -280,13 +283,17 @@ class Observation:
             with full_precision(call.query.device):
                 if self._packed is not None and not self._keeps_apart(call, sides):
                     continue
-                for part, own in self._shares(running):
-                    before = own.samples_before
-                    shown = replace(call, samples_before=before) if part is None else part.call(call, before)
-                    self._take(shown, own)
+                for document, share in self._shares(running):
+                    before = share.samples_before
+                    shown = replace(call, samples_before=before) if document is None else document.call(call, before)
+                    self._take(shown, share)
                     if vectors is not None:
-                        known = replace(vectors, samples_before=before) if part is None else part.call(vectors, before)
-                        self._show_vectors(known, own)
+                        known = (
+                            replace(vectors, samples_before=before)
+                            if document is None
+                            else document.call(vectors, before)
+                        )
+                        self._show_vectors(known, share)
         self._implementations.add("eager")
 
     def _show_vectors(self, call: AttentionCall, running: OpenPass) -> None:
@@ -302,33 +309,15 @@ class Observation:
                 yield observer, piece
         readers = [observer for observer in shown if observer.reads_chunks(call)]
         asked = {kind for observer in readers for kind in observer.reads_rows}
-        told = RowScores(call, asked) if asked and has_scores(call) else None
-        for chunk in chunks(call, told) if readers else ():
+        row_scores = RowScores(call, asked) if asked and has_scores(call) else None
+        for chunk in chunks(call, row_scores) if readers else ():
             for observer in readers:
                 for piece in observer.on_chunk(call, chunk):
                     yield observer, piece
-        if told is not None:
+        if row_scores is not None:
             for observer in readers:
-                for piece in observer.on_rows(call, told):
+                for piece in observer.on_rows(call, row_scores):
                     yield observer, piece
-
-    def _checked(self, call: AttentionCall, invocation: Invocation, host: float) -> AttentionCall:
-        """The call, its weights checked whenever a layer is used in a new way."""
-        kind = (call.layer.name, call.query.shape[2] > 1, type(call.mask), call.key.shape[2].bit_length())
-        if kind in self._verified:
-            return call
-        if call.operation is not None:
-            checked = guard.verified_by_operation(call, self.family)
-            if hosted(invocation.module):
-                guard.verified_output(call, self.family, host)
-        elif invocation.arguments.get("dropout"):
-            self._unverified.add("attention dropout is on")
-            return call
-        else:
-            assert call.output is not None
-            checked = guard.verified(call, call.output.transpose(1, 2), self.family, host)
-        self._verified.add(kind)
-        return checked
 
     def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Open a pass; returns other arguments where the model has to be asked for its maps."""
@@ -376,20 +365,20 @@ class Observation:
         cache = cache_of(output) or done.forward.cache
         if packed is not None:
             self._packed_cache = cache
-        for part, own in self._shares(done):
-            own.drop_misread()
-            own.note_unused_masks()
-            own.batch.commit(own, cache if part is None else None)
-            if not self._batches or self._batches[-1] is not own.batch:
+        for document, share in self._shares(done):
+            share.drop_misread()
+            share.note_unused_masks()
+            share.batch.commit(share, cache if document is None else None)
+            if not self._batches or self._batches[-1] is not share.batch:
                 for closed in self._batches[-1:]:
                     closed.settle(self.observers, self._shelf)
-                self._batches.append(own.batch)
-            self.left_out.add(own.left_out)
-            self._unmasked |= own.unmasked
+                self._batches.append(share.batch)
+            self.left_out.add(share.left_out)
+            self._unmasked |= share.unmasked
         self._packed, self._told, self._arguments, self._kept_apart = None, None, ((), {}), []
         return answered
 
-    def _shares(self, running: OpenPass) -> list[tuple[Part | None, OpenPass]]:
+    def _shares(self, running: OpenPass) -> list[tuple[PackedDocument | None, OpenPass]]:
         """What is shown of a pass: all of it at once, or document by document."""
         return [(None, running)] if self._packed is None else list(self._packed.parts)
 
@@ -398,16 +387,18 @@ class Observation:
         self._arguments = args, kwargs
         if not self._apart or self._encoder_decoder:
             return None
-        given = arguments(self.model, args, kwargs)
-        labels = documents_in(self.model, whole.forward, given) if self._labels is None else self._labels
+        named = arguments(self.model, args, kwargs)
+        labels = documents_in(self.model, whole.forward, named) if self._labels is None else self._labels
         if labels is None:
             return None
         opened = []
-        for part in parts_of(labels):
-            index = tuple(before + number for number in part.samples)
-            rows = tuple(whole.batch.row[number] for number in part.rows.tolist())
-            batch = Batch(size=len(rows), first=0, index=index, row=rows, start=part.start)
-            opened.append((part, OpenPass(part.forward(whole.forward), batch, index[0], left_out=whole.left_out)))
+        for document in parts_of(labels):
+            index = tuple(before + number for number in document.samples)
+            rows = tuple(whole.batch.row[number] for number in document.rows.tolist())
+            batch = Batch(size=len(rows), first=0, index=index, row=rows, start=document.start)
+            opened.append(
+                (document, OpenPass(document.forward(whole.forward), batch, index[0], left_out=whole.left_out))
+            )
         if not opened:
             return None
         if self._crossing is None and (crossing := recurrent_layers(self.model)):
@@ -461,13 +452,13 @@ class Observation:
         first = not any(isinstance(place, Layer) and place != call.layer for place in self._pass.places)
         if not first and self._told is None:
             return
-        square = isinstance(call.mask, Written) and call.query.shape[2] == call.mask.keys
+        square = isinstance(call.mask, DenseMask) and call.query.shape[2] == call.mask.keys
         if not square or (not first and call.mask in self._kept_apart):
             self._told = self._told if square else None
             return
-        found = documents_of_mask(call.mask)  # type: ignore[arg-type]
-        agree = found is not None and (first or (self._told is not None and torch.equal(found, self._told)))
-        self._told, self._kept_apart = (found, [call.mask, *self._kept_apart[:KINDS]]) if agree else (None, [])
+        labels = documents_of_mask(call.mask)  # type: ignore[arg-type]
+        agree = labels is not None and (first or (self._told is not None and torch.equal(labels, self._told)))
+        self._told, self._kept_apart = (labels, [call.mask, *self._kept_apart[:KINDS]]) if agree else (None, [])
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
         """Show the residual stream at a depth to the observers of blocks."""
@@ -485,30 +476,30 @@ class Observation:
         stop = start + hidden.shape[1]
         so_far = self._pass.real(depth.stack, side, stop, under_way.masks.get(depth.stack))
         self._pass.assumed[depth.stack] = so_far
-        found = self._pass.place(depth, side, side, causal=False)
-        found.query_length, found.real_queries = stop, so_far
+        sums_here = self._pass.place(depth, side, side, causal=False)
+        sums_here.query_length, sums_here.real_queries = stop, so_far
         real = None if so_far is None or so_far.shape[1] < stop else so_far[:, start:stop].to(hidden.device)
         so_far = None if real is None else so_far
         shown = Hidden(hidden.detach(), start, depth, real, self._pass.samples_before, so_far)
         if self._packed is None:
-            self._show_hidden(shown, found)
+            self._show_hidden(shown, sums_here)
             return
         if side != "tokens" or hidden.shape[1] != self._packed.labels.shape[1]:
             self._across = f"the residual stream of the {depth.stack} is not over their tokens"
             return
-        for part, own in self._packed.parts:
-            mine = part.hidden(shown, own.samples_before)
-            sums = own.place(depth, side, side, causal=False)
-            sums.query_length, sums.real_queries = part.length, mine.real
+        for document, share in self._packed.parts:
+            mine = document.hidden(shown, share.samples_before)
+            sums = share.place(depth, side, side, causal=False)
+            sums.query_length, sums.real_queries = document.length, mine.real
             self._show_hidden(mine, sums)
 
-    def _show_hidden(self, shown: Hidden, found: PlaceSums) -> None:
+    def _show_hidden(self, shown: Hidden, sums: PlaceSums) -> None:
         with full_precision(shown.values.device):
             for observer in self.observers:
                 for piece in observer.on_hidden(shown) if observer.reads_blocks else ():
-                    found.add(type(observer).__name__, piece, len(shown.values))
+                    sums.add(type(observer).__name__, piece, len(shown.values))
 
-    def _read_module(self, observer: Observer, watch: Watch) -> Callable[..., None]:
+    def _read_module(self, observer: Observer, watch: ModuleWatch) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             running = self._pass
             if running is None or self._passes.under_way is None:
@@ -521,18 +512,18 @@ class Observation:
                 return
             if self._across is not None:
                 return
-            for part, own in self._shares(running):
-                batch, start = own.forward.batch, own.forward.start(side)
-                at = ModuleCall(batch, start, self._real_at(place, side, own), own.samples_before)
+            for document, share in self._shares(running):
+                batch, start = share.forward.batch, share.forward.start(side)
+                at = ModuleCall(batch, start, self._real_at(place, side, share), share.samples_before)
                 shown = (args, kwargs, output)
-                if part is not None:
+                if document is not None:
                     assert self._packed is not None
-                    shown = tuple(part.cut(each, *self._packed.labels.shape) for each in shown)
+                    shown = tuple(document.cut(each, *self._packed.labels.shape) for each in shown)
                 with torch.no_grad():
                     for piece in watch.read(at, *shown):
-                        known = own.places.get(place)
-                        found = own.place(place, side, side, causal=known is not None and known.causal)
-                        found.add(type(observer).__name__, piece, batch)
+                        known = share.places.get(place)
+                        sums = share.place(place, side, side, causal=known is not None and known.causal)
+                        sums.add(type(observer).__name__, piece, batch)
 
         return hook
 
@@ -548,5 +539,5 @@ class Observation:
 
 def _kernel_is_told(invocation: Invocation) -> bool:
     """Whether a kernel that takes no mask was given the borders of documents."""
-    told = (invocation.arguments.get(name) for name in ("cu_seq_lens_q", "position_ids"))
-    return "flash" in (invocation.implementation or "") and any(isinstance(each, Tensor) for each in told)
+    borders = (invocation.arguments.get(name) for name in ("cu_seq_lens_q", "position_ids"))
+    return "flash" in (invocation.implementation or "") and any(isinstance(each, Tensor) for each in borders)

@@ -60,12 +60,12 @@ def sites(model: nn.Module) -> list[Site]:
     Maps that are given one tensor (query, key, value) are sites of their own, since that shows only when they run.
     Raises `UnsupportedModelError` for a model without such blocks.
     """
-    found: dict[nn.Module, list[tuple[Projection, int]]] = {}
+    by_module: dict[nn.Module, list[tuple[Projection, int]]] = {}
     for one, block in _projections(model):
-        found.setdefault(one.module, []).append((one, block))
+        by_module.setdefault(one.module, []).append((one, block))
     return [
         Site(parts[0][0].path, tuple(dict.fromkeys(part.kind for part, _ in parts)), parts[0][1], parts[0][0])
-        for parts in found.values()
+        for parts in by_module.values()
     ]
 
 
@@ -105,27 +105,27 @@ def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
 
     Raises `InputError` for inputs that continue a cache.
     """
-    given, samples = checked_inputs(unwrapped(model), inputs, BATCH)
-    columns = columns_of(model, given).index.shape[1]
-    found = {place.name: torch.full((samples, columns), torch.nan) for place in places}
+    model_inputs, samples = checked_inputs(unwrapped(model), inputs, BATCH)
+    columns = columns_of(model, model_inputs).index.shape[1]
+    maxima = {place.name: torch.full((samples, columns), torch.nan) for place in places}
 
     def largest(name: str) -> Read:
         def read(x: Tensor, start: int) -> None:
-            own = found[name][start : start + len(x)]
-            own.copy_(torch.fmax(own, x.abs().amax(-1).float().cpu()))  # of a map that is used several times
+            rows = maxima[name][start : start + len(x)]
+            rows.copy_(torch.fmax(rows, x.abs().amax(-1).float().cpu()))  # of a map that is used several times
 
         return read
 
-    unread = read_sites(model, given, {place: largest(place.name) for place in places})
-    return Peaks({name: size for name, size in found.items() if name not in unread}, unread)
+    unread = read_sites(model, model_inputs, {place: largest(place.name) for place in places})
+    return Peaks({name: size for name, size in maxima.items() if name not in unread}, unread)
 
 
 def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tuple[str, ...]:
     """Show every site's tokens to its reader, in one pass over the inputs; names of sites that are given others."""
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, BATCH)
-    check_whole(given)
-    columns = columns_of(model, given).index.shape[1]
+    model_inputs, samples = checked_inputs(model, inputs, BATCH)
+    check_whole(model_inputs)
+    columns = columns_of(model, model_inputs).index.shape[1]
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     unread: dict[str, None] = {}
     start = rows = 0
@@ -141,13 +141,13 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
             place.read(partial(shown, place, read), stack)
         for start in range(0, samples, BATCH):
             rows = min(BATCH, samples - start)
-            model(**part(given, slice(start, start + rows), samples, device_of(model)), **options)
+            model(**part(model_inputs, slice(start, start + rows), samples, device_of(model)), **options)
     return tuple(unread)
 
 
-def check_whole(given: Mapping[str, Any]) -> None:
+def check_whole(inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` for inputs that continue a cache: another pass over them would write into it."""
-    cache = given.get("past_key_values")
+    cache = inputs.get("past_key_values")
     if isinstance(cache, Cache) and cache.get_seq_length():
         raise InputError(
             "these inputs continue a cache, which another look at them would change: give whole rows, from their first "

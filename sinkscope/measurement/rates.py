@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -20,6 +19,7 @@ from sinkscope.measurement.selection import (
     at,
     column_of,
     comparable_places,
+    coordinates,
     denominator_of,
     layers_of,
     most_queries,
@@ -57,21 +57,6 @@ def check_denominator(denominator: str) -> None:
     """Raises `InputError` for what is no denominator."""
     if denominator not in (VISIBLE, PAPER):
         raise unknown("denominator", denominator, (VISIBLE, PAPER))
-
-
-def sink_rate(
-    data: xr.Dataset,
-    epsilon: float,
-    position: int | None = None,
-    stack: str | None = None,
-    denominator: str = VISIBLE,
-) -> Any:
-    """See `Measurement.sink_rate`."""
-    warn_if_short(data)
-    rate = metrics.sink_rate(received(data, stack, denominator), epsilon)
-    if position is not None:
-        return float(rate[column_of(data, position)])
-    return xr.DataArray(rate, dims="position", coords=_coordinates(data, "position"), name="sink_rate")
 
 
 def sink_rate_interval(
@@ -126,20 +111,6 @@ def rate_words(data: xr.Dataset, rate: float, epsilon: float, position: int, sta
     return f"{rate:.1f} % of queries that see it; {paper:.1f} % by the paper's T − k"
 
 
-def layer_sink_rate(data: xr.Dataset, epsilon: float, denominator: str = VISIBLE) -> xr.DataArray:
-    """See `Measurement.layer_sink_rate`."""
-    rates = metrics.nanmean(metrics.layer_rates(received(data, denominator=denominator), epsilon), 0)
-    return xr.DataArray(rates, dims=("layer", "position"), coords=_coordinates(data, "layer", "position"))
-
-
-def slot_rate(data: xr.Dataset, epsilon: float, paper_compatible: bool) -> float:
-    """See `Measurement.slot_rate`."""
-    slot = need(data, "slot_received", "SlotReceived").values
-    if paper_compatible:
-        slot = metrics.paper_slot(slot, data["tokens"].values)
-    return float(metrics.sink_rate(slot[..., None], epsilon)[0])
-
-
 def sweep(data: xr.Dataset, epsilons: Sequence[float], denominator: str = VISIBLE) -> xr.DataArray:
     """See `Measurement.sweep`."""
     check_denominator(denominator)
@@ -154,14 +125,14 @@ def sweep(data: xr.Dataset, epsilons: Sequence[float], denominator: str = VISIBL
 def hidden_norm_ratio(data: xr.Dataset) -> xr.DataArray:
     """See `Measurement.hidden_norm_ratio`."""
     ratio = metrics.first_over_rest(_from_the_first(data, "hidden_norm", "HiddenNorms"))
-    return xr.DataArray(metrics.nanmean(ratio, 0), dims="depth", coords=_coordinates(data, "depth"))
+    return xr.DataArray(metrics.nanmean(ratio, 0), dims="depth", coords=coordinates(data, "depth"))
 
 
 def value_norm_ratio(data: xr.Dataset) -> xr.DataArray:
     """See `Measurement.value_norm_ratio`."""
     ratio = metrics.first_over_rest(_from_the_first(data, "value_norm", "QueryKeyValueNorms"))
     mean = metrics.nanmean(metrics.nanmean(ratio, 2), 0)
-    return xr.DataArray(mean, dims="layer", coords=_coordinates(data, "layer"))
+    return xr.DataArray(mean, dims="layer", coords=coordinates(data, "layer"))
 
 
 def rate_at(data: xr.Dataset, epsilon: float, position: int = 0) -> Interval:
@@ -207,7 +178,7 @@ def warn_if_short(data: xr.Dataset) -> None:
         f"sink rates say little on texts so short: uniform attention itself gives position 0 of "
         f"{tokens[sample, layer]} tokens{few} {share}; attention over uniform (`lift`) allows for that",
         UserWarning,
-        stacklevel=4,  # who called the method of the measurement
+        stacklevel=3,  # the caller of the measurement's method
     )
 
 
@@ -216,7 +187,3 @@ def _from_the_first(data: xr.Dataset, name: str, observer: str) -> np.ndarray:
     variable = need(data, name, observer)
     column_of(data, 0)
     return variable.values
-
-
-def _coordinates(data: xr.Dataset, *dims: str) -> dict[str, Any]:
-    return {str(name): value for name, value in data.coords.items() if value.dims and {*value.dims} <= {*dims}}

@@ -94,8 +94,8 @@ def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer positi
     positions = data["position"].values
     with np.errstate(divide="ignore", invalid="ignore"):
         causal = (before[tokens] - before[np.minimum(positions, tokens)]) / (tokens - positions)
-        found = np.where(is_causal(data)[:, None], causal, 1 / tokens)
-    return np.where(positions < tokens, found, np.nan)
+        uniform = np.where(is_causal(data)[:, None], causal, 1 / tokens)
+    return np.where(positions < tokens, uniform, np.nan)
 
 
 def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
@@ -122,6 +122,11 @@ def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"
 def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer position"]:
     """`metrics.comparable` of every layer: where something can be called strong."""
     return comparable(visible_queries(data), most_queries(data))
+
+
+def coordinates(data: xr.Dataset, *dims: str) -> dict[str, Any]:
+    """The coordinates that lie along these dims and no others."""
+    return {str(name): value for name, value in data.coords.items() if value.dims and {*value.dims} <= {*dims}}
 
 
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:

@@ -1,4 +1,4 @@
-"""The sinks of a measurement, by the rule of `sinkscope.sinks`."""
+"""What the tokens of a measurement receive, as the rule of `sinkscope.sinks` reads it."""
 
 from __future__ import annotations
 
@@ -6,73 +6,51 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.measurement.metrics import nanmean
 from sinkscope.measurement.rates import received
-from sinkscope.measurement.selection import TOKEN_STACKS, layers_of, need
-from sinkscope.sinks import EPSILON, Evidence, Measured, Received, Rows, Tokens
-from sinkscope.sinks.choice import By
-from sinkscope.statistics import nanmean
+from sinkscope.measurement.selection import TOKEN_STACKS, layers_of, sample_lengths, uniform_received, visible_queries
+from sinkscope.measurement.slots import slot_mass_by_layer
+from sinkscope.sinks import ReceivedAttention, Rows
 
 
-def sinks(data: xr.Dataset, epsilon: float = EPSILON, by: By = "position", stack: str | None = None) -> Tokens:
-    """See `Measurement.sinks`."""
-    known = received_in(data, stack)
-    return Measured(epsilon, by).of(known, Evidence(rows_of(data, known)))
+def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> ReceivedAttention:
+    """What each token of a stack receives; default: the first stack with tokens (decoder, encoder, vision, audio).
 
-
-def received_in(data: xr.Dataset, stack: str | None = None) -> Received:
-    """What the tokens of a stack receive: of the first that has tokens (decoder, encoder, vision, audio) by default.
-
-    Raises `InputError` for a measurement without attention received, or of before visible queries were counted.
+    Raises `InputError` if some position from 0 on was not measured.
     """
-    names = [str(name) for name in data["stack"].values]
+    alpha = received(data)
+    positions = data["position"].values.tolist()
+    if positions != list(range(len(positions))):
+        raise InputError("sinks are looked for at all positions from 0 on: observe AttentionReceived('all')")
+    stacks = {str(name) for name in data["stack"].values}
     if stack is None:
-        stack = next(name for name in (*TOKEN_STACKS, *names) if name in names)
-    alpha = received(data, stack)
-    if "visible_queries" not in data:
-        raise InputError(
-            "this measurement is of before visible queries were counted, so its sinks cannot be told: measure again"
-        )
-    own, positions = layers_of(data, stack), data["position"].values.astype(int)
-    width = int(positions.max(initial=-1)) + 1
-    counts = {}
-    for name in ("visible_queries", "uniform_received"):
-        values = need(data, name).transpose("sample", "layer", "position").values[:, own]
-        counts[name] = _spread(values, positions, width)
-    slots = data["slot_received"].values if "slot_received" in data else np.zeros(1)
-    mean = slots
-    while mean.ndim:
-        mean = nanmean(mean, 0)
-    row = data["row"].values if "row" in data.coords else np.arange(len(alpha))
-    start = data["start"].values if "start" in data.coords else np.zeros(len(alpha), int)
-    return Received(
-        _spread(alpha, positions, width),
-        counts["visible_queries"],
-        counts["uniform_received"],
-        tuple(int(index) for index in data["layer_index"].values[own]),
-        row.astype(int),
-        start.astype(int),
-        float(np.nan_to_num(mean)),
+        stack = next(name for name in (*TOKEN_STACKS, *sorted(stacks)) if name in stacks)
+    layers = layers_of(data, stack)
+    samples = data.sizes["sample"]
+    row = data["row"].values if "row" in data.coords else np.arange(samples)
+    start = data["start"].values if "start" in data.coords else np.zeros(samples, dtype=np.int64)
+    return ReceivedAttention(
+        alpha[:, layers],
+        np.nan_to_num(visible_queries(data)[:, layers]),
+        uniform_received(data)[:, layers],
+        tuple(data["layer_index"].values[layers].tolist()),
+        np.unique(row, return_inverse=True)[1],
+        start,
+        float(np.nan_to_num(nanmean(slot_mass_by_layer(data)[layers], 0))) if "slot_received" in data else 0.0,
     )
 
 
-def rows_of(data: xr.Dataset, known: Received) -> Rows:
-    """The texts of a measurement, one row per sample that is a row of its own, documents of a row after one another."""
-    seen = (np.nan_to_num(known.visible).max(1) > 0).sum(-1)
-    rows = int(known.row.max(initial=-1)) + 1
-    lengths = np.zeros(rows, dtype=int)
-    np.maximum.at(lengths, known.row, known.start + seen)
-    order = np.full((rows, int(lengths.max(initial=0))), -1)
-    document = np.zeros_like(order)
-    for number, (row, start, count) in enumerate(zip(known.row, known.start, seen, strict=True)):
-        order[row, start : start + count] = np.arange(count)
-        document[row, start : start + count] = number
-    return Rows(order, document)
-
-
-def _spread(values: np.ndarray, positions: np.ndarray, width: int) -> np.ndarray:
-    """Values at all positions up to the last that was measured, NaN between."""
-    if len(positions) == width:
-        return values
-    wide = np.full((*values.shape[:-1], width), np.nan)
-    wide[..., positions] = values
-    return wide
+def rows_of_samples(data: xr.Dataset, tokens: ReceivedAttention) -> Rows:
+    """The rows of which the samples are documents, with their token ids if these were given."""
+    lengths = sample_lengths(data, None)
+    ends = tokens.start + lengths
+    order = np.full((int(tokens.row.max()) + 1, int(ends.max())), -1)
+    document, ids = np.zeros_like(order), np.full_like(order, -1)
+    known_ids = data["token_id"].transpose("sample", "position").values if "token_id" in data.coords else None
+    for sample, (row, start, length) in enumerate(zip(tokens.row, tokens.start, lengths, strict=True)):
+        columns = slice(int(start), int(start + length))
+        order[row, columns] = np.arange(length)
+        document[row, columns] = int((tokens.row[:sample] == row).sum())
+        if known_ids is not None:
+            ids[row, columns] = known_ids[sample, :length]
+    return Rows(order, document, None if known_ids is None else ids)

@@ -50,8 +50,8 @@ class SlotMass:
     def to_json(self) -> dict[str, float | int | None]:
         """`mass`, `low`, `high` (0 to 1), `rate` (percent), `layers`: JSON-able; what does not exist is None."""
         numbers = {"mass": self.mass.value, "low": self.mass.low, "high": self.mass.high, "rate": self.rate}
-        found = {name: None if np.isnan(value) else float(value) for name, value in numbers.items()}
-        return {**found, "layers": self.layers}
+        values = {name: None if np.isnan(value) else float(value) for name, value in numbers.items()}
+        return {**values, "layers": self.layers}
 
 
 def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:

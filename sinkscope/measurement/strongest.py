@@ -98,7 +98,7 @@ def rates_by_position(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     """
     rates = metrics.sample_rates(received(data), epsilon)
     low, high = percent_bounds(rates)
-    positions, found = data["position"].values, strongest_position(data, epsilon)
+    positions, strongest = data["position"].values, strongest_position(data, epsilon)
     return pd.DataFrame(
         {
             "position": positions,
@@ -106,7 +106,9 @@ def rates_by_position(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
             "low": low,
             "high": high,
             "counted": ~np.isnan(comparable_rates(data, epsilon)),
-            "strongest": (positions == found.position) if found and found.rate > 0 else np.full(len(positions), False),
+            "strongest": (positions == strongest.position)
+            if strongest and strongest.rate > 0
+            else np.full(len(positions), False),
         }
     )
 

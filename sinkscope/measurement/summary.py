@@ -72,10 +72,10 @@ class Summary:
             if bands:
                 lines.append(f"By layer: {', '.join(bands)}.")
         if self.kinds:
-            said = (
+            kinds = (
                 f"{count} {kind}{f' ({KINDS[kind]})' if kind in KINDS else ''}" for kind, count in self.kinds.items()
             )
-            lines.append(f"Heads: {', '.join(said)}.")
+            lines.append(f"Heads: {', '.join(kinds)}.")
         lines += [_head(head, several) for head in self.strongest]
         if self.slots is not None:
             lines.append(f"{self.slots}.")
@@ -98,7 +98,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
     if "attention_received" not in data:
         return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record.get("not_measured", {})))
     slots, heads, rates = slot_mass(data, epsilon), measurement.heads(epsilon), stack_rates(data, epsilon)
-    found = [
+    sentences = [
         f"{title}{': ' if title else ''}{f'{stack}: ' if len(rates) > 1 else ''}position 0 receives over {epsilon:g} "
         f"of the attention in {rate_words(data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
         f"({interval_words(rate.low, rate.high, data.sizes['sample'])})."
@@ -109,7 +109,7 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         title=title,
         epsilon=epsilon,
         rates={stack: (rate.value, rate.low, rate.high) for stack, rate in rates.items()},
-        found=tuple(found),
+        found=tuple(sentences),
         bands=layer_bands(measurement.table(epsilon)),
         kinds={str(kind): int(count) for kind, count in heads["kind"].value_counts().items()}
         if "kind" in heads
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 def layer_bands(table: pd.DataFrame) -> tuple[Band, ...]:
     """Layers of each stack as bands: the two neighbors whose union is narrowest are joined while it is within
     `WITHIN` points, and further while there are more than `BANDS`."""
-    found: list[Band] = []
+    bands: list[Band] = []
     for stack, layers in table.groupby("stack", sort=False):
         rows = layers[layers["sink_rate"].notna()]
         parts = [
@@ -144,8 +144,8 @@ def layer_bands(table: pd.DataFrame) -> tuple[Band, ...]:
             if unions[place].high - unions[place].low > WITHIN and len(parts) <= BANDS:
                 break
             parts[place : place + 2] = [unions[place]]
-        found += parts
-    return tuple(found)
+        bands += parts
+    return tuple(bands)
 
 
 def _joined(one: Band, other: Band) -> Band:

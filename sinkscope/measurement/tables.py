@@ -17,10 +17,8 @@ from sinkscope.files import write_text, writing
 from sinkscope.measurement import metrics
 from sinkscope.measurement.rates import (
     hidden_norm_ratio,
-    layer_sink_rate,
     percent_bounds,
     received,
-    sink_rate,
     value_norm_ratio,
 )
 from sinkscope.measurement.selection import column_of, depth_labels, layer_labels, need, record_of
@@ -56,12 +54,12 @@ def long_table(data: xr.Dataset) -> pd.DataFrame:
     return table[["variable", *(dim for dim in DIMS if dim in table), "value"]]
 
 
-def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
+def summary(measured: Any, epsilon: float) -> dict[str, Any]:
     """See `Measurement.to_json`; the form is fixed."""
-    record = record_of(data)
+    record, data = measured.record, measured.data
     attention, hidden, value = (name in data for name in ("attention_received", "hidden_norm", "value_norm"))
-    overall = _by_position(sink_rate(data, epsilon)) if attention else {}
-    rates = layer_sink_rate(data, epsilon) if attention else None
+    overall = _by_position(measured.sink_rate(epsilon)) if attention else {}
+    rates = measured.layer_sink_rate(epsilon) if attention else None
     layers = [
         {"layer": int(index), "stack": str(stack), "sink_rate": {} if rates is None else _by_position(rates[row])}
         for row, (index, stack) in enumerate(zip(data["layer_index"].values, data["stack"].values, strict=True))
@@ -77,7 +75,7 @@ def summary(data: xr.Dataset, epsilon: float) -> dict[str, Any]:
         "layers": layers,
         "hidden_norm_ratio": _numbers(hidden_norm_ratio(data).values) if hidden else [],
         "value_norm_ratio": _numbers(value_norm_ratio(data).values) if value else [],
-        "stacks": {stack: {"sink_rate": _by_position(sink_rate(data, epsilon, stack=stack))} for stack in stacks},
+        "stacks": {stack: {"sink_rate": _by_position(measured.sink_rate(epsilon, stack=stack))} for stack in stacks},
         **({} if (slots := slot_mass(data, epsilon)) is None else {"slot": slots.to_json()}),
     }
 
@@ -128,11 +126,11 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     low, high = percent_bounds(rates)
     mean = metrics.nanmean(rates, 0)
     positions = data["position"].values
-    found = strongest_by_layer(data, epsilon)
+    strongest = strongest_by_layer(data, epsilon)
     table = pd.DataFrame(
         {
-            "strongest_position": pd.array([best.position if best else None for best in found], "Int64"),
-            "strongest_rate": [best.rate if best else math.nan for best in found],
+            "strongest_position": pd.array([best.position if best else None for best in strongest], "Int64"),
+            "strongest_rate": [best.rate if best else math.nan for best in strongest],
         }
     )
     if 0 in positions:
@@ -147,8 +145,8 @@ def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
     ratio = hidden_norm_ratio(data)
     stack = {"cross": "decoder", "queries_cross": "queries"}.get(row.stack, row.stack)
     place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
-    found = ratio.values[place.values]
-    return float(found[0]) if len(found) else math.nan
+    matches = ratio.values[place.values]
+    return float(matches[0]) if len(matches) else math.nan
 
 
 def _by_position(rate: Any) -> dict[str, float | None]:

@@ -8,10 +8,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from sinkscope.model.attached import Attachment, attach, detach, register, trainable_only
 from sinkscope.model.attention import LabAttention
-from sinkscope.model.block import LabBlock
 from sinkscope.model.config import LabConfig
 from sinkscope.model.hub import SHIPPED, blueprint, load, load_tokenizer
-from sinkscope.model.lab import LabForCausalLM, LabModel
+from sinkscope.model.lab import LabBlock, LabForCausalLM, LabModel
 from sinkscope.model.positions import RelativeT5
 
 AutoConfig.register(LabConfig.model_type, LabConfig, exist_ok=True)

@@ -19,7 +19,7 @@ UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class TokenColumns:
     """The columns of the changed stack, learned tokens before a sequence among them.
 
     `index`: which of its row's real tokens a column is, counted from 0 over the cache as well; `order`: which of its
@@ -38,7 +38,7 @@ class Columns:
     text: Int[Tensor, "batch token"] | None = None
     given: Tensor | None = None
 
-    def part(self, columns: slice) -> Columns:
+    def part(self, columns: slice) -> TokenColumns:
         """Some of the columns; what is known of the whole row stays."""
         names = ("index", "order", "document", "real")
         cut = {name: getattr(self, name)[:, columns] for name in names}
@@ -53,13 +53,13 @@ class Columns:
     @property
     def documents(self) -> list[tuple[int, Bool[Tensor, " position"]]]:
         """Each document of each row: the row, and its real columns."""
-        found = []
+        documents = []
         for row, (numbers, real) in enumerate(zip(self.document, self.real, strict=True)):
-            found += [(row, (numbers == number) & real) for number in numbers[real].unique().tolist()]
-        return found
+            documents += [(row, (numbers == number) & real) for number in numbers[real].unique().tolist()]
+        return documents
 
 
-def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> Columns:
+def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> TokenColumns:
     """The columns of `inputs`: what continues a cache counts on from the tokens in it.
 
     Documents are apart where transformers keeps them apart (position ids that start anew, without a mask or a cache),
@@ -70,16 +70,16 @@ def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> Columns:
     return own_columns(every_column(model, forward, inputs), forward)
 
 
-def own_columns(every: Columns, forward: Forward) -> Columns:
+def own_columns(every: TokenColumns, forward: Forward) -> TokenColumns:
     """Of all columns so far, those of the pass itself."""
     ids = _own_ids(forward)
-    own = every.part(slice(forward.seen, None))
-    return replace(own, ids=ids if ids is not None and ids.shape == own.index.shape else None)
+    columns = every.part(slice(forward.seen, None))
+    return replace(columns, ids=ids if ids is not None and ids.shape == columns.index.shape else None)
 
 
 def every_column(
     model: nn.Module, forward: Forward, inputs: Mapping[str, Any], earlier: Int[Tensor, "batch seen"] | None = None
-) -> Columns:
+) -> TokenColumns:
     """All columns so far, those of the cache first, of which `earlier` are the ids where they are known."""
     axis = Stream.of(model).axis
     total = forward.lengths[axis] if axis in forward.lengths else _length(model, forward, inputs)
@@ -94,7 +94,7 @@ def every_column(
         within = Tokens(index, document.expand_as(index), real).within_documents(apart=learned)
         order = torch.where(learned, index, within + forward.prefix)
     document = torch.zeros_like(index) if document is None else document.expand_as(index)
-    return Columns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))
+    return TokenColumns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))
 
 
 def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tensor, "batch position"] | None:
@@ -113,10 +113,10 @@ def _own_ids(forward: Forward) -> Int[Tensor, "batch position"] | None:
 
 
 def _every_id(forward: Forward, total: int, earlier: Tensor | None) -> Int[Tensor, "batch position"] | None:
-    own = _own_ids(forward)
-    if own is not None and forward.seen and earlier is not None:
-        own = torch.cat([earlier.to(own.device), own], 1)
-    return own if own is not None and own.shape[1] == total else None
+    ids = _own_ids(forward)
+    if ids is not None and forward.seen and earlier is not None:
+        ids = torch.cat([earlier.to(ids.device), ids], 1)
+    return ids if ids is not None and ids.shape[1] == total else None
 
 
 def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> int:

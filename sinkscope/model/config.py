@@ -3,17 +3,194 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from math import isfinite
 from typing import Any, Literal, get_args, no_type_check
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, DotProduct, Sizes, name_of
+from sinkscope.attention import AttentionSpec, Document, DotProduct, Mask, Sizes, Visibility, name_of, resolve
+from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
-from sinkscope.model.choices import check_blocks, default_gain
-from sinkscope.model.operations import as_applied, as_data, check_builds, per_layer
 from sinkscope.model.positions import Rope, check_even_width
-from sinkscope.model.visibility import longest_prefix
+from sinkscope.model.visibility import bidirectional, causal, longest_prefix
+
+
+def per_layer(attention: object, layers: int) -> list[AttentionSpec]:
+    """One operation for each layer: the one given, or those of a list, which begins anew where it ends.
+
+    [local, local, full] of seven layers is local, local, full, local, local, full, local. Raises `InputError` for a
+    list that is empty or longer than there are layers, and for what is no operation.
+    """
+    if not isinstance(attention, list | tuple):
+        return [resolve(attention)] * layers
+    if not 1 <= len(attention) <= layers:
+        raise InputError(
+            f"LabConfig.attention: a list of {len(attention)} operations for {layers} layers; give one for each layer, "
+            "or fewer, which repeat"
+        )
+    pattern = [resolve(one) for one in attention]
+    return [pattern[layer % len(pattern)] for layer in range(layers)]
+
+
+def as_data(operations: Sequence[AttentionSpec]) -> dict[str, Any] | list[dict[str, Any]]:
+    """Plain data to store: one dict where all layers have the same operation, else one for each layer."""
+    first = operations[0]
+    if all(operation == first for operation in operations):
+        return first.to_dict()
+    return [operation.to_dict() for operation in operations]
+
+
+@cache
+def check_builds(operation: AttentionSpec, sizes: Sizes) -> None:
+    """Raises `InputError` for an operation that does not fit a layer of these sizes; allocates nothing."""
+    with torch.device("meta"):
+        operation.build(
+            heads=sizes.heads, kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, hidden_size=sizes.hidden_size
+        )
+
+
+def as_applied(operation: AttentionSpec, is_causal: bool) -> AttentionSpec:
+    """The operation under the mask that it has in a causal or a bidirectional model (`visibility`)."""
+    mask = causal(operation.mask) if is_causal else bidirectional(operation.mask)
+    return operation if mask == operation.mask else replace(operation, mask=mask)
+
+
+CHOICES = {
+    "norm": ("rmsnorm", "layernorm", "none"),
+    "norm_placement": ("pre", "post", "sandwich", "outlier_protected"),
+    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu", "linear", "none"),
+    "head_combination": ("concat", "add"),
+    "weight_reparam": ("none", "sigma"),
+}
+FLAGS = ("ffn_match_parameters", "restart_positions", "is_causal", "tie_word_embeddings", "use_cache")
+LOOKED_AT = 16  # tokens; a mask that lets a query see later tokens does so within these
+PROTECTED_GAIN = 0.2  # He et al. 2024's for twelve layers; of order 1 / sqrt(layers)
+
+POSITIVE = {"residual_gain": PROTECTED_GAIN, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_fraction": 1.0}
+
+
+def default_gain(norm_placement: str) -> float:
+    """β of the residual branches where a configuration does not say: 0.2 in the outlier-protected block, else 1."""
+    return PROTECTED_GAIN if norm_placement == "outlier_protected" else 1.0
+
+
+def unlike_llama(config: PreTrainedConfig) -> str | None:
+    """The first field by which a block of this configuration differs from a Llama's; None where none does."""
+    same = {
+        "norm": config.norm == "rmsnorm",
+        "norm_placement": config.norm_placement == "pre",
+        "residual_gain": config.residual_gain == 1,
+        "ffn": config.ffn == "swiglu",
+        "head_combination": config.head_combination == "concat" or config.num_attention_heads == 1,
+        "weight_reparam": config.weight_reparam == "none",
+        "attention_every": not config.is_hybrid,
+        "kv_layers": not config.shares_kv,
+    }
+    return next((field for field, is_same in same.items() if not is_same), None)
+
+
+def check_blocks(config: PreTrainedConfig) -> None:
+    """Raises `InputError` for the first of the block's fields whose value has no meaning."""
+    for field, choices in CHOICES.items():
+        if (chosen := getattr(config, field)) not in choices:
+            raise unknown(field, str(chosen), choices)
+    for field in FLAGS:
+        if not isinstance(value := getattr(config, field), bool):
+            raise InputError(f"LabConfig.{field} = {value!r}: expected true or false")
+    for field, usual in POSITIVE.items():
+        value = getattr(config, field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
+            raise InputError(f"LabConfig.{field} = {value!r}: expected a positive number, such as {usual}")
+    _check_count("sink_tokens", config.sink_tokens, 0)
+    _check_tokens(config)
+    _check_hybrid(config)
+    _check_sharing(config)
+
+
+def _check_tokens(config: PreTrainedConfig) -> None:
+    for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(config, field)
+        several = value if isinstance(value, list) and field == "eos_token_id" else [value]
+        for token in several:
+            if token is not None and (type(token) is not int or not 0 <= token < config.vocab_size):
+                raise InputError(
+                    f"LabConfig.{field} = {value!r}: expected a token, 0 … {config.vocab_size - 1}, or nothing"
+                )
+
+
+def _check_count(field: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"LabConfig.{field} = {value!r}: expected an integer of at least {least}")
+
+
+def _check_hybrid(config: PreTrainedConfig) -> None:
+    every, offset = config.attention_every, config.attention_offset
+    for field, least in (
+        ("attention_every", 1),
+        ("attention_offset", 0),
+        ("mamba_d_state", 1),
+        ("mamba_d_conv", 2),
+        ("mamba_expand", 1),
+    ):
+        _check_count(field, getattr(config, field), least)
+    if offset >= every:
+        raise InputError(
+            f"LabConfig.attention_offset = {offset}: one layer in {every} attends, so expected 0 … {every - 1}"
+        )
+    if not any(config.attends):
+        raise InputError(
+            f"LabConfig.attention_offset = {offset}: none of {config.num_hidden_layers} layers attends; "
+            f"choose at most {config.num_hidden_layers - 1}"
+        )
+    documents = (isinstance(leaf, Document) for spec in config.specs for leaf in leaves(spec.mask))
+    if config.is_hybrid and any(documents):
+        raise InputError(
+            "LabConfig.attention_every: a Mamba layer carries its state across the borders of documents, which "
+            "contradicts the attention's document mask; use attention_every = 1 or another mask"
+        )
+
+
+def _check_sharing(config: PreTrainedConfig) -> None:
+    for field, least in (("kv_iterations", 0), ("kv_gradient_iterations", 1)):
+        _check_count(field, getattr(config, field), least)
+    if config.kv_layers is None:
+        return
+    layers, suppliers = config.num_hidden_layers, config.kv_layers
+    if not isinstance(suppliers, list) or len(suppliers) != layers or any(type(one) is not int for one in suppliers):
+        raise InputError(f"LabConfig.kv_layers = {suppliers!r}: expected {layers} layer numbers, one for each layer")
+    if wrong := [one for one in suppliers if not 0 <= one < layers]:
+        raise InputError(f"LabConfig.kv_layers: there is no layer {wrong[0]}; choose from 0 … {layers - 1}")
+    if not config.shares_kv:
+        return
+    if config.is_hybrid:
+        raise InputError("LabConfig.kv_layers: a Mamba layer has no keys and values; use attention_every = 1")
+    if any(spec.acts_before for spec in config.specs):
+        raise InputError(
+            f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
+            "layer learns before they are cached, so no other layer can read them"
+        )
+    if any(supplier > layer for layer, supplier in enumerate(suppliers)) and _looks_ahead(config):
+        raise InputError(
+            "LabConfig.kv_layers: a layer that reads from a later one needs a causal model; with this mask, or with "
+            "is_causal = False, queries see later tokens"
+        )
+
+
+def _looks_ahead(config: PreTrainedConfig) -> bool:
+    """Whether a layer's mask shows any of the first tokens to an earlier one."""
+    documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
+
+    def looks(mask: Mask) -> bool:
+        visible = Visibility.of(mask, LOOKED_AT, LOOKED_AT, documents=documents).dense()
+        return bool(visible.triu(1).any())
+
+    return any(looks(spec.mask) for spec in config.specs)
+
 
 Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
 BIASES = ("relative_t5", "relative_paper", "alibi")
@@ -235,7 +412,9 @@ class LabConfig(PreTrainedConfig):
     def _check_positions(self) -> None:
         if self.position not in get_args(Position):
             raise unknown("position", str(self.position), get_args(Position))
-        if not self.is_causal and any(slot.kind == "suffix" for given in self._given() for slot in given.slots):
+        if not self.is_causal and any(
+            slot.kind == "suffix" for layer_spec in self._given() for slot in layer_spec.slots
+        ):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"
             )

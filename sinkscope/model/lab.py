@@ -2,35 +2,198 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
-from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
 from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
-from sinkscope.model.attention import LabAttention
-from sinkscope.model.block import LabBlock
-from sinkscope.model.choices import unlike_llama
-from sinkscope.model.config import LabConfig
-from sinkscope.model.generation import LabGenerationMixin
-from sinkscope.model.heads import AddedHeads
-from sinkscope.model.initial import starting_std
-from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm
+from sinkscope.model.attention import AddedHeads, LabAttention
+from sinkscope.model.config import LabConfig, unlike_llama
+from sinkscope.model.feedforward import FeedForward, NoFeedForward, starting_std
+from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm, LabMamba
 from sinkscope.model.mamba import start as start_mamba
-from sinkscope.model.norms import PLACEMENTS, norm
-from sinkscope.model.positions import TokenPositions
-from sinkscope.model.positions.build import scheme_of
-from sinkscope.model.reparam import iterate, start_sigma
-from sinkscope.model.shared_kv import run_layers, tokens_seen
+from sinkscope.model.positions import (
+    Alibi,
+    LearnedTable,
+    PositionScheme,
+    RelativePaper,
+    RelativeT5,
+    Rotary,
+    Sinusoidal,
+    TokenPositions,
+)
+from sinkscope.model.reparam import iterate, reparametrize, start_sigma
+from sinkscope.model.shared_kv import run_layers
 from sinkscope.model.sink_tokens import SinkTokens
 from sinkscope.model.visibility import bind
+
+NORMS: dict[str, type[nn.RMSNorm] | type[nn.LayerNorm]] = {"rmsnorm": nn.RMSNorm, "layernorm": nn.LayerNorm}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which of the norms N of a residual branch f there are: x ← N_sum(x + β · N_out(f(N_in(x)))).
+
+    `enters`: N_in; `leaves`: N_out; `sums`: N_sum; a norm that is not there is the identity. `first`: a norm of the
+    embeddings, before the first block; `last`: one behind the last block, before the head.
+    """
+
+    enters: bool = False
+    leaves: bool = False
+    sums: bool = False
+    first: bool = False
+    last: bool = False
+
+    def opens(self, layer: int) -> bool:
+        """Whether a block starts with a norm of the stream.
+
+        The N_sum behind a block's feed-forward stands at the start of the next block, and the last one where other
+        models have their final norm. So what blocks pass on is always the stream before a norm, where massive
+        activations are to be seen (Gu et al. 2025, section 7).
+        """
+        return self.first if layer == 0 else self.sums
+
+    @property
+    def closes(self) -> bool:
+        """Whether a norm of the stream stands behind the last block."""
+        return self.last or self.sums
+
+
+PLACEMENTS = {
+    # x + f(N(x)), as in Llama.
+    "pre": Placement(enters=True, last=True),
+    # N(x + f(x)) and no other (Gu et al. 2025, section 7; sail-sg/Attention-Sink, lit_gpt/model_postln.py).
+    "post": Placement(sums=True),
+    # x + N(f(N(x))): Ding et al. 2021 (CogView); Gemma Team 2024.
+    "sandwich": Placement(enters=True, leaves=True, last=True),
+    # x + β f(x) (He et al. 2024). Ours norms the embeddings, stream and all; the released code norms only what
+    # enters the first attention and keeps GPT-2's last norm. The paper's block also has `attention="qk_norm"` and
+    # `ffn="relu"`, which stay choices of their own here.
+    "outlier_protected": Placement(first=True),
+}
+
+
+def norm(config: LabConfig, wanted: bool = True) -> nn.Module:
+    """The model's kind of norm over the width (`config.norm`, eps `config.rms_norm_eps`); the identity for the kind
+    `none` and if not `wanted`.
+
+    RMSNorm: x / sqrt(mean(x²) + eps) · g. LayerNorm: (x − mean(x)) / sqrt(var(x) + eps) · g + b. g starts at 1, b at 0.
+    """
+    if not wanted or config.norm == "none":
+        return nn.Identity()
+    return NORMS[config.norm](config.hidden_size, eps=config.rms_norm_eps)
+
+
+class LabBlock(GradientCheckpointingLayer):
+    """x ← N_sum(x + β · N_out(f(N_in(x)))) for f = the mixer (attention, or Mamba in a hybrid), then the feed-forward.
+
+    `config.norm_placement` says which of the norms there are (`norms.PLACEMENTS`); the others are identities. What a
+    block returns is the residual stream before any norm: in a post-norm model, N_sum of the feed-forward is the next
+    block's `entry_norm`, and the last one the model's `norm`.
+    """
+
+    def __init__(self, config: LabConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.attends, self.gain = config.attends[layer_idx], config.residual_gain
+        if self.attends:
+            self.self_attn = LabAttention(config, layer_idx)
+        else:
+            self.mamba = LabMamba(config, layer_idx)
+        feeds = config.ffn != "none"
+        self.mlp = FeedForward(config) if feeds else NoFeedForward()
+        has = PLACEMENTS[config.norm_placement]
+        self.entry_norm = norm(config, has.opens(layer_idx))
+        self.input_layernorm = norm(config, has.enters)
+        self.mixer_output_norm = norm(config, has.leaves)
+        self.mixer_sum_norm = norm(config, has.sums)
+        self.post_attention_layernorm = norm(config, has.enters and feeds)
+        self.mlp_output_norm = norm(config, has.leaves and feeds)
+        if config.weight_reparam == "sigma":
+            reparametrize(self, config.num_hidden_layers)
+
+    def forward(self, hidden_states: Float[Tensor, "batch position width"], **kwargs: Any) -> Tensor:
+        hidden_states = self.entry_norm(hidden_states)
+        normed = self.input_layernorm(hidden_states)
+        mixed = self.self_attn(normed, **kwargs)[0] if self.attends else self.mamba(normed, **kwargs)
+        added = torch.add(hidden_states, self.mixer_output_norm(mixed), alpha=self.gain)
+        hidden_states = self.mixer_sum_norm(added)
+        transformed = self.mlp(self.post_attention_layernorm(hidden_states))
+        return torch.add(hidden_states, self.mlp_output_norm(transformed), alpha=self.gain)
+
+
+SCHEMES: dict[str, Callable[[LabConfig], PositionScheme]] = {
+    "none": lambda config: PositionScheme(),
+    "learned": lambda config: LearnedTable(config.max_position_embeddings, config.hidden_size),
+    "sinusoidal": lambda config: Sinusoidal(config.hidden_size),
+    "relative_t5": lambda config: RelativeT5(config.num_attention_heads, config.hidden_size, config.is_causal),
+    "relative_paper": lambda config: RelativePaper(config.is_causal),
+    "rotary": lambda config: Rotary(config.rope),
+    "alibi": lambda config: Alibi(config.num_attention_heads),
+}
+
+
+def scheme_of(config: LabConfig) -> PositionScheme:
+    """The module that `config.position` names; `LabConfig` has checked that it can be built."""
+    return SCHEMES[config.position](config)
+
+
+class LabGenerationMixin(GenerationMixin):
+    """transformers' `generate`, corrected: it counts tokens by the cache's length, and sink tokens are in there too."""
+
+    config: LabConfig
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' `generate`. Raises `InputError` for a bidirectional model, which predicts no next token."""
+        if not self.config.is_causal:
+            raise InputError("a bidirectional model (is_causal=False) does not generate: it predicts no next token")
+        return super().generate(*args, **kwargs)
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
+        """Hand `generate`'s two-dimensional mask on as it is: the model binds its own mask from it, with any cache."""
+        return attention_mask
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Cache | None = None,
+        is_first_iteration: bool | None = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The tokens that the caller's cache lacks: all but the real tokens in it."""
+        # `generate` reads the last (given − cached) tokens. The cache counts the sink tokens, which the caller's ids do
+        # not contain: as many unread tokens would be skipped.
+        seen = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        if is_first_iteration and next_sequence_length is not None and seen:
+            next_sequence_length += self.config.sink_tokens
+        return super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            is_first_iteration=is_first_iteration,
+            **kwargs,
+        )
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: Any, generation_mode: Any, batch_size: int, max_cache_length: int
+    ) -> Any:
+        """A cache of fixed length holds the sink tokens as well."""
+        longer = max_cache_length + self.config.sink_tokens
+        return super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, longer
+        )
 
 
 class LabPreTrainedModel(PreTrainedModel):
@@ -63,6 +226,20 @@ class LabPreTrainedModel(PreTrainedModel):
             if not is_parametrized(module):
                 init.normal_(module.weight, mean=0.0, std=starting_std(module, self.config.num_hidden_layers))
             _zero_bias(module)
+
+
+def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
+    """How many tokens a cache has seen. Raises `InputError` for one that counts them in a layer which keeps none."""
+    if cache is None:
+        return 0
+    # transformers asks layer 0 for the length, but under `kv_layers` layer 0 may store nothing and answer 0 for ever.
+    seen, keeps = int(cache.get_seq_length()), config.supplies.index(True)
+    if config.shares_kv and len(cache.layers) > keeps and int(cache.layers[keeps].get_seq_length()) != seen:
+        raise InputError(
+            f"the cache counts its tokens by layer 0, which keeps none where kv_layers = {config.kv_layers}: pass "
+            "DynamicCache(config=model.config)"
+        )
+    return seen
 
 
 class LabModel(LabPreTrainedModel):
@@ -118,12 +295,16 @@ class LabModel(LabPreTrainedModel):
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
         rotation, bias = self.position.rotation(positions), self.position.bias(positions)
-        given = {"rotation": rotation, "bias": bias, **kwargs}
+        layer_inputs = {"rotation": rotation, "bias": bias, **kwargs}
         if self.config.shares_kv:
-            hidden_states = run_layers(self.layers, hidden_states, self.config, past_key_values, visible, **given)
+            hidden_states = run_layers(
+                self.layers, hidden_states, self.config, past_key_values, visible, **layer_inputs
+            )
         else:
             for layer, visibility in zip(self.layers, visible, strict=True):
-                hidden_states = layer(hidden_states, visibility=visibility, past_key_values=past_key_values, **given)
+                hidden_states = layer(
+                    hidden_states, visibility=visibility, past_key_values=past_key_values, **layer_inputs
+                )
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden_states)[:, new:], past_key_values=past_key_values if use_cache else None
         )

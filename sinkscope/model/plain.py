@@ -13,8 +13,7 @@ from sinkscope.attention import CATALOG, AttentionSpec, LogitSlot, ZeroSlot, nam
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import attention_layers, evaluating, family, head_count, output_projection, unwrapped
 from sinkscope.model.attached.config import attachment_of
-from sinkscope.model.choices import unlike_llama
-from sinkscope.model.config import LabConfig
+from sinkscope.model.config import LabConfig, unlike_llama
 from sinkscope.model.lab import LabForCausalLM
 
 CLOSED = -1e4  # a sink logit without a sink: exp(−10⁴) is 0 in every precision

@@ -13,8 +13,8 @@ from torch.nn.utils import parametrize
 from transformers import initialization as init
 
 from sinkscope.attention import Operation
-from sinkscope.model.heads import AddedHeads
-from sinkscope.model.initial import starting_std
+from sinkscope.model.attention import AddedHeads
+from sinkscope.model.feedforward import starting_std
 
 
 class Sigma(nn.Module):

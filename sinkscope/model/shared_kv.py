@@ -90,7 +90,7 @@ def run_layers(
     config: LabConfig,
     cache: Cache | None,
     visible: Sequence[Visibility],
-    **given: Any,
+    **layer_inputs: Any,
 ) -> Float[Tensor, "batch position width"]:
     """The residual stream behind the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
     if layers.training and layers[0].gradient_checkpointing:
@@ -104,7 +104,7 @@ def run_layers(
     def run(part: Iterable[nn.Module], states: Tensor, exchange: Exchange) -> Tensor:
         for layer in part:
             mask = visible[cast(Any, layer.self_attn).layer_idx]
-            states = layer(states, visibility=mask, shared=exchange, **given)
+            states = layer(states, visibility=mask, shared=exchange, **layer_inputs)
         return states
 
     again, before = _repeated(suppliers), dict[int, KeysValues]()
@@ -120,20 +120,6 @@ def run_layers(
             break  # not in training, whose number of runs is part of the recipe, nor compiled, where no data may branch
         before = exchange.made
     return run(layers[again.start :], hidden_states, begin(cache, before, whole=dict(lower.whole)))
-
-
-def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
-    """How many tokens a cache has seen. Raises `InputError` for one that counts them in a layer which keeps none."""
-    if cache is None:
-        return 0
-    # transformers asks layer 0 for the length, but under `kv_layers` layer 0 may store nothing and answer 0 for ever.
-    seen, keeps = int(cache.get_seq_length()), config.supplies.index(True)
-    if config.shares_kv and len(cache.layers) > keeps and int(cache.layers[keeps].get_seq_length()) != seen:
-        raise InputError(
-            f"the cache counts its tokens by layer 0, which keeps none where kv_layers = {config.kv_layers}: pass "
-            "DynamicCache(config=model.config)"
-        )
-    return seen
 
 
 def _repeated(suppliers: list[int]) -> range:

@@ -1,7 +1,4 @@
-"""Quantization: what it costs, and which tokens, channels and layers to protect so that it costs less.
-
-A line for each name, new methods too.
-"""
+"""Quantization: what it costs, and which tokens, channels and layers to protect to make it cost less."""
 
 import importlib
 from typing import Any
@@ -67,10 +64,10 @@ _RENAMED: dict[str, tuple[str, Any]] = {
     "SpikeTokens": ("sinks.Spikes", _sinks.Spikes),
     "Known": ("sinks.Tokens", _sinks.Tokens),
     "SparedInPass": ("quantization.ProtectedInPass", ProtectedInPass),
-}  # names before this release, with their new ones; read for one release
+}  # old names and their new ones, for one release
 
 
-_TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # so were called before; read for one release
+_TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # old names, for one release
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Protected tokens: kept in full precision, and no part of any range. Which columns of a pass they are.
+"""Protected tokens, which stay in full precision and are part of no range: which columns of a pass they are.
 
 What is protected is a choice of `sinkscope.sinks`, or the `Tokens` that it chose in certain texts. Quantizers protect a
 token in all layers and heads.
@@ -19,7 +19,7 @@ from torch.nn import functional
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
 from sinkscope.measurement import find_tokens, rows_of
-from sinkscope.model.columns import UNKNOWN, Columns, columns_of, every_column, own_columns
+from sinkscope.model.columns import UNKNOWN, TokenColumns, columns_of, every_column, own_columns
 from sinkscope.sinks import Choice, Measured, Tokens
 
 Protect = Choice | Tokens
@@ -27,13 +27,13 @@ Kind = TypeVar("Kind")
 
 
 def resolved(protect: Protect, model: nn.Module, inputs: Mapping[str, Any]) -> Tokens:
-    """The tokens of these texts, whole rows. Raises `InputError` as `find_tokens`."""
+    """The tokens of these texts, whole rows. Raises `InputError` as `find_tokens` does."""
     tokens = protect if isinstance(protect, Tokens) else find_tokens(model, inputs, protect)
     return tokens.on(rows_of(columns_of(model, inputs)))
 
 
 def in_a_pass(protect: Protect) -> bool:
-    """Whether a pass tells them by itself: positions and ids do, and so do tokens that were chosen already."""
+    """Whether a single pass shows them: positions and ids, and tokens that are already chosen."""
     if isinstance(protect, Tokens):
         return True
     return protect.in_a_pass or (isinstance(protect, Measured) and protect.measurement is not None)
@@ -46,12 +46,12 @@ def described(protect: Protect | None) -> dict[str, Any] | None:
     return {"chosen_by": str(protect)}
 
 
-def among(protect: Protect, columns: Columns) -> Bool[Tensor, "batch position"]:
+def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch position"]:
     """Which columns of a pass are protected; padding never is.
 
-    Raises `InputError` for a choice that needs a look at whole texts, and for tokens of texts that the pass does not
-    read: it must be over these rows, whole, in chunks or through a cache. A pass over the beginning of several rows in
-    which different tokens are protected is refused. Tokens written after the end of a known row are not protected.
+    Raises `InputError` for a choice that needs whole texts, and for tokens of texts that the pass does not read: it
+    must run over these rows, whole, in chunks or through a cache. A pass over the common beginning of rows with
+    different protected tokens is refused. Tokens generated after the end of a known row are not protected.
     """
     if isinstance(protect, Measured) and protect.measurement is not None:
         protect = protect.measurement.sinks(epsilon=protect.epsilon, by=protect.by)
@@ -70,9 +70,9 @@ def among(protect: Protect, columns: Columns) -> Bool[Tensor, "batch position"]:
         )
     index = columns.index.clamp(0, chosen.shape[1] - 1)
     inside = columns.real & (columns.index >= 0) & (columns.index < chosen.shape[1])
-    found = chosen[alike.int().argmax(-1)].gather(1, index) & inside
-    _check_one(chosen, alike, index, inside, found, protect, columns)
-    return found
+    mask = chosen[alike.int().argmax(-1)].gather(1, index) & inside
+    _check_one(chosen, alike, index, inside, mask, protect, columns)
+    return mask
 
 
 def random_tokens(
@@ -80,7 +80,7 @@ def random_tokens(
 ) -> Tokens:
     """As many random tokens as are protected in each row of `inputs`: the control of protecting them.
 
-    Raises `InputError` where nothing is protected, and for rows with too few other tokens.
+    Raises `InputError` if nothing is protected, and for rows with too few other tokens.
     """
     if protect is None:
         raise InputError(
@@ -91,27 +91,27 @@ def random_tokens(
 
 
 class ProtectedInPass:
-    """Which tokens of each pass are protected, for as long as `stack` is open: whole passes, chunks, cached decoding.
+    """Which tokens of each pass are protected, until `stack` closes: in whole passes, chunks and cached decoding.
 
         protected = ProtectedInPass(model, self.protect, stack)
         ... inside a hook: fake_quantize(x, grid, protected.exempt(x))
 
-    `protect` None protects nothing. The columns are those of the changed stack (`Stream.of`), so ask for tensors of its
-    blocks alone. Raises `InputError` at once for a choice that needs a look at whole texts, in a pass that is not over
-    the texts of chosen `Tokens`, and where beam search permuted the cache.
+    `protect` None protects nothing. The columns are those of the changed stack (`Stream.of`), so use it for tensors of
+    its blocks only. Raises `InputError` at once for a choice that needs whole texts; in a pass, for texts other than
+    those of chosen `Tokens`, and if beam search permuted the cache.
     """
 
     def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
         if protect is not None and not in_a_pass(protect):
             raise InputError(
-                f"'{protect}' is known after a look at whole texts, which a pass does not show: give "
+                f"'{protect}' needs whole texts, which a pass does not show: give "
                 "protect=find_tokens(model, texts, choice)"
             )
         self.protect = protect
         self._model = unwrapped(model)
         self._samples: Samples | None = None
-        self._every: Columns | None = None  # from the first in the cache on
-        self._own: Columns | None = None
+        self._every: TokenColumns | None = None  # since the first in the cache
+        self._own: TokenColumns | None = None
         self._now: Tensor | None = None
         self._passes = Passes(self._model, self._begin, self._end)
         self._passes.attach(stack, first=True)
@@ -123,26 +123,27 @@ class ProtectedInPass:
 
     @property
     def real(self) -> Bool[Tensor, "batch position"]:
-        """Which columns of this pass are no padding."""
+        """Which columns of this pass are not padding."""
         return self._of_pass(self._own).real
 
     @property
     def so_far(self) -> Bool[Tensor, "batch column"]:
-        """Which columns are protected, from the first in the cache on; padding is not."""
+        """Which columns are protected, since the first in the cache; padding is not."""
         return self._among(self._of_pass(self._every))
 
     @property
-    def every(self) -> Columns:
-        """All columns so far, from the first in the cache on."""
+    def every(self) -> TokenColumns:
+        """All columns so far, since the first in the cache."""
         return self._of_pass(self._every)
 
     @property
     def real_so_far(self) -> Bool[Tensor, "batch column"]:
-        """Which columns are no padding, from the first in the cache on."""
+        """Which columns are not padding, since the first in the cache."""
         return self._of_pass(self._every).real
 
     def exempt(self, x: Tensor) -> Bool[Tensor, "..."]:
-        """What a quantizer leaves alone in x (batch, position, …) or (batch · position, …): protected tokens, padding.
+        """What a quantizer leaves alone in x (batch, position, …) or (batch · position, …): protected tokens and
+        padding.
 
         Broadcasts to x. Raises `UnsupportedModelError` for a tensor over other tokens, such as routed ones.
         """
@@ -152,12 +153,12 @@ class ProtectedInPass:
         if x.shape[0] == left.numel():
             return left.view(-1, *[1] * (x.ndim - 1))
         raise UnsupportedModelError(
-            f"a tensor {tuple(x.shape)} in a pass of {left.shape[0]} rows of {left.shape[1]} columns: it is over other "
-            "tokens (routed to an expert, or of another stack), so which of them are protected cannot be told"
+            f"a tensor {tuple(x.shape)} in a pass of {left.shape[0]} rows of {left.shape[1]} columns: its tokens "
+            "are others (routed to an expert, or of another stack), so it is unknown which of them are protected"
         )
 
     def _of_pass(self, known: Kind | None) -> Kind:
-        """What is known of the pass under way. Raises `InputError` where there is none."""
+        """A value of the current pass. Raises `InputError` outside of passes."""
         self._passes.now  # noqa: B018
         assert known is not None
         return known
@@ -167,8 +168,8 @@ class ProtectedInPass:
         check_order(forward)
         if self._samples is None or not self._samples.continues(forward):
             self._samples = Samples(forward.batch, forward.seen, prefix=forward.prefix)
-        given = arguments(self._model, args, kwargs)
-        self._every = every_column(self._model, forward, given, self._earlier(self._samples))
+        passed = arguments(self._model, args, kwargs)
+        self._every = every_column(self._model, forward, passed, self._earlier(self._samples))
         self._own = own_columns(self._every, forward)
         self._now = self._among(self._own)
 
@@ -177,21 +178,21 @@ class ProtectedInPass:
         assert self._every is not None
         self._samples.extend(done.forward, self._every.index.shape[1], cache_of(output))
 
-    def _among(self, columns: Columns) -> Bool[Tensor, "batch position"]:
+    def _among(self, columns: TokenColumns) -> Bool[Tensor, "batch position"]:
         return torch.zeros_like(columns.real) if self.protect is None else among(self.protect, columns)
 
     @staticmethod
     def _earlier(samples: Samples) -> Int[Tensor, "batch seen"] | None:
-        """Ids of everything before this pass, where this has seen it all."""
+        """The ids of everything before this pass, if all of it was seen."""
         if samples.first or not samples.ids:
             return None
         return functional.pad(torch.cat(samples.ids, 1), (samples.prefix, 0), value=UNKNOWN)
 
 
-def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
-    """Which of the known texts each row of a pass can be; consecutive ones where the pass can be that.
+def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
+    """Which of the known texts each row of a pass can be; consecutive ones if the pass can be such a part.
 
-    By ids where both have them; else the pass must be over all of the texts, whole.
+    By ids if both have them; otherwise the pass must run over all of the texts, whole.
     """
     rows = tokens.rows
     assert rows is not None
@@ -199,8 +200,8 @@ def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
     if rows.ids is None or columns.text is None:
         if columns.start or not np.array_equal(rows_of(columns).order, rows.order):
             raise InputError(
-                "the tokens of these rows have no ids here, so a pass must be over the rows in which tokens were "
-                "chosen, all of them and whole: give tokens.part(...) of others, and whole rows"
+                "these rows have no ids, so a pass must run over exactly the rows in which tokens were chosen, whole: "
+                "give tokens.part(...) for some of them"
             )
         return torch.eye(len(rows), dtype=torch.bool, device=real.device)
     known = torch.from_numpy(np.array(rows.ids)).to(columns.text.device)
@@ -224,11 +225,11 @@ def _alike(tokens: Tokens, columns: Columns) -> Bool[Tensor, "batch row"]:
 
 
 def _check_one(
-    chosen: Tensor, alike: Tensor, index: Tensor, inside: Tensor, found: Tensor, tokens: Tokens, columns: Columns
+    chosen: Tensor, alike: Tensor, index: Tensor, inside: Tensor, mask: Tensor, tokens: Tokens, columns: TokenColumns
 ) -> None:
-    """Raises `InputError` where rows that begin alike protect different tokens, and the pass is but their beginning.
+    """Raises `InputError` if rows with the same beginning protect different tokens, and the pass ends within it.
 
-    Where rows are alike to their ends, the first is as good as any.
+    If rows are the same to their ends, any of them will do.
     """
     assert tokens.rows is not None
     lengths = torch.from_numpy(np.array(tokens.rows.real.sum(-1))).to(index.device)
@@ -236,8 +237,8 @@ def _check_one(
         others = alike[row].nonzero().flatten()
         masks = chosen[others][:, index[row]] & inside[row]
         whole = bool((lengths[others] <= columns.so_far[row]).all())
-        if not whole and not bool((masks == found[row]).all()):
+        if not whole and not bool((masks == mask[row]).all()):
             raise InputError(
                 f"rows {', '.join(map(str, others[:4].tolist()))} begin alike and protect different tokens there, so "
-                f"which of them row {row} of this pass will be is not known: give tokens.part(...) of one of them"
+                f"it is unknown which of them row {row} of this pass is: give tokens.part(...) of one of them"
             )

@@ -225,13 +225,13 @@ def _first_line(thing: Any) -> str:
     return lines[0].removesuffix(".") if lines else getattr(thing, "__name__", "a scheme")
 
 
-def _skipping(found: QuantizationScheme, skip: Sequence[str]) -> QuantizationScheme:
+def _skipping(entry: QuantizationScheme, skip: Sequence[str]) -> QuantizationScheme:
     if not skip:
-        return found
-    if "skip" not in inspect.signature(found.make).parameters:
-        raise InputError(f"{found.name} does not take linear maps to skip: leave out skip ({', '.join(skip)})")
-    make: Callable[..., Intervention] = found.make
-    return replace(found, make=partial(make, skip=tuple(skip)))
+        return entry
+    if "skip" not in inspect.signature(entry.make).parameters:
+        raise InputError(f"{entry.name} does not take linear maps to skip: leave out skip ({', '.join(skip)})")
+    make: Callable[..., Intervention] = entry.make
+    return replace(entry, make=partial(make, skip=tuple(skip)))
 
 
 def _linear(name: str, match: re.Match[str], skip: tuple[str, ...]) -> _Linear:

@@ -13,13 +13,13 @@ CHAT = " in the chat format"
 
 
 def check_page(card: Card) -> Page:
-    """The answers first, then a table for each section, and what the words mean."""
+    """The answers first, then a table for each section, and the meaning of the words."""
     record = card.record
-    sections = [Section(part.title, _said(part), {}, _table(part), unfolded=True) for part in card.parts]
+    sections = [Section(part.title, _sentence(part), {}, _table(part), unfolded=True) for part in card.parts]
     if card.lines_for:
         frame = pd.DataFrame([dict(line) for line in card.lines_for])
-        said = "Lines whose arm was measured above, as read in the engine's source; none of them was run here."
-        sections.append(Section("Lines for engines", said, {}, frame, unfolded=True))
+        sentence = "Settings whose arm was measured above, as read in the engine's source; none of them was run here."
+        sections.append(Section("Lines for engines", sentence, {}, frame, unfolded=True))
     sections.append(Section("What the words mean", explained(), {}))
     facts = {
         "versions": joined(record["versions"].items()),
@@ -29,15 +29,17 @@ def check_page(card: Card) -> Page:
     return Page(f"Report card of {record['model']}", "", (), sections, facts, answer=card.answers())
 
 
-def _said(part: Part) -> str:
+def _sentence(part: Part) -> str:
     if part.first.missing:
         return f"Not run: {part.first.missing}."
     names = [name.removesuffix(CHAT) if part.name == "bos" else name for name in part.found]  # which reads plain texts
-    return f"On {names[0]}." if len(names) == 1 else f"Numbers are of {names[0]}; words hold on {' and '.join(names)}."
+    if len(names) == 1:
+        return f"On {names[0]}."
+    return f"Numbers are for {names[0]}; the words hold on {' and '.join(names)}."
 
 
 def _table(part: Part) -> pd.DataFrame | None:
-    """The rows under their readers' names; columns that say nothing are left out."""
+    """The rows with column names for readers; columns without a value are left out."""
     if not part.rows:
         return None
     units = {row.unit for row in part.rows if row.number is not None}

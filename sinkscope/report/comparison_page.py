@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sinkscope.measurement import Comparison, Comparisons
+from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.theme import template
 
@@ -12,7 +13,7 @@ SHOWN = 10  # heads that differ most
 
 
 def comparison_page(comparison: Comparison | Comparisons, epsilon: float = 0.3, position: int = 0) -> Page:
-    """One page: the numbers that the two share, and a map of the heads' differences where heads have partners."""
+    """The numbers that both measurements share, and a map of the differences per head if heads correspond."""
     parts = comparison.parts if isinstance(comparison, Comparisons) else (comparison,)
     several = len(parts) > 1
     sections = [section for part in parts for section in _sections(part, epsilon, position, several)]
@@ -20,27 +21,27 @@ def comparison_page(comparison: Comparison | Comparisons, epsilon: float = 0.3, 
     first = f"sink rate at position {position}, %"
     headlines = []
     for part in parts:
-        found = part.table(epsilon).set_index("quantity")
-        if first in found.index:
-            row = found.loc[first]
+        table = part.table(epsilon).set_index("quantity")
+        if first in table.index:
+            row = table.loc[first]
             text = f"{row['first']:.1f} → {row['second']:.1f} %"
-            headlines.append(Headline(text, f"sink rate at {position}, {part.names[1]} beside {base}"))
+            headlines.append(Headline(text, f"sink rate at {position}: {base} → {part.names[1]}"))
     lead = (
-        f"A difference is the second less the first, with its 95 % interval over samples. ε = {epsilon:g}. "
-        "Where both read the same tokens, samples are resampled together."
+        f"A difference is the second minus the first, with its 95 % interval over samples. ε = {epsilon:g}. "
+        "If both read the same tokens, samples are resampled together."
     )
     facts = {
         name: _fact(one) for part in parts for name, one in zip(part.names, (part.first, part.second), strict=True)
     }
     others = ", ".join(part.names[1] for part in parts)
-    return Page(f"{base} beside {others}", lead, headlines, sections, facts)
+    return Page(f"{others} compared with {base}", lead, headlines, sections, facts)
 
 
 def _sections(part: Comparison, epsilon: float, position: int, several: bool) -> list[Section]:
-    of = f", {part.names[1]}" if several else ""
-    pairs = "the same tokens" if part.paired else "other tokens, so that samples are resampled independently"
+    whose = f", {part.names[1]}" if several else ""
+    pairs = "the same tokens" if part.paired else "different tokens, so samples are resampled independently"
     numbers = Section(
-        f"Numbers of both{of}",
+        f"Numbers of both{whose}",
         f"{part.names[0]} and {part.names[1]} read {pairs}.",
         table=part.table(epsilon),
         unfolded=True,
@@ -51,12 +52,12 @@ def _sections(part: Comparison, epsilon: float, position: int, several: bool) ->
     sure = int(heads["differs"].sum())
     figure = part.plot(position).update_layout(template=template())
     sentence = (
-        f"The attention that position {position} receives, {part.names[1]} less {part.names[0]}, in percentage points. "
-        f"A dot marks an interval that excludes 0: {sure} of {len(heads)} heads; of heads that do not differ about one "
-        "in twenty has one."
+        f"The attention that position {position} receives, {part.names[1]} minus {part.names[0]}, in percentage "
+        f"points. A dot marks an interval that excludes 0: {sure} of {len(heads)} heads. About one in twenty heads "
+        "that do not differ has a dot."
     )
     most = heads.reindex(heads["difference"].abs().sort_values(ascending=False).index)
-    return [numbers, Section(f"Heads{of}", sentence, {"difference per head": figure}, _plain(most))]
+    return [numbers, Section(f"Heads{whose}", sentence, {"difference per head": figure}, _plain(most))]
 
 
 def _plain(heads: pd.DataFrame) -> pd.DataFrame:
@@ -65,7 +66,6 @@ def _plain(heads: pd.DataFrame) -> pd.DataFrame:
 
 def _fact(measurement: object) -> str:
     record = measurement.record  # type: ignore[attr-defined]
-    said = record["input"].get("description", "")
-    return (
-        f"{record['model']}: {record['samples']} samples, up to {record['tokens']} tokens{f'; {said}' if said else ''}"
-    )
+    description = record["input"].get("description", "")
+    size = f"{record['samples']} samples, up to {record['tokens']} tokens"
+    return f"{short(record['model'])}: {size}{f'; {description}' if description else ''}"

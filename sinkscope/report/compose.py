@@ -1,4 +1,4 @@
-"""A page from whatever results were stored: experiments, runs, measurements, surveys, checks of theory."""
+"""A page from stored results: experiments, runs, measurements, surveys, checks of theory."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 MOST_SIDE_BY_SIDE = 4
-MOST_RUNS = 12  # more of them are grouped, and drawn when they are opened
+MOST_RUNS = 12  # more runs are grouped, and drawn when a reader opens them
 EPSILON = 0.3
 TITLE = "Attention sinks: stored results"
-CLAIM = ("claim", "verdict", "found", "asked", "cases", "statement", "source")
+CLAIM = ("claim", "grade", "found", "asked", "cases", "statement", "source")
 
 
 def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
-    """The page of what the paths hold, as `read_results` reads it; raises `InputError` as it does.
+    """The page of the results at the paths; raises `InputError` as `read_results` does.
 
-    Of one result that has a page of its own, that page.
+    A single result that has a page of its own gets that page.
     """
     stored = read_results(paths)
     if len(stored.pages) == 1 and replace(stored, pages={}) == Stored():
@@ -51,7 +51,7 @@ def compose(paths: Iterable[Path], epsilon: float = EPSILON) -> Page:
 
 
 def results_page(title: str, stored: Stored, epsilon: float = EPSILON) -> Page:
-    """The page of results that were read already; up to four measurements are drawn side by side."""
+    """The page of results that were already read; up to four measurements are drawn side by side."""
     pages = [*(survey_page(survey) for survey in stored.surveys.values()), *stored.pages.values()]
     named = zip((*stored.surveys, *stored.pages), pages, strict=True)
     parts = [
@@ -103,7 +103,7 @@ def _measured(stored: Stored, epsilon: float) -> list[Section]:
 
 
 def _rates(stored: Stored, epsilon: float) -> list[Headline]:
-    """The sink rate of each run, where they are few, and of each measurement."""
+    """The sink rate of each measurement, and of each run if there are few."""
     runs = stored.runs if len(stored.runs) <= MOST_RUNS else []
     ended = [(run, rate) for run in runs if (rate := run.last(SINK)) is not None]
     measured = {
@@ -124,13 +124,13 @@ def _rates(stored: Stored, epsilon: float) -> list[Headline]:
 
 
 def _slots(stored: Stored, epsilon: float) -> list[Headline]:
-    """What goes to no token, of each measurement that has slots."""
-    found = {name: slot_mass(measurement.data, epsilon) for name, measurement in stored.measurements.items()}
-    return [slot_card(slots, name) for name, slots in found.items() if slots is not None]
+    """The attention on slots, for each measurement that has slots."""
+    masses = {name: slot_mass(measurement.data, epsilon) for name, measurement in stored.measurements.items()}
+    return [slot_card(mass, name) for name, mass in masses.items() if mass is not None]
 
 
 def _sources(stored: Stored) -> dict[str, str]:
-    """Where runs and measurements come from; of many runs, what the first says."""
+    """The provenance of runs and measurements; for many runs, that of the first."""
     runs = stored.runs if len(stored.runs) <= MOST_RUNS else stored.runs[:1]
     records = {name: measurement.record for name, measurement in stored.measurements.items()}
     return facts(runs, records) if runs or records else {}

@@ -1,4 +1,4 @@
-"""Training as a figure and a table: how loss and sink move over the steps of one or several runs."""
+"""Training as a figure and a table: loss and sink over the steps of one or several runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training_curves(runs: Sequence[StoredRun]) -> go.Figure:
     Clicking a run in the legend hides it in both panels.
     """
     if not runs:
-        raise InputError("nothing to draw: no runs given")
+        raise InputError("nothing to draw: no runs")
     result = figure(height=520)
     for index, run in enumerate(runs):
         name = escape(run.label)

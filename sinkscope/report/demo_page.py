@@ -14,9 +14,9 @@ from sinkscope.report.provenance import facts
 from sinkscope.report.runs import Seeds, StoredRun
 
 ABOUT_INPUTS = (
-    "One trained model, three kinds of input. Natural text begins with the token that stood first in all of its "
+    "One trained model, three kinds of input. Natural text begins with the token that was first in all of its "
     "training; random and repeated tokens begin with whatever was drawn. This model's sink belongs to that first "
-    "token: without it none grows, and where all tokens are the same none could stand apart."
+    "token: without it there is none, and among equal tokens none differs from the others."
 )
 
 
@@ -31,7 +31,7 @@ def demo_page(
     return Page(
         title=f"When an attention sink emerges: {' and '.join(run.label for run in runs)}",
         lead=(
-            "Two language models of one shape were trained on the same text in the same order. They differ in one "
+            "Two language models of the same size were trained on the same text in the same order. They differ in one "
             "thing: how scores become attention. The sink rate is the percentage of (layer, head) pairs in which the "
             f"first token receives more than {epsilon:g} of the attention."
         ),
@@ -52,15 +52,15 @@ def quick_page(
     live: StoredRun,
     epsilon: float,
 ) -> Page:
-    """The quick demonstration: stored curves beside the beginning of a live run, maps of the first of `look`."""
+    """The quick demonstration: stored curves, the beginning of a live run, and maps of the first of `look`."""
     means = [each.mean for each in stored]
     shown = [*means, live] if live.rows else means
     first = next(iter(look))
     return Page(
         title="An attention sink, measured and watched: the quick look",
         lead=(
-            "A small language model that comes with sinkscope, measured on this machine. The curves of whole trainings "
-            "were stored, each the mean of several seeds; of the live run only the beginning was trained here. The "
+            "A small language model that comes with sinkscope, measured on this machine. The curves of complete runs "
+            "were stored, each the mean of several seeds; only the beginning of the live run was trained here. The "
             "sink rate is the percentage of (layer, head) pairs in which the first token receives more than "
             f"{epsilon:g} of the attention."
         ),
@@ -75,13 +75,13 @@ def quick_page(
 
 
 def outcome(runs: Sequence[StoredRun]) -> str:
-    """Where the runs ended, in a sentence."""
+    """The final sink rates of the runs, in a sentence."""
     parts = [f"{run.label} ended at {_percent(run.last(SINK))} after {run.step:,} steps" for run in runs]
     return f"Sink rate at position 0: {'; '.join(parts)}."
 
 
 def quick_outcome(stored: Sequence[Seeds], live: StoredRun) -> str:
-    """What the stored curves and the live one say together."""
+    """The results of the stored curves and of the live run, in a few sentences."""
     wording = " ".join(map(_ended, stored))
     if not evaluated(live):
         return f"{wording} The live run was stopped before its first evaluation."
@@ -90,7 +90,7 @@ def quick_outcome(stored: Sequence[Seeds], live: StoredRun) -> str:
 
 
 def evaluated(run: StoredRun) -> bool:
-    """Whether a run has been evaluated since it began to learn."""
+    """Whether a run has been evaluated after its first step."""
     return any(step > 0 for step in run.curve(SINK)[0])
 
 

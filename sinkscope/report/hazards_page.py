@@ -1,21 +1,22 @@
-"""What quantizers trip over in a model: the sections of a page, and a page of their own."""
+"""Hazards of quantization in a model: the sections of a page, and a page of their own."""
 
 from __future__ import annotations
 
 import json
 
+from sinkscope.names import short
 from sinkscope.quantization import Hazards
 from sinkscope.report.page import Page, Section
 from sinkscope.report.provenance import joined
 
 SITES = (
-    "Where a quantizer needs a range: the largest token in medians of the tokens that are left, with the protected "
-    "tokens and without them; bits lost is how many bits of a range for all tokens the protected ones take from the "
-    "others; the channel columns are the largest channel in medians of the channels over the tokens that are left, and "
-    "in what share of them it stands out."
+    "For each place that a quantizer needs a range for: the largest token, in medians of the unprotected tokens, with "
+    "and without the protected tokens. Bits lost: the bits that the protected tokens take from the others in a range "
+    "for all tokens. The channel columns: the largest channel, in medians of the channels over unprotected tokens, and "
+    "the share of these tokens in which it is an outlier."
 )
 RANKED = (
-    "Each part of the choice alone: how many bits of a range it gives back, a mean over what goes into linear maps."
+    "Each part of the choice alone: the bits of a range that it gives back, averaged over the inputs of linear maps."
 )
 CASTS = (
     "Shares of attention weights that a cast to 8-bit floating point (e4m3) makes 0. Kernels walk forward or backward "
@@ -25,25 +26,27 @@ CASTS = (
 
 def hazards_sections(hazards: Hazards) -> list[Section]:
     """What to protect and why, then the numbers."""
-    found = [Section("What to protect, and why", _lead(hazards), {}, hazards.advice, unfolded=True)]
+    sections = [Section("What to protect, and why", _lead(hazards), {}, hazards.advice, unfolded=True)]
     if len(hazards.ranked):
-        found.append(Section("Which choice gives back most", RANKED, {}, hazards.ranked, unfolded=True))
-    found.append(Section("Ranges by site", SITES, {}, hazards.sites.drop(columns="path"), unfolded=True))
+        sections.append(Section("Which choice gives back most", RANKED, {}, hazards.ranked, unfolded=True))
+    sections.append(Section("Ranges by site", SITES, {}, hazards.sites.drop(columns="path"), unfolded=True))
     if len(hazards.casts):
-        found.append(Section("Attention in 8 bits", CASTS, {}, hazards.casts))
-    return found
+        sections.append(Section("Attention in 8 bits", CASTS, {}, hazards.casts))
+    return sections
 
 
 def hazards_page(hazards: Hazards) -> Page:
-    """A page of hazards alone."""
+    """The page of hazards without a trial."""
     facts = {"hazards": joined((name, _plain(value)) for name, value in hazards.record.items())}
-    return Page(f"What to protect in {hazards.record['model']}", _lead(hazards), [], hazards_sections(hazards), facts)
+    return Page(
+        f"What to protect in {short(hazards.record['model'])}", _lead(hazards), [], hazards_sections(hazards), facts
+    )
 
 
 def _lead(hazards: Hazards) -> str:
     first = hazards.advice.iloc[0]
-    said = f"{first['what']}: {first['where']}, since {first['why']}."
-    return said[0].upper() + said[1:]
+    sentence = f"{first['what']}: {first['where']}, since {first['why']}."
+    return sentence[0].upper() + sentence[1:]
 
 
 def _plain(value: object) -> str | int | float:

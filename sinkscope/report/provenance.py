@@ -1,4 +1,4 @@
-"""Where a report's numbers come from, as short facts for its footer."""
+"""The provenance of a report's numbers, as short facts for its footer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sinkscope.report.runs import StoredRun
 
 
 def facts(runs: Sequence[StoredRun], records: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Versions, then a line per run and per measurement; `records` are the measurements' own, by name."""
+    """Versions, then one line per run and per measurement; `records` are the records of measurements, by name."""
     versions: dict[str, str] = {}
     for source in (*(run.record for run in runs), *records.values()):
         versions |= {name: str(version) for name, version in source.get("versions", {}).items()}
@@ -36,7 +36,7 @@ def _run(run: StoredRun) -> str:
 
 
 def _measurement(record: Mapping[str, Any]) -> str:
-    given = record.get("input", {})
+    inputs = record.get("input", {})
     shown = {
         "model": record.get("model"),
         "samples": record.get("samples"),
@@ -44,13 +44,13 @@ def _measurement(record: Mapping[str, Any]) -> str:
         "dtype": record.get("dtype"),
         "device": record.get("device"),
         "weights": ", ".join(record.get("metric_weights", [])),
-        "input": given.get("description"),
-        "at position 0": given.get("first"),
-        "ids sha256": str(given.get("sha256", ""))[:16],
+        "input": inputs.get("description"),
+        "at position 0": inputs.get("first"),
+        "ids sha256": str(inputs.get("sha256", ""))[:16],
     }
     return joined(shown.items())
 
 
 def joined(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Names and values in one line, without those that are empty."""
+    """Names and values in one line, without empty values."""
     return " · ".join(f"{name} {value}" for name, value in pairs if value not in (None, ""))

@@ -1,4 +1,4 @@
-"""Run folders as the report reads them: the metric log and the record, no model."""
+"""Run folders as the report reads them: the metric log and the record, without the model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class StoredRun:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Steps and values of a metric, where it was logged and is finite."""
+        """Steps and values of a metric, at the steps where it was logged and is finite."""
         points = [(int(row["step"]), float(row[metric])) for row in self.rows if _finite(row.get(metric))]
         return [step for step, _ in points], [value for _, value in points]
 
     def last(self, metric: str) -> float | None:
-        """The newest finite value of a metric; None where there is none yet."""
+        """The newest finite value of a metric; None without one."""
         return next((float(row[metric]) for row in reversed(self.rows) if _finite(row.get(metric))), None)
 
     @property
@@ -39,14 +39,14 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs of one recipe that differ in their seed alone."""
+    """Runs of one recipe that differ only in their seed."""
 
     label: str
     runs: Sequence[StoredRun]
 
     @property
     def mean(self) -> StoredRun:
-        """The mean of each metric over the runs, at the steps at which all of them have it."""
+        """The mean of each metric over the runs, at the steps at which all of them logged it."""
         rows: dict[int, dict[str, Any]] = {}
         for metric in dict.fromkeys(name for run in self.runs for row in run.rows for name in row if name != "step"):
             curves = [dict(zip(*run.curve(metric), strict=True)) for run in self.runs]
@@ -56,7 +56,7 @@ class Seeds:
         return StoredRun(self.label, tuple(rows[step] for step in sorted(rows)))
 
     def ends(self, metric: str) -> tuple[float, float] | None:
-        """The least and the largest of the runs' newest values; None where one has none."""
+        """The smallest and the largest of the runs' newest values; None if a run has none."""
         values = [value for run in self.runs if (value := run.last(metric)) is not None]
         return (min(values), max(values)) if len(values) == len(self.runs) else None
 
@@ -64,7 +64,7 @@ class Seeds:
 def read_run(folder: str | Path, label: str | None = None) -> StoredRun:
     """Read a run folder, finished or still running; the label defaults to the folder's name.
 
-    Raises `InputError` where the folder holds no log, or a file of it is corrupt.
+    Raises `InputError` if the folder has no log, or if one of its files is corrupt.
     """
     path = Path(folder)
     if not (path / LOG).is_file():

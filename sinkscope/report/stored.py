@@ -13,7 +13,7 @@ from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questio
 from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
 from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
-from sinkscope.report.experiments.entry import Entry, entry, unknown_entry
+from sinkscope.report.experiments.entry import ExperimentEntry, entry, unknown_entry
 from sinkscope.report.hazards_page import hazards_page
 from sinkscope.report.page import Page
 from sinkscope.report.runs import StoredRun, read_run
@@ -33,12 +33,12 @@ KINDS = (
 
 @dataclass
 class Stored:
-    """Results by kind; names are file and folder names, numbered where they repeat."""
+    """Results by kind; names are those of files and folders, numbered if they repeat."""
 
     runs: list[StoredRun] = field(default_factory=list)
     measurements: dict[str, Measurement] = field(default_factory=dict)
     surveys: dict[str, Survey] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ExperimentEntry] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
     """Pages of results that have one of their own: trials, hazards, calibrations."""
@@ -78,22 +78,22 @@ def page_of(path: Path) -> Page | None:
     return choice_page(*stored_choice(path)) if kind == "choice" else None
 
 
-def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[Entry]:
-    """The findings with their questions, in the order of these, and with the rows that come with a question."""
-    found = {(each.question, each.scale): each for each in findings}
-    places = [(name, scale) for scale in SCALES for name in questions if (name, scale) in found]
-    asked = [entry(questions[n], with_rows(questions[n], scale, found[n, scale]), scale) for n, scale in places]
-    return [*asked, *(unknown_entry(each) for key, each in found.items() if key not in places)]
+def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[ExperimentEntry]:
+    """The findings with their questions, in the order of the questions, and with the rows that come with a question."""
+    by_key = {(each.question, each.scale): each for each in findings}
+    known = [(name, scale) for scale in SCALES for name in questions if (name, scale) in by_key]
+    judged = [entry(questions[n], with_rows(questions[n], scale, by_key[n, scale]), scale) for n, scale in known]
+    return [*judged, *(unknown_entry(each) for key, each in by_key.items() if key not in known)]
 
 
-def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[Entry]:
-    """The questions that come with a file of rows, judged by it alone.
+def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[ExperimentEntry]:
+    """The questions that come with a file of rows, judged by this file alone.
 
-    Raises `InputError` for a damaged file, and where no question that is installed reads it.
+    Raises `InputError` for a damaged file, and if no installed question reads it.
     """
     asked = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
     if not asked:
-        raise InputError(f"{rows}: no question that is installed reads these rows")
+        raise InputError(f"{rows}: no installed question reads these rows")
     return [entry(each, with_rows(each, scale, None), scale) for each in asked]
 
 
@@ -101,7 +101,7 @@ def read_findings(path: Path) -> Findings:
     """One record of an experiment. Raises `InputError` for anything else."""
     data = _json(path)
     if not isinstance(data, dict):
-        raise InputError(f"{path}: this is no record of an experiment")
+        raise InputError(f"{path} is not a record of an experiment")
     try:
         return Findings.from_dict(data)
     except InputError as error:
@@ -109,7 +109,7 @@ def read_findings(path: Path) -> Findings:
 
 
 def records_in(folder: Path) -> list[Path]:
-    """The records of experiments in a folder such as `results/experiments`, or in that of one scale in it."""
+    """The records of experiments in a folder such as `results/experiments`, or in one of its folders per scale."""
     if folder.name in SCALES:
         return sorted(folder.glob("*.json"))
     return [path for scale in SCALES for path in sorted((folder / scale).glob("*.json"))]
@@ -131,8 +131,7 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
     elif path.name == THEORY:
         stored.claims[_free(path.parent.name or path.stem, stored.claims)] = _verdicts(path)
     elif records := records_in(path):
-        found = [read_findings(record) for record in records]
-        stored.entries += entries_of(found, questions)
+        stored.entries += entries_of([read_findings(record) for record in records], questions)
     elif path.suffix == ".json" and path.is_file():
         stored.entries += entries_of([read_findings(path)], questions)
     elif path.suffix == ".jsonl" and path.is_file():

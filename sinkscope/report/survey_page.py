@@ -40,7 +40,7 @@ def write_survey_page(survey: Survey) -> Path:
 
 
 def survey_page(survey: Survey) -> Page:
-    """The page of a survey's rows. Raises `InputError` where a result that a row names is gone."""
+    """The page of a survey's rows. Raises `InputError` if a result that a row names is gone."""
     measured = [row for row in survey.rows if row.sink_rate is not None]
     models = len({row.label for row in survey.rows})
     lead = (
@@ -64,8 +64,8 @@ def survey_page(survey: Survey) -> Page:
 def _bars(survey: Survey) -> Section:
     return Section(
         "Sink rate, per model and input",
-        "A bar is one model on one kind of input, with its 95 % interval over samples. The table beneath is "
-        "the same in numbers: models down, inputs across; what could not be measured says so.",
+        "A bar is one model on one kind of input, with its 95 % interval over samples. The table below has the same "
+        "numbers, one row per model and one column per input; it marks what could not be measured.",
         {"Sink rate per model and input": survey.plot()},
         survey.wide(),
         unfolded=True,
@@ -84,8 +84,8 @@ def _depth(rows: list[SurveyRow]) -> list[Section]:
         columns=["model", "input", "stack", "layer", "relative depth", "sink rate (%)"],
     )
     sentence = (
-        "Each mark is an attention layer: in how many of its heads, in percent, the first token is a sink. Models of "
-        "any depth share the axis. Early layers seldom have sinks; where a line begins to rise, the sink has formed."
+        "Each mark is an attention layer: the percentage of its heads in which the first token is a sink. Models of "
+        "any depth share the axis. Early layers seldom have sinks; a line begins to rise where the sink has formed."
     )
     highest = max([1.0, *(layer.sink_rate or 0.0 for row in rows for layer in row.by_layer)])
     named = {f"{kind} input": survey_figures.over_depth(part, highest) for kind, part in chosen.items()}
@@ -110,7 +110,7 @@ def _pairs(survey: Survey) -> Section:
     titles = {"first_rate": "first, %", "second_rate": "second, %", "difference": "second − first"}
     return Section(
         "Pairs side by side",
-        "Models that belong together, such as a base model and its chat version: the line is the difference.",
+        "Related models, such as a base model and its chat version: the line is the difference.",
         {"Sink rates of pairs": survey_figures.paired(frame)},
         frame.rename(columns=titles),
         unfolded=True,
@@ -122,8 +122,8 @@ def _curves(rows: list[SurveyRow]) -> Section:
     frame.columns = pd.Index(["run", "step", "input", "sink rate (%)", "95 % from", "95 % to"])
     return Section(
         "Emergence over training",
-        "The checkpoints of a training run, each measured like any other model: where the curve leaves zero, the sink "
-        "emerges.",
+        "The checkpoints of a training run, each measured like any other model. The sink emerges when the curve leaves "
+        "zero.",
         {"Sink rate over checkpoints": survey_figures.over_steps(rows)},
         frame,
     )
@@ -133,10 +133,10 @@ def _table(survey: Survey) -> Section:
     columns = {title: _column([getattr(row, name) for row in survey.rows]) for name, title in TITLES.items()}
     frame = pd.DataFrame({**columns, "parameters": [short_count(row.parameters) or "–" for row in survey.rows]})
     missing = sum(row.status != "measured" for row in survey.rows)
-    count = f"{missing} of {len(survey.rows)} rows could not be measured; the reason stands in the last column."
+    count = f"{missing} of {len(survey.rows)} rows could not be measured; the last column has the reason."
     return Section(
         "All rows",
-        f"Everything the survey found. {count if missing else 'All rows were measured.'}",
+        f"All results of the survey. {count if missing else 'All rows were measured.'}",
         table=frame,
         unfolded=True,
     )
@@ -155,6 +155,6 @@ def _headlines(survey: Survey, measured: list[SurveyRow]) -> list[Headline]:
 
 
 def _column(values: list[object]) -> list[object]:
-    """What a row does not have, as the table shows it: NaN in a column of numbers, a dash among words."""
+    """Missing values as the table shows them: NaN in a column of numbers, a dash among words."""
     missing = math.nan if any(isinstance(value, int | float) for value in values) else "–"
     return [missing if value is None else value for value in values]

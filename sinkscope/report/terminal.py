@@ -25,7 +25,7 @@ __all__ = [
     "PADDING",
     "SHORT_CELL",
     "SHORT_WORD",
-    "Columns",
+    "TerminalTable",
     "fail",
     "flat",
     "note",
@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
-SHORT_WORD = 12  # the same in a column of phrases, which has other places to be broken at
-SHORT_CELL = 8  # characters; columns of nothing longer are the first to be given room
-PADDING = 2  # spaces behind a column
+SHORT_WORD = 12  # the same in a column of phrases, which can also be broken at spaces
+SHORT_CELL = 8  # characters; columns without longer cells get room first
+PADDING = 2  # spaces after a column
 
 
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while libraries print elsewhere
@@ -56,19 +56,19 @@ def note(message: str) -> None:
 
 
 def fail(message: str) -> None:
-    """Print what is wrong with the input as one line on stderr."""
+    """Print an error in the input as one line on stderr."""
     line = Text("error: ", style="bold red").append(plain(" ".join(message.split())))
     stderr().print(line, soft_wrap=True)
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON value, also inside `only_json`; NaN and infinities, which JSON does not have, become null."""
+    """Print one JSON value, also inside `only_json`. NaN and infinities, which JSON does not have, become null."""
     print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False), file=_stdout.get())
 
 
 @contextmanager
 def only_json(active: bool) -> Iterator[None]:
-    """While active, whatever a library prints goes to stderr, so that stdout stays readable by machines."""
+    """While active, the output of libraries goes to stderr, so that machines can read stdout."""
     if not active:
         yield
         return
@@ -90,12 +90,12 @@ def flat(value: Any, prefix: str = "") -> list[tuple[str, object]]:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """A table that loses nothing: where its words and numbers are wider than the terminal, it goes on further down.
+class TerminalTable:
+    """A table that shows every column: if it is wider than the terminal, it continues below.
 
-    Lines are broken between words, and words only where they are longer than `LONGEST_WORD`, or than `SHORT_WORD` in a
-    column of phrases. What does not fit beside the first `keys` columns follows in a table of its own, with these
-    repeated.
+    Lines are broken between words. Words are broken only if they are longer than `LONGEST_WORD`, or than `SHORT_WORD`
+    in a column of phrases. Columns that do not fit next to the first `keys` columns follow in another table, with
+    these repeated.
     """
 
     names: Sequence[str]
@@ -116,7 +116,7 @@ class Columns:
             yield Segment("".join(self._line(row, widths) for row in self.rows))
 
     def _fits(self, widths: Mapping[int, int]) -> bool:
-        """Whether every row is one line, which needs no breaking: long tables are written in a tenth of the time."""
+        """Whether every row is one line. Long tables without broken lines are written in a tenth of the time."""
         cells = [(row[index], width) for row in self.rows for index, width in widths.items() if index < len(row)]
         return all(cell == cell.strip() and "\n" not in cell and cell_len(cell) <= width for cell, width in cells)
 
@@ -140,20 +140,20 @@ class Columns:
         return groups
 
     def _widths(self, group: Sequence[int], room: int) -> dict[int, int]:
-        """Every column's width: the least, then what short cells want, and the rest to where most lines are needed."""
+        """The width of every column: the least first, then room for short cells, and the rest to the longest cells."""
         widths = {index: self._least(index) for index in group}
         whole = {index: self._measures[index][1] for index in group}
-        spare = room - sum(PADDING + width for width in widths.values())
-        while spare < 0 and max(widths.values()) > 1:
+        free = room - sum(PADDING + width for width in widths.values())
+        while free < 0 and max(widths.values()) > 1:
             widths[max(widths, key=widths.__getitem__)] -= 1
-            spare += 1
+            free += 1
         for index in (index for index in group if whole[index] <= SHORT_CELL):
-            more = max(0, min(spare, whole[index] - widths[index]))
+            more = max(0, min(free, whole[index] - widths[index]))
             widths[index] += more
-            spare -= more
-        while spare > 0 and (broken := [index for index in group if widths[index] < whole[index]]):
+            free -= more
+        while free > 0 and (broken := [index for index in group if widths[index] < whole[index]]):
             widths[max(broken, key=lambda index: whole[index] / widths[index])] += 1
-            spare -= 1
+            free -= 1
         return widths
 
     def _least(self, index: int) -> int:
@@ -161,7 +161,7 @@ class Columns:
 
     @cached_property
     def _measures(self) -> list[tuple[int, int]]:
-        """Of every column the least width, and the width that breaks nothing."""
+        """For every column: the least width, and the width that breaks nothing."""
         return [
             (self._least_of(cells), max(map(cell_len, cells))) for cells in map(self._cells, range(len(self.names)))
         ]
@@ -184,12 +184,14 @@ class Columns:
         return result
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1, keys: int = 1) -> Columns:
-    """A table with escaped cells; columns from `numbers_from` on are aligned right. Without names, no head.
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], numbers_from: int = 1, keys: int = 1
+) -> TerminalTable:
+    """A table with escaped cells; columns from `numbers_from` on are aligned right. Without names it has no head.
 
-    Where the terminal is too narrow for all columns, the first `keys` are repeated beside the later ones.
+    If the terminal is too narrow for all columns, the first `keys` columns are repeated with the later ones.
     """
-    return Columns(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
+    return TerminalTable(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
 
 
 def _finite(value: Any) -> Any:

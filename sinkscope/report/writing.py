@@ -10,6 +10,7 @@ from typing import Any
 from sinkscope.checks import Card
 from sinkscope.errors import InputError
 from sinkscope.measurement import Comparison, Comparisons, Measurement, Survey
+from sinkscope.names import short
 from sinkscope.quantization import Hazards
 from sinkscope.report.check_page import check_page
 from sinkscope.report.comparison_page import comparison_page
@@ -74,7 +75,7 @@ def measurement_page(measurement: Measurement, epsilon: float) -> Page:
     tables = measurement.tables(epsilon)
     return observatory_page(
         measurement,
-        f"Attention sink of {measurement.record['model']}",
+        f"Attention sink of {short(measurement.record['model'])}",
         epsilon,
         definitions=tables["definitions"],
         tokens=tables.get("tokens"),

@@ -4,18 +4,18 @@ Nothing here runs a model. `find_tokens` runs what a choice needs to know, and r
 """
 
 from sinkscope.sinks.choice import Choice as Choice
+from sinkscope.sinks.choice import Evidence as Evidence
 from sinkscope.sinks.choice import First as First
 from sinkscope.sinks.choice import Last as Last
 from sinkscope.sinks.choice import Measured as Measured
+from sinkscope.sinks.choice import NothingChosenError as NothingChosenError
 from sinkscope.sinks.choice import Online as Online
 from sinkscope.sinks.choice import Outliers as Outliers
 from sinkscope.sinks.choice import Positions as Positions
+from sinkscope.sinks.choice import ReceivedAttention as ReceivedAttention
 from sinkscope.sinks.choice import Spikes as Spikes
 from sinkscope.sinks.choice import Sum as Sum
 from sinkscope.sinks.choice import TokenIds as TokenIds
-from sinkscope.sinks.evidence import Evidence as Evidence
-from sinkscope.sinks.evidence import NothingChosenError as NothingChosenError
-from sinkscope.sinks.evidence import Received as Received
 from sinkscope.sinks.rule import EPSILON as EPSILON
 from sinkscope.sinks.rule import FEWEST as FEWEST
 from sinkscope.sinks.rule import LIFT as LIFT

@@ -8,16 +8,53 @@ know (`needs`, `resolve`). `sinkscope.find_tokens` runs a model for that.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError
-from sinkscope.sinks.evidence import Evidence, NothingChosenError, Received
 from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
-from sinkscope.sinks.tokens import Tokens
+from sinkscope.sinks.tokens import Rows, Tokens
+
+
+class NothingChosenError(InputError):
+    """A choice that chooses no token of the texts: the message names what came nearest."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedAttention:
+    """What tokens receive, from a measurement of one stack.
+
+    `received` is α, `visible` the number of queries that see a position, `uniform` what uniform attention would give;
+    a sample is a document: that of text `row`, from its real token `start` on. `layers`: the model's own numbers.
+    `slots`: the mean share of attention that learned slots take.
+    """
+
+    received: Float[np.ndarray, "sample layer head position"]
+    visible: Float[np.ndarray, "sample layer position"]
+    uniform: Float[np.ndarray, "sample layer position"]
+    layers: tuple[int, ...]
+    row: Int[np.ndarray, " sample"]
+    start: Int[np.ndarray, " sample"]
+    slots: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Texts, and what was measured in them; None for what was not.
+
+    `peaks`: max_j |x_tj| of every token at the input of each linear map, (row, token), by what the map makes: down,
+    up, query …; `channels`: |h_t| at a depth and dimension, (row, token), by that pair.
+    """
+
+    rows: Rows
+    received: ReceivedAttention | None = None
+    peaks: Mapping[str, tuple[Float[np.ndarray, "row token"], ...]] = field(default_factory=dict)
+    channels: Mapping[tuple[int, int], Float[np.ndarray, "row token"]] = field(default_factory=dict)
+
 
 By = Literal["position", "row"]
 
@@ -90,7 +127,7 @@ class Measured(Choice):
             raise InputError(f"'{self}' needs the attention that tokens receive: find_tokens(model, texts, choice)")
         return self.of(known, evidence)
 
-    def of(self, known: Received, evidence: Evidence | None = None) -> Tokens:
+    def of(self, known: ReceivedAttention, evidence: Evidence | None = None) -> Tokens:
         """The tokens, from what a stack's tokens receive; `evidence` tells the texts, for by="row".
 
         Raises `NothingChosenError` where no token of any head is a sink: it names the nearest α, and the slots where
@@ -195,10 +232,10 @@ class Positions(Choice):
         return True
 
     def places(self, order: Any, ids: Any, real: Any) -> Any:
-        found = (order == self.positions[0]) & real
+        mask = (order == self.positions[0]) & real
         for position in self.positions[1:]:
-            found = found | ((order == position) & real)
-        return found
+            mask = mask | ((order == position) & real)
+        return mask
 
     def resolve(self, evidence: Evidence) -> Tokens:
         mask = np.zeros((1, 1, 1, max(self.positions) + 1), dtype=bool)
@@ -227,10 +264,10 @@ class TokenIds(Choice):
     def places(self, order: Any, ids: Any, real: Any) -> Any:
         if ids is None:
             raise InputError(f"'{self}': which tokens these are is not known without token ids")
-        found = (ids == self.ids[0]) & real
+        mask = (ids == self.ids[0]) & real
         for token in self.ids[1:]:
-            found = found | ((ids == token) & real)
-        return found
+            mask = mask | ((ids == token) & real)
+        return mask
 
     def resolve(self, evidence: Evidence) -> Tokens:
         rows = evidence.rows
@@ -268,11 +305,11 @@ class Outliers(Choice):
         largest = np.zeros(rows.order.shape)
         for size in evidence.peaks[self.site]:
             for number in np.unique(rows.document):
-                own = (rows.document == number) & rows.real
-                for row in np.flatnonzero(own.any(-1)):
-                    here = size[row, own[row]]
+                in_document = (rows.document == number) & rows.real
+                for row in np.flatnonzero(in_document.any(-1)):
+                    here = size[row, in_document[row]]
                     ratio = here / max(float(np.nanmedian(here)), 1e-30)
-                    largest[row, own[row]] = np.fmax(largest[row, own[row]], ratio)
+                    largest[row, in_document[row]] = np.fmax(largest[row, in_document[row]], ratio)
         mask = largest > self.ratio
         if not mask.any():
             raise NothingChosenError(
@@ -308,9 +345,9 @@ class Spikes(Choice):
         rows, size = evidence.rows, evidence.channels[self.depth, self.dimension]
         mask = np.zeros(rows.order.shape, dtype=bool)
         for number in np.unique(rows.document):
-            own = (rows.document == number) & rows.real
-            for row in np.flatnonzero(own.any(-1)):
-                places = np.flatnonzero(own[row])
+            in_document = (rows.document == number) & rows.real
+            for row in np.flatnonzero(in_document.any(-1)):
+                places = np.flatnonzero(in_document[row])
                 mask[row, places[np.argsort(-size[row, places], kind="stable")[: self.count]]] = True
         return Tokens(mask[:, None, None], rows, (), str(self))
 
@@ -333,10 +370,10 @@ class Sum(Choice):
         return all(part.in_a_pass for part in self.parts)
 
     def places(self, order: Any, ids: Any, real: Any) -> Bool[Any, "..."]:
-        found = self.parts[0].places(order, ids, real)
+        mask = self.parts[0].places(order, ids, real)
         for part in self.parts[1:]:
-            found = found | part.places(order, ids, real)
-        return found
+            mask = mask | part.places(order, ids, real)
+        return mask
 
     def resolve(self, evidence: Evidence) -> Tokens:
         tokens, nothing = None, ""
@@ -359,20 +396,20 @@ def _parts(choice: Choice) -> tuple[Choice, ...]:
     return choice.parts if isinstance(choice, Sum) else (choice,)
 
 
-def _nearest(known: Received, epsilon: float) -> str:
+def _nearest(known: ReceivedAttention, epsilon: float) -> str:
     """No sink: what was looked at, and what came nearest."""
     seen = counted(known.visible)[:, :, None]
     alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
     sample, layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
     most = float(alpha.max())
-    said = (
+    reason = (
         f"no sink: in no head does a token receive more than epsilon = {epsilon:g} of the attention of the queries "
         f"that see it, and twice what uniform attention gives; the most is {most:.3f}, at position {position} of "
         f"text {int(known.row[sample])}, where uniform attention gives {known.uniform[sample, layer, position]:.3f}"
     )
     if known.slots > 0.05:
-        said += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"
-    return f"{said}; lower epsilon, or name the tokens (first:4)"
+        reason += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"
+    return f"{reason}; lower epsilon, or name the tokens (first:4)"
 
 
 def _check_count(what: str, n: Any) -> None:
@@ -380,9 +417,9 @@ def _check_count(what: str, n: Any) -> None:
         raise InputError(f"{what}:{n}: a number of tokens of at least 1; to choose none: none")
 
 
-def _numbers(what: str, given: tuple[Any, ...]) -> tuple[int, ...]:
-    if not given or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in given):
-        raise InputError(f"{what}: expected whole numbers from 0 on, at least one, not {given}")
-    if len(set(given)) != len(given):
-        raise InputError(f"{what}: expected different numbers, not {given}")
-    return given
+def _numbers(what: str, values: tuple[Any, ...]) -> tuple[int, ...]:
+    if not values or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in values):
+        raise InputError(f"{what}: expected whole numbers from 0 on, at least one, not {values}")
+    if len(set(values)) != len(values):
+        raise InputError(f"{what}: expected different numbers, not {values}")
+    return values

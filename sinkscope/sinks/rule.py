@@ -94,7 +94,7 @@ def by_id(
     As `by_position`, with occurrences in place of samples.
     """
     counts = counted(visible)
-    found = []
+    rows = []
     for token in np.unique(ids[ids >= 0]).tolist():
         here = (ids == token)[:, None, :]
         seen = counts & here
@@ -103,8 +103,8 @@ def by_id(
         flat = _mean_over(uniform[:, :, None], seen[:, :, None])
         with np.errstate(invalid="ignore"):
             if bool(np.asarray(chosen(mean, often[:, None].astype(float), flat, 1.0, epsilon)).any()):
-                found.append(int(token))
-    return found
+                rows.append(int(token))
+    return rows
 
 
 def _mean_over(values: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -48,18 +48,18 @@ class Rows:
         """How many queries of its document see a token in a causal stack; 0 after a row's end."""
         lengths = np.zeros_like(self.order)
         for number in np.unique(self.document):
-            own = (self.document == number) & self.real
-            lengths = np.where(own, own.sum(-1, keepdims=True), lengths)
+            in_document = (self.document == number) & self.real
+            lengths = np.where(in_document, in_document.sum(-1, keepdims=True), lengths)
         return np.where(self.real, lengths - self.order, 0)
 
     @property
     def counted(self) -> Bool[np.ndarray, "row token"]:
         """Whether enough queries see a token for it to be a sink (`rule.counted`), each document by itself."""
-        seen, found = self.visible.astype(float), np.zeros(self.order.shape, dtype=bool)
+        seen, mask = self.visible.astype(float), np.zeros(self.order.shape, dtype=bool)
         for number in np.unique(self.document):
-            own = (self.document == number) & self.real
-            found |= counted(np.where(own, seen, 0.0)) & own
-        return found
+            in_document = (self.document == number) & self.real
+            mask |= counted(np.where(in_document, seen, 0.0)) & in_document
+        return mask
 
     def part(self, rows: slice) -> Rows:
         """Some of the rows."""
@@ -217,19 +217,19 @@ class Tokens:
 
         `layer` and `head` are −1 where the choice holds for all of them.
         """
-        found = []
+        table = []
         texts = len(self.mask)
         for layer in range(self.mask.shape[1]):
             for head in range(self.mask.shape[2]):
-                own = self.mask[:, layer, head]
+                mask = self.mask[:, layer, head]
                 if self.rows is None:
-                    shares = dict.fromkeys(np.flatnonzero(own[0]).tolist(), 1.0)
+                    shares = dict.fromkeys(np.flatnonzero(mask[0]).tolist(), 1.0)
                 else:
-                    orders = self.rows.order[own & self.rows.real]
+                    orders = self.rows.order[mask & self.rows.real]
                     places, counts = np.unique(orders, return_counts=True)
                     shares = dict(zip(places.tolist(), (counts / texts).tolist(), strict=True))
                 number = self.layers[layer] if self.mask.shape[1] > 1 and self.layers else layer
-                found += [
+                table += [
                     {
                         "layer": number if self.mask.shape[1] > 1 else -1,
                         "head": head if self.mask.shape[2] > 1 else -1,
@@ -238,7 +238,7 @@ class Tokens:
                     }
                     for place, share in shares.items()
                 ]
-        return pd.DataFrame(found, columns=["layer", "head", "position", "texts"])
+        return pd.DataFrame(table, columns=["layer", "head", "position", "texts"])
 
     def describe(self) -> dict[str, Any]:
         """The choice as JSON-able data: its words, how many tokens a text has, positions, and what it was read from."""

@@ -10,12 +10,12 @@ from torch.utils.data import Dataset
 
 from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
-from sinkscope.invalid import Part
+from sinkscope.invalid import ConfigPart
 from sinkscope.training.masking import MaskedTokens
 from sinkscope.training.penalty import ActivationPenalty
 
 
-class Loss(Part):
+class Loss(ConfigPart):
     """Mean next-token cross-entropy in nats over a window's tokens except the first; `masked` for bidirectional models.
 
     Attributes:

@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from sinkscope.data import UNSCORED, Window, ordinary_tokens, seeded
 from sinkscope.errors import InputError
-from sinkscope.invalid import Part
+from sinkscope.invalid import ConfigPart
 
 
-class MaskedTokens(Part):
+class MaskedTokens(ConfigPart):
     """L = mean over chosen positions i of −log P(x_i | x̃), in nats, with x̃ the window after tokens were hidden.
 
     Every scored token, except special tokens and those that `data.interventions` wrote, is chosen with probability

@@ -12,14 +12,14 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.invalid import Part
+from sinkscope.invalid import ConfigPart
 from sinkscope.model import LabForCausalLM
 
 Activation = Literal["stream", "attention", "feedforward"]
 GUARD = 1e-6  # added to the squared variance, as in the outlier metric
 
 
-class ActivationPenalty(Part):
+class ActivationPenalty(ConfigPart):
     """loss + strength · mean over depths of p(h), with h the activations of a sequence's tokens there, in fp32.
 
     Sink tokens count among the tokens. Kurtosis of layer outputs: Nrusimha et al. 2024 (2404.03605), who combine it

@@ -27,9 +27,9 @@ from transformers import PreTrainedTokenizerBase
 from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, Prefix, Window, named, resolve
 from sinkscope.data import DataConfig, RandomTokens
 from sinkscope.errors import InputError
-from sinkscope.invalid import Part, in_one_line, unknown_field
+from sinkscope.invalid import ConfigPart, in_one_line, unknown_field
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.model.operations import as_applied, as_data, per_layer
+from sinkscope.model.config import as_applied, as_data, per_layer
 from sinkscope.training.fitting import check_fit, check_sizes
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import AnyOptimizer, Muon
@@ -99,7 +99,7 @@ def _with_name(optimizer: Any) -> Any:
     return {"name": "adamw", **optimizer} if isinstance(optimizer, dict) else optimizer
 
 
-class Recipe(Part):
+class Recipe(ConfigPart):
     """Everything that decides a training run.
 
     Wrong values raise `InputError` when the recipe is built, in one line with the field's dotted name and the nearest

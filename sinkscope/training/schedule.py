@@ -13,17 +13,17 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from sinkscope.invalid import Part
+from sinkscope.invalid import ConfigPart
 
 
-class Constant(Part):
+class Constant(ConfigPart):
     """Warm-up, then lr."""
 
     kind: Literal["constant"] = "constant"
     warmup: NonNegativeInt = 100
 
 
-class Cosine(Part):
+class Cosine(ConfigPart):
     """Warm-up, then half a cosine: min_lr + (lr − min_lr) · (1 + cos(π · (t − warmup) / (steps − warmup))) / 2."""
 
     kind: Literal["cosine"] = "cosine"
@@ -31,7 +31,7 @@ class Cosine(Part):
     min_lr: NonNegativeFloat = 0.0
 
 
-class Linear(Part):
+class LinearDecay(ConfigPart):
     """Warm-up, then a straight line from lr to `min_lr` over the other steps. Source: Bondarenko et al. 2023."""
 
     kind: Literal["linear"] = "linear"
@@ -39,7 +39,7 @@ class Linear(Part):
     min_lr: NonNegativeFloat = 0.0
 
 
-class Trapezoid(Part):
+class Trapezoid(ConfigPart):
     """Warm-up, lr, and a straight line to `min_lr` over the last `decay` share of the steps.
 
     Also known as warm-up, stable, decay. If the warm-up reaches into that share, the line starts after the warm-up.
@@ -51,7 +51,7 @@ class Trapezoid(Part):
     min_lr: NonNegativeFloat = 0.0
 
 
-AnySchedule = Constant | Cosine | Linear | Trapezoid
+AnySchedule = Constant | Cosine | LinearDecay | Trapezoid
 Schedule = Annotated[AnySchedule, Field(discriminator="kind")]
 
 
@@ -63,7 +63,7 @@ def scheduler(schedule: AnySchedule, optimizer: torch.optim.Optimizer, *, steps:
     floor = schedule.min_lr / lr
     if isinstance(schedule, Cosine):
         return cast(LambdaLR, get_scheduler("cosine_with_min_lr", optimizer, warmup, steps, {"min_lr_rate": floor}))
-    decay_steps = steps - warmup if isinstance(schedule, Linear) else round(schedule.decay * steps)
+    decay_steps = steps - warmup if isinstance(schedule, LinearDecay) else round(schedule.decay * steps)
     start = max(warmup, steps - decay_steps)
     return LambdaLR(optimizer, partial(_trapezoid, warmup=warmup, start=start, steps=steps, floor=floor))
 

@@ -21,7 +21,7 @@ from transformers.utils import logging
 from sinkscope.data import PreparedData, TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.files import write_json, writing
-from sinkscope.live import Watch, alive, bars, stderr
+from sinkscope.live import LiveView, bars, silent, stderr
 from sinkscope.model.checkpoints import checkpoint_step
 from sinkscope.training.distributed.processes import Processes, joined, uses_sharding
 from sinkscope.training.kinds import LAB, Kind
@@ -73,7 +73,7 @@ class LiveProgress(TrainerCallback):
         left = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(min_width=7))
         self.bars = bars(TextColumn("{task.fields[values]}"), left)
         self.task = self.bars.add_task(name, values="", start=False)
-        self.watch: Watch[TrainerState] = Watch(self.view, self.lines, screen)
+        self.watch: LiveView[TrainerState] = LiveView(self.view, self.lines, screen)
 
     def view(self, state: TrainerState) -> Progress:
         self.bars.update(self.task, completed=state.global_step, values=summary(self.rows.last))
@@ -176,8 +176,7 @@ def train_kind(
             raise InputError(f"start_from = '{resolved.start_from}': only the lab model can start from given weights")
         if resolved.loss.masked is not None and kind is not LAB:
             raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
-        activity = f"reading and encoding the corpus '{resolved.data.corpus}' (once; the next run reuses it)"
-        with alive(activity) if progress else nullcontext():
+        with silent(not progress):
             data = kind.data(resolved)
         return resolved, replace(data, fingerprint=data.fingerprint | kind.about)
 

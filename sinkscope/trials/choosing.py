@@ -1,4 +1,4 @@
-"""Heads and a setting chosen on some texts: by derivatives, of which the best are verified, or by a pass for each."""
+"""Chooses heads and a setting on some texts: by derivatives, with the best verified, or by a pass for each."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sinkscope.trials.predictions import means
 
 Objective = Literal["loss", "entropy", "error"]
 OfHeads = Callable[[tuple[Head, ...] | None], Intervention]
-"""Makes a calibration of these heads; None: of all."""
+"""Makes a calibration of these heads; None for all."""
 Progress = Callable[[int, int, str], object]
-"""Called with how many readings of a text are done, of how many, and what is being done."""
+"""Called with the number of texts read, their total, and what is being done."""
 
-VERIFIED = 8  # heads of the best setting that are tried by a pass of their own, the most doubtful ones
-DERIVATIVE = 4  # passes that scoring all heads of a few settings takes the time of: one forward, two backward
+VERIFIED = 8  # heads of the best setting that get a pass of their own, the most doubtful ones
+DERIVATIVE = 4  # the cost of scoring all heads in passes: one forward, and backward for the loss and each draw
 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting that may be chosen, by name, for whatever heads. `whole`: it finds its heads by itself."""
+    """A setting that may be chosen, by name, for any heads. `whole`: it selects its heads itself."""
 
     name: str
     of_heads: OfHeads
@@ -41,14 +41,14 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The setting and the heads that make an objective smallest on some texts.
+    """The setting and the heads that minimize an objective on some texts.
 
     Attributes:
         option: The setting's name.
-        heads: Those that it was chosen for; none where no head got better, and for an option that finds its own.
-        intervention: The calibration; None where nothing was chosen.
-        objective: What was made small.
-        before: The objective of the model as it is, a mean over texts.
+        heads: Its heads; none if no head improved, and for an option that selects its own.
+        intervention: The calibration; None if nothing was chosen.
+        objective: What was minimized.
+        before: The objective of the unchanged model, a mean over texts.
         after: The objective under the choice.
         estimated: By how much each head alone would lower the objective, by derivatives, for each option by name.
         gains: The same by a pass of its own, for the heads that had one.
@@ -77,26 +77,26 @@ def choose_heads(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Chosen:
-    """The option, with the heads that it helps in, that makes an objective smallest on these texts.
+    """The option, and its heads, that minimize an objective on these texts.
 
-    An option's heads are those of which each alone makes the objective smaller; an option that finds its heads by
-    itself is tried as a whole. Of the options, with these heads, the one with the smallest objective is chosen, or
-    none. A head's gain is estimated from derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`).
-    Each option is tried in its heads, and of the best option 8 heads by passes of their own: those in which slope and
-    curvature contradict each other most, or for entropy those that seem to gain most. `exhaustive`, few heads, and
-    options without derivatives take a pass for each option and head.
+    An option's heads are those that lower the objective each on its own; an option that selects its own heads is tried
+    as a whole. The option with the smallest objective in its heads is chosen, or none. A head's gain is estimated from
+    derivatives with respect to its factor c in (1 − c) o + c o' (`derivatives`). Then each option is tried in its
+    heads, and 8 heads of the best option by passes of their own: those in which slope and curvature disagree most or,
+    for entropy, those with the largest gains. `exhaustive`, few heads, and options without derivatives take a pass for
+    each option and head.
 
     Args:
         model: Any causal model whose attention can be changed.
         inputs: The texts to choose on, as `measure` takes them.
         options: The settings to choose from.
-        objective: "loss"; "entropy", which needs no truth and is no quality; "error", 1 − accuracy, which has no
-            derivative: the loss ranks heads, and passes decide by it.
+        objective: "loss"; "entropy", which needs no targets and is no measure of quality; "error", 1 − accuracy, which
+            has no derivative: the loss ranks heads, and passes decide by the error.
         heads: Only these, (layer, head).
         exhaustive: A pass for each option and head.
-        from_token: Predictions from this token on count.
-        batch_size: Texts that go through the model at once.
-        out: A folder whose `heads.jsonl` keeps what is done, so that an interrupted search goes on from there.
+        from_token: Only predictions from this token on count.
+        batch_size: Texts per forward pass.
+        out: A folder whose `heads.jsonl` records what is done, so that an interrupted search resumes from there.
         progress: Called as passes end.
 
     Raises `InputError` for names that do not exist, no options, and a folder of another search.
@@ -105,14 +105,14 @@ def choose_heads(
     if objective not in get_args(Objective):
         raise unknown("objective", objective, get_args(Objective))
     if not options:
-        raise InputError("nothing to choose from: give at least one option")
-    given, samples = checked_inputs(model, inputs, batch_size)
+        raise InputError("options: give at least one")
+    checked, samples = checked_inputs(model, inputs, batch_size)
     tried = _tried(model, options, heads)
     by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
-    journal = Journal.open(out, identity(model, given, options, tried, objective, from_token))
+    journal = Journal.open(out, identity(model, checked, options, tried, objective, from_token))
     run = _Run(
         model,
-        given,
+        checked,
         samples,
         objective,
         batch_size,
@@ -133,7 +133,7 @@ def choose_heads(
     if by_derivative:
         estimates = estimated_gains(
             model,
-            given,
+            checked,
             {option.name: option.of_heads(None) for option in by_derivative},
             tried,
             "entropy" if objective == "entropy" else "loss",
@@ -143,7 +143,7 @@ def choose_heads(
             from_token,
         )
 
-    estimated = {name: {head: one.gain for head, one in own.items()} for name, own in estimates.items()}
+    estimated = {name: {head: one.gain for head, one in heads.items()} for name, heads in estimates.items()}
 
     def together(option: Option) -> tuple[float, Option, tuple[Head, ...] | None]:
         if option.whole:
@@ -151,14 +151,16 @@ def choose_heads(
         better = _better(estimated.get(option.name, {}), gains[option.name])
         return (run.passed(option.name, option, better), option, better) if better else (before, option, None)
 
-    found = [together(option) for option in options]
-    after, option, chosen = min(found, key=lambda one: one[0])
-    if option.name in estimates and chosen:
-        own = estimates[option.name]
-        doubtful = sorted(own, key=lambda head: (own[head].doubt, own[head].gain), reverse=True)[:VERIFIED]
+    results = [together(option) for option in options]
+    after, option, chosen = min(results, key=lambda one: one[0])
+    if chosen is None and by_derivative:  # no estimate is positive, which the most doubtful heads may contradict
+        option = max(by_derivative, key=lambda one: max(estimated[one.name].values()))
+    if option.name in estimates:
+        scored = estimates[option.name]
+        doubtful = sorted(scored, key=lambda head: (scored[head].doubt, scored[head].gain), reverse=True)[:VERIFIED]
         gains[option.name] = {head: before - run.passed(option.name, option, (head,)) for head in doubtful}
-        found[options.index(option)] = together(option)
-        after, option, chosen = min(found, key=lambda one: one[0])
+        results[options.index(option)] = together(option)
+        after, option, chosen = min(results, key=lambda one: one[0])
     if not after < before:
         option, chosen, after = options[0], None, before
     intervention = None if chosen is None else option.of_heads(None if option.whole else chosen)
@@ -167,14 +169,14 @@ def choose_heads(
 
 
 def ranked(options: Sequence[Option], heads: int, *, exhaustive: bool) -> list[Option]:
-    """The options of which heads are ranked by derivatives: none where a pass for each is no more work."""
+    """The options whose heads are ranked by derivatives: none if a pass for each is no more work."""
     if exhaustive or heads * len(options) <= VERIFIED:
         return []
     return [option for option in options if not option.whole and derivable(option.of_heads(None))]
 
 
 def passes(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None, *, exhaustive: bool) -> int:
-    """As many passes over the texts to choose on as `search` takes the time of, at most."""
+    """The cost of `choose_heads` in passes over the texts, at most."""
     tried = _tried(unwrapped(model), options, heads)
     return _passes(options, tried, ranked(options, len(tried), exhaustive=exhaustive))
 
@@ -185,24 +187,24 @@ def _passes(options: Sequence[Option], tried: Sequence[Head], by_derivative: Seq
 
 
 def _tried(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None) -> list[Head]:
-    every = list(every_head(model))
-    tried = every if heads is None else [head for head in every if head in {*map(tuple, heads)}]
+    all_heads = list(every_head(model))
+    tried = all_heads if heads is None else [head for head in all_heads if head in {*map(tuple, heads)}]
     if heads is not None and len(tried) < len(heads):
-        absent = next(head for head in heads if tuple(head) not in every)
-        raise InputError(f"head {absent} does not exist: heads are {every[0]} to {every[-1]}")
+        absent = next(head for head in heads if tuple(head) not in all_heads)
+        raise InputError(f"head {absent} does not exist: heads are {all_heads[0]} to {all_heads[-1]}")
     if heads is not None and any(option.whole for option in options):
-        raise InputError("heads are chosen by the calibration itself, query by query: leave out heads")
+        raise InputError("this calibration selects its heads itself, query by query: leave out heads")
     return tried
 
 
 def _better(estimated: Mapping[Head, float], gains: Mapping[Head, float]) -> tuple[Head, ...]:
-    """The heads that gain, in their order, by passes where there was one."""
+    """The heads with a gain, in order; a pass takes precedence over an estimate."""
     return tuple(head for head, gain in sorted({**estimated, **gains}.items()) if gain > 0)
 
 
 @dataclass(eq=False)
 class _Run:
-    """Passes over the texts to choose on, each made once and kept."""
+    """Passes over the texts to choose on; each is made once and recorded."""
 
     model: nn.Module
     given: Mapping[str, Any]
@@ -229,8 +231,8 @@ class _Run:
         def counted(texts: int) -> None:
             self.counted(texts, what)
 
-        found = means(self.model, self.given, changed, self.batch_size, names, counted, self.from_token)
-        scores = found[self.objective]
+        by_objective = means(self.model, self.given, changed, self.batch_size, names, counted, self.from_token)
+        scores = by_objective[self.objective]
         self.journal.keep({"pass": key, "scores": scores.tolist()})
         return float(scores.mean())
 

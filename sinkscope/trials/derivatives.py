@@ -1,4 +1,4 @@
-"""What each head alone would gain by a calibration, for all heads and settings from one forward pass a batch."""
+"""The gain of each head alone under a calibration, for all heads and settings from one forward pass per batch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sinkscope.interventions.reweigh import Call, Change, Head, check_call, imag
 from sinkscope.trials.journal import Journal
 from sinkscope.trials.predictions import check_decoder, logits_of, next_tokens, objectives
 
-DRAWS = 48  # of next tokens, texts × draws at least: the curvature's relative error is about √(2 / DRAWS)
-TOKENS = 1024  # in a batch that is differentiated, about
+DRAWS = 48  # texts × draws of next tokens, at least: the relative error of the curvature is about √(2 / DRAWS)
+TOKENS = 1024  # tokens in a differentiated batch, approximately
 
 
 @dataclass(frozen=True)
 class HeadEstimate:
-    """What a head alone gains: `slope` = −g by the first derivative, less `bend` = F / 2 by curvature."""
+    """The gain of a head alone: `slope` = −g by the first derivative, minus `bend` = F / 2 by curvature."""
 
     slope: float
     bend: float
@@ -36,18 +36,18 @@ class HeadEstimate:
 
     @property
     def doubt(self) -> float:
-        """How much both contradict each other: the sign is sure where one of them decides alone."""
+        """How much the two disagree: the sign is certain if one of them is 0."""
         return min(max(self.slope, 0.0), self.bend)
 
 
 def derivable(calibration: Intervention) -> bool:
-    """Whether heads can be scored by derivatives: not those of a calibration that is no `HeadChange`."""
+    """Whether heads can be scored by derivatives: only under a `HeadChange`."""
     return isinstance(calibration, HeadChange)
 
 
 def estimated_gains(
     model: nn.Module,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     options: Mapping[str, Intervention],
     heads: Sequence[Head],
     objective: str,
@@ -58,32 +58,33 @@ def estimated_gains(
 ) -> dict[str, dict[Head, HeadEstimate]]:
     """By how much each head alone lowers an objective under each option, a mean over texts: −g − F / 2.
 
-    A head returns (1 − c) o + c o' with o' what it would return under the option; c = 0 is the model, c = 1 the option
-    in this head. g = ∂J/∂c at c = 0. A trained model is near its best, so g is small, and what matters is how the loss
-    bends: F = E_y (∂ Σ_t log p(y_t) / ∂c)² / n over its n predictions t, with next tokens y drawn from the model itself
-    (the Fisher information, the curvature of the loss but for that of logits in c, which is left out). For entropy F is
-    left out. One forward and two backward passes give both for all heads and options at once.
+    A head returns (1 − c) o + c o', with o' its output under the option: c = 0 is the model, c = 1 the option in this
+    head. g = ∂J/∂c at c = 0. A trained model is near its optimum, so g is small and the curvature of the loss matters:
+    F = E_y (∂ Σ_t log p(y_t) / ∂c)² / n over its n predictions t, with next tokens y drawn from the model itself (the
+    Fisher information: the curvature of the loss without the part from the curvature of the logits in c). For entropy,
+    F is omitted. One forward pass per batch, with one backward pass for g and one per draw for F, covers all heads and
+    options.
 
     Args:
         model: A causal model.
-        given: Checked inputs.
-        options: Calibrations in all heads, by name.
-        heads: Those that are wanted.
+        inputs: Checked inputs.
+        options: Calibrations of all heads, by name.
+        heads: The heads to estimate.
         objective: "loss" or "entropy".
-        batch_size: Texts at once, at most; fewer where they are long.
-        journal: Keeps each batch.
+        batch_size: Texts per pass, at most; fewer if they are long.
+        journal: Records each batch.
         counted: Called with the number of texts that are done.
-        from_token: Predictions from this token on count.
+        from_token: Only predictions from this token on count.
     """
-    samples = len(given["input_ids"])
-    size = max(1, min(batch_size, TOKENS // given["input_ids"].shape[1]))
+    samples = len(inputs["input_ids"])
+    size = max(1, min(batch_size, TOKENS // inputs["input_ids"].shape[1]))
     draws = math.ceil(DRAWS / samples) if objective == "loss" else 0
     total: Tensor | float = 0.0
     for start in range(0, samples, size):
         stop = min(start + size, samples)
         known = journal.estimates(start, stop)
         if known is None:
-            batch = part(given, slice(start, stop), samples, device_of(model))
+            batch = part(inputs, slice(start, stop), samples, device_of(model))
             known = [
                 each.sum(0).tolist()
                 for each in _terms(model, batch, list(options.values()), objective, draws, start, from_token)
@@ -138,7 +139,7 @@ def _terms(
 
 
 def _stacked(by_layer: Sequence[Tensor]) -> Float[Tensor, "text option layer head"]:
-    """Layers may have unlike numbers of heads: the missing ones are 0."""
+    """Layers may have different numbers of heads: missing ones are 0."""
     most = max(each.shape[-1] for each in by_layer)
     whole = [torch.nn.functional.pad(each, (0, most - each.shape[-1])) for each in by_layer]
     return torch.stack(whole, 2).transpose(0, 1).double().cpu()
@@ -160,9 +161,9 @@ def draw_tokens(cumulative: Float[Tensor, "text place vocabulary"], first: int, 
 
 
 class _Mixing(Editor):
-    """Lets heads return o + Σ_k c_k (o'_k − o) with factors c that are 0, (option, text, head) for each layer.
+    """Lets heads return o + Σ_k c_k (o'_k − o), with factors c = 0 of shape (option, text, head) for each layer.
 
-    At c = 0 the derivative is that of o'_k − o as it is, so nothing is differentiated through how o'_k was made.
+    At c = 0 the derivative only needs the value of o'_k − o, so no gradient flows through the computation of o'_k.
     """
 
     def __init__(self, opened: OpenStream, layers: Sequence[nn.Module], changes: Sequence[Change]) -> None:
@@ -200,7 +201,7 @@ class _Mixing(Editor):
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """No weight wants a gradient meanwhile: what their gradients would need is not kept."""
+    """No weight requires a gradient meanwhile, so that nothing is stored for them."""
     wanted = [weight for weight in model.parameters() if weight.requires_grad]
     for weight in wanted:
         weight.requires_grad_(False)

@@ -21,14 +21,14 @@ NAME = "heads.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Journal:
-    """Lines of JSON, the first of which says of what search; each is on the disk before the next pass begins."""
+    """Lines of JSON, the first of which identifies the search; each is on disk before the next pass begins."""
 
     path: Path | None
     lines: list[dict[str, Any]]
 
     @classmethod
     def open(cls, folder: str | Path | None, search: str) -> Journal:
-        """The journal in a folder, new or with what is there; a last line that a kill cut short is dropped.
+        """The journal in a folder, new or existing; a last line that was cut short is dropped.
 
         Raises `InputError` for the journal of another search.
         """
@@ -57,25 +57,25 @@ class Journal:
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def scores(self, key: Sequence[Any]) -> Float[np.ndarray, " text"] | None:
-        """The scores of a pass; None where it was not made."""
+        """The scores of a pass; None if it was not made yet."""
         line = next((line for line in self.lines if line.get("pass") == list(key)), None)
         return None if line is None else np.asarray(line["scores"], dtype=np.float64)
 
     def estimates(self, start: int, stop: int) -> list[Any] | None:
-        """The terms of estimates, summed over these rows, [term][setting][layer][head]; None where not yet made."""
+        """The terms of estimates, summed over these rows, [term][setting][layer][head]; None if not made yet."""
         return next((line["estimates"] for line in self.lines if line.get("rows") == [start, stop]), None)
 
 
 def identity(
     model: nn.Module,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     options: Sequence[Any],
     heads: Sequence[Any],
     objective: str,
     from_token: int,
 ) -> str:
     """A hash of everything that a search depends on."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     config = getattr(model, "config", None)
     about: list[Any] = [
         str(getattr(config, "name_or_path", "")),
@@ -87,12 +87,12 @@ def identity(
     about += [[option.name, str(option.of_heads(None).describe())] for option in options]
     weight = next(model.parameters())
     about += [str(weight.dtype), sum(parameter.numel() for parameter in model.parameters())]
-    found.update(json.dumps(about).encode())
-    for name, value in sorted(given.items()):
+    digest.update(json.dumps(about).encode())
+    for name, value in sorted(inputs.items()):
         if isinstance(value, Tensor):
-            found.update(name.encode() + str(tuple(value.shape)).encode())
-            found.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
-    return found.hexdigest()
+            digest.update(name.encode() + str(tuple(value.shape)).encode())
+            digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -20,18 +20,18 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 def zero_tuning(
     model: nn.Module, inputs: Any, factors: Sequence[float] = FACTORS, *, position: int = 0, **options: Any
 ) -> Chosen:
-    """The factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best; `options` as of `search`.
+    """ZeroTuning: the factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best.
 
-    `objective="entropy"` needs no truth. What the choice is worth on other texts is a trial's question
-    (`trials.calibration_trial`). Source: Han et al. 2025, who choose by validation accuracy on tasks or by entropy,
-    find γ > 1 best for classification and below for question answering, and scale either the heads that gain from more
-    or those that gain from less; here both signs are tried head by head.
+    `options` as of `choose_heads`; `objective="entropy"` needs no targets. What the choice is worth on other texts is
+    measured by `calibration_trial`. Source: Han et al. 2025, who choose by validation accuracy on tasks or by entropy,
+    find γ > 1 best for classification and γ < 1 for question answering, and scale either the heads that gain from more
+    or those that gain from less weight; here both signs are tried for each head.
     """
     return choose_heads(model, inputs, factor_options(factors, position), **options)
 
 
 def factor_options(factors: Sequence[float], position: int = 0) -> list[Option]:
-    """An option for each factor. Raises `InputError` for none, or one that is no factor or changes nothing."""
+    """One option per factor. Raises `InputError` for no factors, and for invalid ones and 1."""
     if not factors:
         raise InputError("factors: give at least one")
     for factor in factors:
@@ -51,14 +51,14 @@ OfImages = Callable[[nn.Module, Mapping[str, Any], tuple[float, ...]], list[Opti
 
 TEMPERATURES = (0.8, 0.9, 1.1, 1.25)
 BETAS = (0.4,)
-SHARES = (0.4, 0.6, 0.8)  # that visual sinks keep; 0.6 as published
+SHARES = (0.4, 0.6, 0.8)  # of their weight that visual sinks keep; 0.6 as published
 
 
 @dataclass(frozen=True)
 class CalibrationMethod:
-    """A family of calibrations with one number to choose. `number`: its name; `defaults`: those that are tried.
+    """A family of calibrations with one number to choose. `number`: its name; `defaults`: the values to try.
 
-    `options(values, position)`: what to choose from; of what is found in images, `of_images(model, inputs, values)`.
+    `options(values, position)`: what to choose from; for methods that read images, `of_images(model, inputs, values)`.
     """
 
     about: str
@@ -90,18 +90,18 @@ def _temperature(tau: float, heads: Heads) -> Intervention:
 
 
 def _visual(model: nn.Module, inputs: Mapping[str, Any], values: tuple[float, ...]) -> list[Option]:
-    """VAR with dimensions of this model: it finds its heads itself, query by query, so none are chosen."""
-    found = VisualRedistribution.of(model, inputs)
+    """VAR with this model's dimensions: it selects its heads itself, query by query, so none are chosen."""
+    redistribution = VisualRedistribution.of(model, inputs)
 
     def option(p: float) -> Option:
-        changed = replace(found, p=p)
+        changed = replace(redistribution, p=p)
         return Option(f"p={p:g}", lambda heads: changed, whole=True)
 
     return [option(p) for p in dict.fromkeys(values)]
 
 
 def _without_images(values: tuple[float, ...], position: int) -> list[Option]:
-    raise InputError("var moves weight between tokens of an image: it is found in a model's inputs (--images DIR)")
+    raise InputError("var moves weight between the tokens of an image: give images")
 
 
 CALIBRATIONS: dict[str, CalibrationMethod] = {

@@ -1,4 +1,4 @@
-"""Choices that were stored before calibrations were trials: read, and no longer written."""
+"""Choices stored before calibrations were trials: read, no longer written."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CHOSEN, ALL, NOTHING = "chosen", "all heads", "nothing"
 
 @dataclass(frozen=True, eq=False)
 class StoredChoice:
-    """A choice as `choice.nc` holds it: scores per text of each arm, on texts to choose on and on those held out.
+    """A choice as `choice.nc` holds it: scores per text of each arm, on texts to choose on and on held-out ones.
 
     Attributes:
         option: The setting's name.
-        heads: Those that it was chosen for.
-        intervention: None where nothing was chosen.
-        objective: What chose.
+        heads: Its heads.
+        intervention: None if nothing was chosen.
+        objective: What was minimized.
         arms: `nothing`, `chosen`, `all heads` and controls: scores on both parts.
         gains: By how much each head alone lowered the objective, for each setting.
         record: How it was made.
@@ -49,11 +49,11 @@ class StoredChoice:
         """By how much an arm's scores differ from those of nothing, paired by text: 95 %, Student's t over texts."""
         if arm not in self.arms:
             raise unknown("arm", arm, self.arms)
-        own, none = (self.arms[name][int(held_out)].of(of) for name in (arm, NOTHING))
-        return mean_interval(own - none)
+        changed, unchanged = (self.arms[name][int(held_out)].of(of) for name in (arm, NOTHING))
+        return mean_interval(changed - unchanged)
 
     def table(self) -> pd.DataFrame:
-        """A row per arm: loss and its differences on both halves, accuracy and entropy on the one held out."""
+        """One row per arm: loss and its differences on both halves, accuracy and entropy on held-out texts."""
         rows = []
         for arm, (_, after) in self.arms.items():
             first, held = self.difference(arm, held_out=False), self.difference(arm)
@@ -65,28 +65,28 @@ class StoredChoice:
 
     @property
     def verdict(self) -> str:
-        """What the texts held out say."""
+        """What the held-out texts show."""
         if self.intervention is None:
             return f"Nothing got better by {self.option}: nothing was chosen."
         held = self.difference(CHOSEN)
         where = f"in {len(self.heads)} heads" if self.heads else "in the heads that it finds"
-        told = f"{held.value:+.4f} nats on texts held out ({held.low:+.4f} to {held.high:+.4f})"
-        return f"{self.option} {where}: {told}."
+        effect = f"{held.value:+.4f} nats on texts held out ({held.low:+.4f} to {held.high:+.4f})"
+        return f"{self.option} {where}: {effect}."
 
 
 def stored_choice(path: str | Path) -> tuple[StoredChoice, dict[str, Any]]:
-    """A `choice.nc` of before: the choice, and what it is of. Raises `InputError` for a file that is none."""
+    """An old `choice.nc`: the choice, and what it is of. Raises `InputError` for other files."""
     try:
         data = read_netcdf(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if "choice" not in data.attrs or not {*SCORES, "held_out"} <= {*data.variables}:
-        raise InputError(f"{path} holds no choice of a calibration")
+        raise InputError(f"{path} is not a stored choice of a calibration")
     record = json.loads(data.attrs["choice"])
     held = data["held_out"].values.astype(bool)
 
-    def scores(arm: str, part: np.ndarray) -> TextScores:
-        return TextScores(*(data[name].sel(arm=arm).values[part] for name in SCORES))
+    def scores(arm: str, texts: np.ndarray) -> TextScores:
+        return TextScores(*(data[name].sel(arm=arm).values[texts] for name in SCORES))
 
     choice = StoredChoice(
         record["option"],
@@ -94,7 +94,7 @@ def stored_choice(path: str | Path) -> tuple[StoredChoice, dict[str, Any]]:
         None if record["intervention"] is None else from_json(record["intervention"]),
         record["objective"],
         {str(arm): (scores(arm, ~held), scores(arm, held)) for arm in data["arm"].values},
-        {name: {(a, b): gain for a, b, gain in own} for name, own in record["gains"].items()},
+        {name: {(a, b): gain for a, b, gain in by_head} for name, by_head in record["gains"].items()},
         record["record"],
     )
     return choice, record["about"]

@@ -1,4 +1,4 @@
-"""How well each text is predicted, and how surely, under a calibration."""
+"""How well, and how confidently, each text is predicted under a calibration."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from sinkscope.interventions.reweigh import image_token
 
 @dataclass(frozen=True, eq=False)
 class TextScores:
-    """Per text, means over its predicted tokens: `loss` −log p of the token that stood there, in nats; `entropy` of the
-    prediction, in nats, which needs no truth; `right`, the share of tokens that were most likely."""
+    """Per text, means over its predicted tokens.
+
+    `loss`: −log p of the actual token, in nats; `entropy` of the prediction, in nats, which needs no targets; `right`:
+    the share of tokens that were most likely.
+    """
 
     loss: Float[np.ndarray, " text"]
     entropy: Float[np.ndarray, " text"]
     right: Float[np.ndarray, " text"]
 
     def of(self, objective: str) -> Float[np.ndarray, " text"]:
-        """What to make small: the loss, the entropy, or the share of tokens that were not most likely ("error")."""
+        """What is minimized: the loss, the entropy, or the share of tokens that were not most likely ("error")."""
         return 1 - self.right if objective == "error" else getattr(self, objective)
 
 
 def text_scores(
     model: nn.Module, inputs: Any, calibration: Intervention | None = None, batch_size: int = 8
 ) -> TextScores:
-    """The scores of each text, predictions of padding and from padding left out, and of tokens that are an image's.
+    """The scores of each text, without predictions of or from padding, and of image tokens.
 
-    Raises `UnsupportedModelError` for a model that predicts no next token, and `InputError` for texts of one token and
-    predictions that are not finite.
+    Raises `UnsupportedModelError` for a model that does not predict next tokens, and `InputError` for texts of one
+    token and predictions that are not finite.
     """
-    scores = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
-    return TextScores(scores["loss"], scores["entropy"], 1 - scores["error"])
+    by_name = means(model, inputs, calibration, batch_size, ("loss", "entropy", "error"))
+    return TextScores(by_name["loss"], by_name["entropy"], 1 - by_name["error"])
 
 
 def means(
@@ -54,40 +57,40 @@ def means(
     counted: Callable[[int], object] = lambda texts: None,
     from_token: int = 0,
 ) -> dict[str, Float[np.ndarray, " text"]]:
-    """Some objectives of each text: loss, entropy, error, of the predictions from token `from_token` on.
+    """Some objectives of each text (loss, entropy, error), over the predictions from token `from_token` on.
 
-    `counted(texts)` is called after each batch. Raises as `scores` does.
+    `counted(texts)` is called after each batch. Raises as `text_scores` does.
     """
     model = unwrapped(model)
-    inputs_by_name, samples = checked_inputs(model, inputs, batch_size)
-    check_decoder(model, inputs_by_name)
+    checked, samples = checked_inputs(model, inputs, batch_size)
+    check_decoder(model, checked)
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     parts: list[dict[str, Tensor]] = []
     image = image_token(model)
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
-        for batch in batches(model, inputs_by_name, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             logs, places = next_tokens(logits_of(model, batch, options), batch, image, from_token)
             parts.append(objectives(logs, batch["input_ids"], places, names))
             counted(len(logs))
-    scores = {name: torch.cat([part[name] for part in parts]).double().cpu().numpy() for name in names}
-    for values in scores.values():
+    by_name = {name: torch.cat([batch_means[name] for batch_means in parts]).double().cpu().numpy() for name in names}
+    for values in by_name.values():
         if not np.isfinite(values).all():
             raise InputError(f"the predictions of text {int(np.argmin(np.isfinite(values)))} are NaN or infinite")
-    return scores
+    return by_name
 
 
 def check_decoder(model: nn.Module, inputs: Mapping[str, Any]) -> None:
-    """Raises `UnsupportedModelError` for a model that predicts no next token of ids."""
+    """Raises `UnsupportedModelError` for a model that does not predict next tokens of ids."""
     if Stream.of(model).stack != "decoder" or not isinstance(inputs.get("input_ids"), Tensor):
         raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
 
 
 def logits_of(model: nn.Module, batch: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
-    """The logits after each token of a batch. Raises `UnsupportedModelError` where there are none."""
+    """The logits after each token of a batch. Raises `UnsupportedModelError` if there are none."""
     logits = getattr(model(**batch, **options), "logits", None)
     if not isinstance(logits, Tensor) or logits.shape[:2] != batch["input_ids"].shape:
-        raise UnsupportedModelError(f"family '{family(model)}': it gives no logits for each of its tokens")
+        raise UnsupportedModelError(f"family '{family(model)}': it has no logits for each of its tokens")
     return logits
 
 
@@ -102,14 +105,14 @@ def next_tokens(
     counted = counted if image is None else counted & (ids[:, 1:] != image)
     counted[:, :from_token] = False
     if not bool(counted.any(-1).all()):
-        raise InputError("texts of one token have no next token, so there is nothing to score: give at least two")
+        raise InputError("texts of one token have no next token: give at least two tokens")
     return logits[:, :-1].float().log_softmax(-1), counted
 
 
 def shared_tokens(inputs: Mapping[str, Any]) -> int:
-    """How many tokens all texts begin with: a BOS, a chat template; 0 where anything else than ids tells them apart.
+    """How many tokens all texts begin with: a BOS, a chat template; 0 if other inputs than ids distinguish them.
 
-    Predicting them is no achievement, and one that every calibration could be chosen for.
+    Any calibration could be chosen for predicting them, at no use.
     """
     ids = inputs.get("input_ids")
     others = [name for name, value in inputs.items() if isinstance(value, Tensor) and name != "input_ids"]

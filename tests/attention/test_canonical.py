@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sinkscope.attention as zoo
-from sinkscope.attention.canonical import canonical
-from sinkscope.attention.masks import And, Or, Strict
-from sinkscope.attention.tokens import Tokens
+from sinkscope.attention.masks import And, Or, Strict, Tokens, canonical
 from sinkscope.errors import InputError
 
 CAUSAL, DOCUMENT = zoo.Causal(), zoo.Document()

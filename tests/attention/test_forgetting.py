@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.functional import DenseVisibility
+from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
 
 from .problems import assert_close, assert_paths_agree, problem
@@ -53,18 +55,16 @@ def test_documents_that_lie_among_each_other_have_the_gradients_of_each_alone():
             )
 
 
-def test_a_boolean_mask_counts_the_tokens_that_a_query_sees():
-    """Interleaved documents and padding, written out, are those of the rule."""
+def test_a_boolean_mask_counts_by_the_mask_that_it_narrows_and_is_refused_alone():
     case = gated(9)
     real = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 0]])
     bound = zoo.Visibility.of(PACKED, 9, 9, attention_mask=real, documents=INTERLEAVED)
+    narrowed = DenseVisibility(zoo.Full(), bound.query, bound.key, bound.dense(), bound)
     for path in PATHS:
-        assert_close(case.attend(mask=bound.dense(), path=path).output, case.attend(mask=bound, path=path).output)
-    assert_close(
-        case.last(2).attend(mask=bound.dense(slice(7, 9))).output,
-        case.attend(mask=bound).output[:, :, 7:],
-    )
-    assert_paths_agree(case, ["chunked"], mask=bound.dense())
+        assert_close(case.attend(mask=narrowed, path=path).output, case.attend(mask=bound, path=path).output)
+    assert_paths_agree(case, ["chunked"], mask=narrowed)
+    with pytest.raises(InputError, match="a forgetting gate sums over the tokens between query and key"):
+        case.attend(mask=bound.dense())
 
 
 def test_padding_between_tokens_forgets_nothing():

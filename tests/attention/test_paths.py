@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.operation import Path, chosen
 from sinkscope.attention.paths import chunked, sdpa
-from sinkscope.attention.paths.choice import Path, chosen
 from sinkscope.errors import InputError
 
 from .problems import MASKS, MASKS_AND_HEADS, assert_close, assert_paths_agree, bound, problem

@@ -11,8 +11,8 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.difference import halves
 from sinkscope.attention.paths import sdpa
+from sinkscope.attention.scores import MapScores
 from sinkscope.attention.scores import ScoreRows as Rows
-from sinkscope.attention.scores import Scores
 from sinkscope.attention.scoring.decay import accumulated
 from sinkscope.model.positions import Rope, rotate
 
@@ -266,7 +266,7 @@ def test_lambda_starts_higher_in_deeper_layers(layer, start):
 def padded_rows(slots: tuple[zoo.SlotTerms, ...]) -> Rows:
     query, key = torch.randn(1, 2, 4, DIM), torch.randn(1, 2, 4, DIM)
     visibility = zoo.Visibility.of(zoo.Causal(), 4, 4, attention_mask=torch.tensor([[0, 1, 1, 1]]))
-    return Scores(query, key, 0.5, visibility, slots).rows(slice(0, 4))
+    return MapScores(query, key, 0.5, visibility, slots).rows(slice(0, 4))
 
 
 def test_n_counts_tokens_and_no_slots():

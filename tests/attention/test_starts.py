@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
-from sinkscope.attention.learned import Learned
+from sinkscope.attention.pieces import Learned
 
 from .problems import DIM, HEADS, build
 

@@ -67,7 +67,7 @@ def test_a_reordered_cache_goes_on_as_its_rows_do(model: PreTrainedModel) -> Non
         wanted = model(torch.tensor([[11], [11]]), past_key_values=cache).logits
     torch.testing.assert_close(after, wanted[order])
     for layer, other in zip(twin.kept, cache.kept, strict=True):
-        assert torch.equal(layer.places, other.places[order])
+        assert torch.equal(layer.places.sort(-1).values, other.places[order].sort(-1).values)
 
 
 @torch.no_grad()
@@ -97,7 +97,7 @@ def test_nothing_of_the_prompt_is_held(model: PreTrainedModel) -> None:
     held = {
         storage.data_ptr(): storage.nbytes()
         for layer in cache.kept
-        for rows in (*layer.slots.rows.values(), *layer.rows.values())
+        for rows in (*layer.slots.rows.values(), *layer.samples.values())
         for storage in [rows.untyped_storage()]
     }
     assert sum(held.values()) < 40_000  # all of it would be 768,000

@@ -76,11 +76,13 @@ def test_what_it_would_get_wrong_is_refused(model: LlamaForCausalLM) -> None:
         model(IDS, past_key_values=cache, use_cache=False)
     model(IDS, attention_mask=PADDED, past_key_values=cache)
     step: dict[str, Any] = {"input_ids": IDS[:, :1], "past_key_values": cache}
-    with pytest.raises(InputError, match="says nothing"):
+    with pytest.raises(InputError, match="has no attention_mask"):
         model(**step)
     longer = torch.cat([PADDED, torch.ones(2, 1).long()], 1)
     with pytest.raises(InputError, match="rows continue at"):
         model(**step, attention_mask=longer, position_ids=torch.tensor([[10], [10]]))
+    with pytest.raises(InputError, match="12 columns for 11 tokens"):
+        model(**step, attention_mask=torch.cat([longer, torch.ones(2, 1).long()], 1))
     with pytest.raises(InputError, match="changed between"):
         model(**step, attention_mask=longer.flip(0))
     with pytest.raises(InputError, match="on the left"):

@@ -151,7 +151,7 @@ def test_beams_read_their_prompt_strictly(llama: Any) -> None:
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged, as if nothing had been before."""
     found: list[str] = []
-    monkeypatch.setattr(streaming, "_said", set())
+    monkeypatch.setattr(streaming, "_warned", set())
     monkeypatch.setattr(streaming.log, "warning", lambda line, *values: found.append(line % values))
     return found
 

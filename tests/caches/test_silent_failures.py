@@ -66,7 +66,7 @@ def test_the_same_prompt_again_is_refused(llama: Any) -> None:
 
 
 def test_windows_of_the_model_are_left_alone_and_said(logged: list[str]) -> None:
-    streaming._said.clear()
+    streaming._warned.clear()
     model = FAMILIES["gemma3"].build("sdpa")
     caches = [StreamingCache(model, 2, 60) for _ in range(2)]
     assert caches[0].left_alone == {0: "a window of its own, 5 tokens"}

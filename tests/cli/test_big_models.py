@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from sinkscope.cli.app import app
-from sinkscope.cli.options import AUTO_BATCH, Running
+from sinkscope.cli.options import AUTO_BATCH, RunningOptions
 
 LOADING = ("measure", "check", "intervene", "quantize", "calibrate", "cache", "generate")
 FEW = ("--input", "random", "--samples", 2, "--tokens", 12)
@@ -40,7 +40,7 @@ def test_a_batch_size_of_our_choice_changes_no_number(sinkscope, model, tmp_path
     assert len(list((tmp_path / "sinkscope-measure").iterdir())) == 1
     assert "is no number of samples" in sinkscope("measure", model, *FEW, "--batch-size", "many").error
     assert "is no number of samples" in sinkscope("measure", model, *FEW, "--batch-size", 0).error
-    assert [Running(batch_size=AUTO_BATCH).batch_of(tokens) for tokens in (12, 512, 100_000)] == [64, 16, 1]
+    assert [RunningOptions(batch_size=AUTO_BATCH).batch_of(tokens) for tokens in (12, 512, 100_000)] == [64, 16, 1]
 
 
 def test_where_a_model_lies_is_said_once(sinkscope, model):

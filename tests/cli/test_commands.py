@@ -105,7 +105,7 @@ def test_a_wrong_field_of_a_recipe_is_refused_before_torch_is_imported(recipe: s
 
 def test_a_gguf_file_that_is_none_is_refused_before_torch_is_imported(sinkscope, tmp_path: Path):
     (tmp_path / "a.gguf").write_bytes(b"PK")
-    assert "is no GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
+    assert "is not a GGUF file" in sinkscope("measure", tmp_path / "a.gguf").error
 
 
 READ_BY_EVERY_RUN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -13,11 +14,18 @@ from tests.registering import toy_installed
 
 MINE = """
 from pathlib import Path
-from sinkscope.experiments import Question, Variation, above, gap
+from sinkscope.experiments import Has, Question, Variation, above, gap, more_models
 b = Variation("b", {"attention": "sigmoid"})
 q = Question("mine", "Is it so?", "me", (Variation("a"), b),
-    (above(1.0, gap("sink_0", "a", "b"), "lower", "b is lower", "me"),),
-    records=Path(__file__).parent / "runs.jsonl")
+    (more_models("a", "b", Has("sink_0", 3.0), "fewer", "fewer models of b have a sink", "me"),
+     above(1.0, gap("sink_mass", "a", "b"), "lower", "b is lower", "me")),
+    records=Path(__file__).parent / "runs.jsonl", seeds=5)
+"""
+
+REGISTERED = """
+from sinkscope.experiments import Has, Question, Variation, most_models
+mine = Question("mine", "?", "me", (Variation("a"),),
+    (most_models("a", Has("sink_0", 3.0), "most", "most models have a sink", "me"),), seeds=7)
 """
 
 
@@ -44,23 +52,29 @@ def mine(tmp_path: Path) -> Path:
 
 def test_rows_and_the_own_record_are_judged_together(sinkscope, mine, tmp_path):
     command = ("experiment", "verdict", str(mine), "--json")
-    (verdict,) = sinkscope(*command).json["verdicts"]
-    assert verdict["outcome"] == "inconclusive"  # two seeds are not three
-    own = {label: {2: observed(label, 2, rate)} for label, rate in (("a", 9.1), ("b", 1.1))}
-    kept.write(tmp_path / "kept", Findings("mine", "nano", 3, own))
+    fewer, lower = sinkscope(*command).json["verdicts"]
+    assert (fewer["grade"], fewer["reason"], fewer["k"]) == ("open", "4 of 10 runs", [2, 0])
+    own = {label: {s: observed(label, s, rate) for s in (2, 3, 4)} for label, rate in (("a", 9.1), ("b", 1.1))}
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 5, own))
     answer = sinkscope(*command, "--results", str(tmp_path / "kept")).json
-    assert (answer["verdicts"][0]["outcome"], answer["cost"]["runs"]) == ("supported", 6)
+    fewer, lower = answer["verdicts"]
+    assert (fewer["grade"], lower["grade"], answer["cost"]["runs"]) == ("seen", "open", 10)
+    assert lower["reason"].startswith("left out")  # no run has a mass
     shown = sinkscope("experiment", "show", str(mine), "--json", "--results", str(tmp_path / "kept")).json
-    assert {one["label"]: one["seeds"] for one in shown["variations"]} == {"a": [0, 1, 2], "b": [0, 1, 2]}
+    assert {one["label"]: one["seeds"] for one in shown["variations"]} == {"a": [*range(5)], "b": [*range(5)]}
+    assert [one["decided_by"] for one in shown["variations"]] == [[*range(5)]] * 2
 
 
 def test_the_plan_takes_rows_for_runs_that_are_known(sinkscope, mine, tmp_path):
     plan = ("experiment", "run", str(mine), "--plan", "--json", "--results", str(tmp_path / "kept"))
     found = sinkscope(*plan).json
-    assert (found["runs"], found["reused"]) == (6, 0)
-    assert found["hours"] == pytest.approx(6 * 60 / 3600)
-    again = sinkscope(*plan, "--reuse").json
+    assert (found["runs"], found["reused"]) == (10, 0)
+    assert found["hours"] == pytest.approx(10 * 60 / 3600)
+    assert found["seeds"].startswith("the question's seeds can never decide 1 of 2 claims ('lower')")
+    again = sinkscope(*plan, "--reuse", "--seeds", "3").json
     assert (again["runs"], again["reused"]) == (2, 4)
+    assert "1 of 2 claims stay open until all of the question's seeds are run" in again["seeds"]
+    assert "is decided by 5 seeds, not by 6" in sinkscope(*plan, "--seeds", "6").error
 
 
 def test_damaged_rows_are_one_line(sinkscope, mine, tmp_path):
@@ -103,7 +117,7 @@ def test_a_folder_of_results_that_is_not_there_is_named(sinkscope, mine, tmp_pat
 
 
 def test_a_damaged_record_is_named(sinkscope, mine, tmp_path):
-    path = kept.write(tmp_path / "kept", Findings("mine", "nano", 1, {"a": {0: observed("a", 0, 9.0)}}))
+    path = kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 1, {"a": {0: observed("a", 0, 9.0)}}))
     path.write_text(path.read_text()[:100])
     answer = sinkscope("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
     assert (answer.code, answer.out) == (2, "")
@@ -115,3 +129,32 @@ def test_a_file_that_raises_is_bad_input(sinkscope, mine):
     mine.write_text("x = 1 / 0\n")
     answer = sinkscope("experiment", "show", str(mine))
     assert (answer.code, "ZeroDivisionError" in answer.err) == (2, True)
+
+
+def test_show_refuses_what_run_refuses(sinkscope, mine):
+    mine.write_text(MINE.replace('"sigmoid"', '"sigmoidal"'))
+    shown, ran = (sinkscope("experiment", *words) for words in (("show", str(mine)), ("run", str(mine), "--plan")))
+    assert (shown.code, shown.error) == (2, ran.error)
+    assert "sigmoidal" in shown.error
+
+
+def keep_registered(mine: Path, sha256: str) -> Path:
+    """Seven runs whose models have a sink, made with a file of this hash."""
+    note = {"mine": {"sha256": sha256, "file": "mine.py"}}
+    runs = {s: Observed(f"a-{s}", "finished", s, {"sink_0": 9.0, "strongest": 9.0}, registered=note) for s in range(7)}
+    kept.write_findings(mine.parent / "kept", Findings("mine", "nano", 7, {"a": runs}))
+    return mine.parent / "kept"
+
+
+def test_a_margin_loosened_after_the_runs_is_told(sinkscope, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(REGISTERED)
+    results = keep_registered(mine, hashlib.sha256(mine.read_bytes()).hexdigest())
+    command = ("experiment", "verdict", str(mine), "--results", str(results))
+    (verdict,) = sinkscope(*command, "--json").json["verdicts"]
+    assert verdict["grade"] == "confirmed"
+    assert "registered before its 7 runs" in " ".join(sinkscope(*command).out.split())
+    mine.write_text(REGISTERED.replace("3.0", "2.0"))
+    answer = sinkscope(*command, "--json").json
+    assert answer["verdicts"][0]["grade"] == "seen"
+    assert "changed after 7 of 7 runs" in answer["registered"]["mine"]["words"]

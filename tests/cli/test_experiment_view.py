@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sinkscope.cli.experiment import seconds_left, watching_runs
 from sinkscope.experiments import jobs
-from sinkscope.experiments.running import Progress
+from sinkscope.experiments.running import SweepProgress
 from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.live import duration
 
@@ -58,7 +58,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, out: Path, stages: list, terminal: bo
             happens()
             stream.seek(0)
             stream.truncate()
-            watch(Progress(CELLS, JOBS, sweep))
+            watch(SweepProgress(CELLS, JOBS, sweep))
             if terminal:
                 watch.live.refresh()
             screens.append(stream.getvalue())

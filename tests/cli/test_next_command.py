@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.measure import command_line
-from sinkscope.cli.options import Inputs
+from sinkscope.cli.options import InputOptions
 
 
 @pytest.mark.parametrize(
     ("inputs", "line"),
     [
-        (Inputs(), "sinkscope intervene m --input natural"),
+        (InputOptions(), "sinkscope intervene m --input natural"),
         (
-            Inputs(text=Path("my texts.jsonl"), field="body"),
+            InputOptions(text=Path("my texts.jsonl"), field="body"),
             "sinkscope intervene m --input natural --text 'my texts.jsonl' --field body",
         ),
-        (Inputs(images=Path("photos")), "sinkscope intervene m --images photos"),
+        (InputOptions(images=Path("photos")), "sinkscope intervene m --images photos"),
     ],
 )
 def test_the_command_that_is_named_reads_the_same(inputs, line):

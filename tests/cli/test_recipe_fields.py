@@ -13,7 +13,7 @@ from sinkscope.model import LabConfig
 from sinkscope.training import RECIPES, Recipe
 from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import OPTIMIZERS
-from sinkscope.training.schedule import Constant, Cosine, Linear, Trapezoid
+from sinkscope.training.schedule import Constant, Cosine, LinearDecay, Trapezoid
 
 OF_CLASSES: dict[str, Iterable[str]] = {
     "": Recipe.model_fields,
@@ -21,7 +21,7 @@ OF_CLASSES: dict[str, Iterable[str]] = {
     "loss": Loss.model_fields,
     "model": LabConfig.__annotations__,
     "optimizer": [name for part in OPTIMIZERS.values() for name in part.model_fields],
-    "schedule": [name for part in (Constant, Cosine, Linear, Trapezoid) for name in part.model_fields],
+    "schedule": [name for part in (Constant, Cosine, LinearDecay, Trapezoid) for name in part.model_fields],
 }
 
 

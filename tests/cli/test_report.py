@@ -15,7 +15,7 @@ def test_a_page_that_cannot_be_written_is_bad_input(sinkscope, tmp_path):
 
 def record(folder):
     run = Observed("nano-softmax-1", "finished", 0, {"sink_0": 5.0}, (1, 2), {"sink/position_0": (0.0, 5.0)}, 60.0)
-    return findings.write(folder, Findings("inputs", "nano", 1, {"softmax": {0: run}}))
+    return findings.write_findings(folder, Findings("inputs", "nano", 1, {"softmax": {0: run}}))
 
 
 def test_experiments_become_a_page(sinkscope, tmp_path):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import BartConfig, T5Config
 
 from sinkscope.cli.opening import read_inputs
-from sinkscope.cli.options import RUNNING, Inputs
+from sinkscope.cli.options import RUNNING, InputOptions
 from sinkscope.interventions import NAMED, HideSink
 from sinkscope.measurement import Measurement
 from sinkscope.model import load
@@ -149,7 +149,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     assert "changed: the decoder alone" in answer.err
     assert "the decoder reads the same tokens behind its start token" in found["input"]
     model = load(places / "bart")
-    [part] = read_inputs(model, str(places / "bart"), Inputs(**SMALL, text=text), RUNNING).parts
+    [part] = read_inputs(model, str(places / "bart"), InputOptions(**SMALL, text=text), RUNNING).parts
     with torch.no_grad():
         plain = model(**part).logits
         encoded = model.get_encoder()(part["input_ids"])

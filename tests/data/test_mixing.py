@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from sinkscope.data import DataConfig, encode_data
-from sinkscope.data.corpora import Corpus, Document, load_corpus
-from sinkscope.data.corpora.corpus import Entry
-from sinkscope.data.encoding import encode_corpus
-from sinkscope.data.mixing import Source, apart
-from sinkscope.data.prepared import EncodedData
+from sinkscope.data.corpora import Corpus, TextDocument, load_corpus
+from sinkscope.data.corpora.corpus import CorpusEntry
+from sinkscope.data.prepared import CorpusSource, EncodedData, apart, encode_corpus
 from tests.data.conftest import prose
 
 SHARE = 0.4
@@ -80,7 +78,7 @@ def test_corpora_that_share_nothing_are_split_as_by_themselves(folders: Path) ->
     one, three = (f"text:{folders}/{name}/*.txt" for name in ("one", "three"))
     data = encode_data(config(one, three))
     for name in (one, three):
-        alone = encode_corpus(Source.of(load_corpus(name), config(name)), config(name), data.whole.tokenizer)
+        alone = encode_corpus(CorpusSource.of(load_corpus(name), config(name)), config(name), data.whole.tokenizer)
         for which in ("train", "validation"):
             assert texts(data, name, which) == texts(EncodedData(alone, {}), "whole", which)
     assert data.whole.fingerprint == encode_data(config(one)).whole.fingerprint
@@ -93,19 +91,19 @@ def test_a_corpus_alone_is_split_by_its_names_as_ever(notes: str) -> None:
     assert {part: data.whole.fingerprint[part]["tokens_sha256"] for part in ("train", "validation")} == known
 
 
-def entries(*names: str) -> tuple[Entry, ...]:
-    return tuple(Entry(name, lambda name=name: f"text of {name}") for name in names)
+def entries(*names: str) -> tuple[CorpusEntry, ...]:
+    return tuple(CorpusEntry(name, lambda name=name: f"text of {name}") for name in names)
 
 
 def test_conversations_about_a_validation_file_are_not_trained_on() -> None:
     """Parts of `python` are made from the same files, with other texts: there the file decides."""
     files = [f"torch/{number}.py" for number in range(20)]
-    whole = Source.of(Corpus("python", entries(*files)), DataConfig(validation_share=SHARE))
+    whole = CorpusSource.of(Corpus("python", entries(*files)), DataConfig(validation_share=SHARE))
     talks = Corpus("python:chat", entries(*(f"{file}#{number:04d}" for file in files for number in range(3))))
-    chat = Source.of(talks, DataConfig(validation_share=SHARE))
+    chat = CorpusSource.of(talks, DataConfig(validation_share=SHARE))
     kept = set(whole.split.validation)
     assert {name.partition("#")[0] for name in chat.split.train} & kept
     (part,) = apart([chat], whole)
     assert not {name.partition("#")[0] for name in part.split.train} & kept
     assert part.split.train
-    assert isinstance(next(talks.documents()), Document)
+    assert isinstance(next(talks.documents()), TextDocument)

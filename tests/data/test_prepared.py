@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, encoding, load_corpus, prepare
+from sinkscope.data import DataConfig, FixedToken, RandomTokens, Windows, load_corpus, prepare
+from sinkscope.data import prepared as encoding
 from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.errors import InputError
@@ -75,6 +77,22 @@ def test_a_second_call_uses_the_cache(config: DataConfig, built):
     assert first.fingerprint == second.fingerprint
     assert np.array_equal(first.train.tokens, second.train.tokens)
     assert isinstance(second.train.tokens, np.memmap)
+
+
+def test_encoding_a_long_text_shows_how_much_of_it_is_done(config: DataConfig, monkeypatch: pytest.MonkeyPatch):
+    totals, characters = [], []
+
+    @contextmanager
+    def watched(words: str, total: float) -> Iterator[Callable[[float], None]]:
+        totals.append(total)
+        yield characters.append
+
+    monkeypatch.setattr(encoding, "bar", watched)
+    prepare(config.model_copy(update={"split_seed": 5}), context=8)
+    assert totals == []
+    monkeypatch.setattr(encoding, "LONG", 0)
+    prepared = prepare(config.model_copy(update={"split_seed": 6}), context=8)
+    assert totals == [sum(characters)] == [prepared.fingerprint["characters"]]
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import Windows
-from sinkscope.data.windows import Stream, framed
+from sinkscope.data.windows import TokenStream, framed
 
 BOS, EOS = 0, 1
 documents = st.lists(st.lists(st.integers(2, 40), max_size=6), min_size=1, max_size=8)
 
 
-def stream_of(texts: list[list[int]], ends: bool = True) -> Stream:
+def stream_of(texts: list[list[int]], ends: bool = True) -> TokenStream:
     tokens = [token for text in texts for token in [*text, EOS]]
-    return Stream(np.array(tokens if ends else tokens[:-1], np.uint16))
+    return TokenStream(np.array(tokens if ends else tokens[:-1], np.uint16))
 
 
 def naive(texts: list[list[int]], bos: bool, eos: bool) -> tuple[list[int], list[int]]:
@@ -61,7 +61,7 @@ def test_windows_hold_what_a_loop_would_put_there(
 
 
 def test_scores_move_with_their_tokens():
-    stream = Stream(np.array([5, 6, EOS, 7, EOS], np.uint16), scored=np.array([0, 1, 1, 0, 1], np.uint8))
+    stream = TokenStream(np.array([5, 6, EOS, 7, EOS], np.uint16), scored=np.array([0, 1, 1, 0, 1], np.uint8))
     for bos, eos in itertools.product((None, BOS), (True, False)):
         found = framed(stream, EOS, bos_id=bos, keep_eos=eos)
         scores = dict(zip(stream.tokens.tolist(), stream.scored.tolist(), strict=True)) | {BOS: 0}

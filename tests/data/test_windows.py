@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.data import FixedToken, RandomTokens, SomeWindows, TrainingOrder, Windows
-from sinkscope.data.windows import Stream, framed
+from sinkscope.data.windows import TokenStream, framed
 from sinkscope.errors import InputError
 
 BOS = 0
@@ -129,7 +129,7 @@ def test_an_order_has_an_end_and_a_size():
 def test_documents_are_numbered_by_their_starts():
     eos = 9
     tokens = np.array([1, 2, 9, 3, 9, 4, 5, 6, 7, 8], np.uint16)
-    stream = Stream(tokens, starts=np.array([0, 3, 5]))
+    stream = TokenStream(tokens, starts=np.array([0, 3, 5]))
     (window,) = Windows(stream, 10)
     assert window["document_ids"].tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
     with_bos, second = Windows(stream, 6, eos)  # the BOS may be the EOS
@@ -140,7 +140,7 @@ def test_documents_are_numbered_by_their_starts():
 
 
 def test_only_scored_tokens_have_labels():
-    stream = Stream(np.arange(10, 18, dtype=np.uint16), scored=np.array([0, 1, 1, 0, 0, 0, 1, 1], np.uint8))
+    stream = TokenStream(np.arange(10, 18, dtype=np.uint16), scored=np.array([0, 1, 1, 0, 0, 0, 1, 1], np.uint8))
     first, second = Windows(stream, 5, BOS, interventions=[FixedToken(position=2, token=3)], vocabulary=30)
     assert first["input_ids"].tolist() == [BOS, 10, 3, 12, 13]
     assert first["labels"].tolist() == [-100, -100, 11, 12, -100]
@@ -188,14 +188,14 @@ def test_training_and_validation_draw_their_own_random_tokens():
 
 def test_a_document_s_first_token_may_be_left_unscored():
     """Wherever a document begins, and nowhere else; a BOS before documents is that token."""
-    stream = Stream(np.array([5, 6, 1, 7, 8, 9, 1, 4, 1]))  # EOS is 1
+    stream = TokenStream(np.array([5, 6, 1, 7, 8, 9, 1, 4, 1]))  # EOS is 1
     for bos, first in ((None, [0, 3, 7]), (0, [0, 4, 9])):
         kept = framed(stream, 1, bos_id=bos, score_first=False)
         assert np.flatnonzero(kept.scored == 0).tolist() == first
         assert kept.starts is None
         labels = torch.cat([window["labels"] for window in Windows(kept, 3)])
         assert (labels == -100).nonzero().flatten().tolist() == first
-    spoken = Stream(stream.tokens, scored=np.array([0, 1, 1, 0, 0, 1, 1, 1, 1], np.uint8))
+    spoken = TokenStream(stream.tokens, scored=np.array([0, 1, 1, 0, 0, 1, 1, 1, 1], np.uint8))
     kept = framed(spoken, 1, score_first=False, find_starts=True)
     assert kept.scored.tolist() == [0, 1, 1, 0, 0, 1, 1, 0, 1]
     assert kept.starts.tolist() == [0, 3, 7]

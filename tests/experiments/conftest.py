@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.experiments import Assertion, Question, Variation, gap, level
-from sinkscope.statistics.claims import Claim, SeedsAbove
+from sinkscope.experiments import Question, Variation, above, gap, level
 from sinkscope.training import Recipe, load_recipe
 from tests.training.conftest import TINY, corpus, tiny  # noqa: F401  (fixtures)
 
@@ -24,10 +23,11 @@ def small(corpus: str) -> Callable[..., Question]:  # noqa: F811
             source="a test",
             variations=(Variation("one"), Variation("two", {"attention": "sigmoid"} if changes is None else changes)),
             assertions=(
-                claimed(seeds, -100.0, gap("sink_0", "one", "two")),
-                claimed(seeds, 100.0, level("sink_0", "one")),
+                above(-100.0, gap("loss", "one", "two"), "a claim", "its statement", "a test", fewest=2),
+                above(100.0, level("loss", "one"), "another", "its statement", "a test", fewest=2),
             ),
             shared=shared,
+            seeds=seeds,
             **more,
         )
 
@@ -38,10 +38,6 @@ def small(corpus: str) -> Callable[..., Question]:  # noqa: F811
 def places(tmp_path: Path) -> dict[str, Path]:
     """Where a sweep writes."""
     return {"out": tmp_path / "runs", "results": tmp_path / "results"}
-
-
-def claimed(seeds: int, margin: float, effect: Callable) -> Assertion:
-    return Assertion(Claim("a claim", "its statement", "a test", SeedsAbove(margin, seeds)), effect)
 
 
 def recipes(question: Question, seeds: int = 1) -> list[Recipe]:

@@ -47,7 +47,7 @@ def written(question: Question, path: Path) -> Path:
     path.write_text(
         "from sinkscope.experiments import Question, Variation, above, level\n"
         "claims = (above(-1.0, level('sink_0', 'one'), 'claim', 'its statement', 'a test'),)\n"
-        f"mine = Question('mine', 'Is it?', 'a test', ({variations},), claims, {dict(question.shared)!r})\n"
+        f"mine = Question('mine', 'Is it?', 'a test', ({variations},), claims, {dict(question.shared)!r}, seeds=3)\n"
     )
     return path
 

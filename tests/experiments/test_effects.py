@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
+    Has,
     Observed,
-    diverges,
+    Shares,
     gap,
     gap_at_equal_loss,
     level,
+    log_level,
     log_ratio,
+    log_ratio_at_equal_loss,
     peak,
     range_of,
     rising,
@@ -22,29 +26,16 @@ from sinkscope.experiments import (
 from sinkscope.experiments.effects import (
     MASS,
     SINK,
-    UNTRAINED,
-    ahead_of,
-    at_equal_loss,
-    behind,
+    around_loss,
     curve_correlation,
-    fallen,
     half_way,
     largest,
-    largest_of,
     last,
     least,
-    least_of,
     log_quotient,
-    maximum_at,
     metric_gap,
-    off,
     onset,
-    quotient,
-    rank_correlation,
-    where,
-    where_trained,
 )
-from sinkscope.experiments.equal_loss import around_loss
 
 
 def seen(value: float, curve: tuple[tuple[float, float], ...] = (), status: str = "finished") -> Observed:
@@ -74,23 +65,15 @@ RUNS = {
         (peak("m", "abc", at="a"), -5.0),
         (range_of("m", "abc"), 5.0),
         (peak("m", "abc", at="b"), -2.0),
-        (maximum_at("m", "abc", at="c"), 1.0),
-        (maximum_at("m", "abc", at="b"), 0.0),
-        (maximum_at("m", "bd", at="b"), 0.0),
-        (rank_correlation("m", "abc"), 1.0),
-        (rank_correlation("m", "cba"), -1.0),
-        (rank_correlation("m", "acb"), 0.5),
-        (least_of("m", "cab"), 1.0),
-        (largest_of("m", "acb"), 6.0),
         (log_ratio("m", "b", "a"), math.log(4.0)),
-        (off("m", "b", 5.0), -1.0),
         (metric_gap("two", "m", "n"), 6.0),
-        (quotient("two", "m", "n"), 4.0),
+        (log_level("m", "b"), math.log(4.0)),
+        (Shares((("b",), ("a",)), Has("m", 3.0)), 1.0),
+        (Shares((("b",), ("a", "c")), Has("m", 3.0)), 0.5),
+        (Shares((("a",),), Has("m", 3.0)), 0.0),
+        (Shares((("gone",),), Has("m", 3.0, diverged=True)), 1.0),
         (lambda runs: largest(runs["two"][name] for name in "nmo"), 8.0),
         (lambda runs: least(runs["two"][name] for name in "mno"), 2.0),
-        (behind("gone", "a"), UNTRAINED),
-        (diverges("gone"), 1.0),
-        (diverges("a"), 0.0),
     ],
 )
 def test_effects(effect, expected):
@@ -106,18 +89,11 @@ def test_effects(effect, expected):
         rising("m", ("a", "b", "gone")),
         rising("m", ("gone", "a", "b")),
         peak("m", ("a", "b", "gone"), at="a"),
-        maximum_at("m", ("a", "b", "gone"), at="gone"),
-        rank_correlation("m", ("a", "b", "c", "gone")),
-        least_of("m", ("a", "gone")),
-        least_of("m", ("gone", "a")),
-        largest_of("m", ("a", "gone")),
         rising("m", ("a", "gone", "b")),
         log_ratio("m", "a", "gone"),
+        Shares((("a", "gone"),), Has("m", 3.0)),
         lambda runs: largest(runs["two"][name] for name in ("m", "missing")),
         lambda runs: least(runs["two"][name] for name in ("missing", "m")),
-        quotient("two", "m", "missing"),
-        behind("a", "gone"),
-        at_equal_loss("gone", "a"),
         lambda runs: last(runs["gone"], SINK, 0.5),
         lambda runs: half_way(runs["gone"], SINK),
         curve_correlation("gone", SINK, "step"),
@@ -150,55 +126,30 @@ def test_at_equal_loss_a_slow_learner_is_compared_with_an_early_state():
     """The fast run is near 6 % when its loss is what the slow one ends with, not at its final 10 %."""
     runs = {"fast": FAST, "slow": SLOW}
     assert gap("loss", "slow", "fast")(runs) == 3.0
-    assert at_equal_loss("fast", "slow")(runs) == pytest.approx((2 + 4 + 6 + 8 + 10) / 5)
     assert gap_at_equal_loss("fast", "slow")(runs) == pytest.approx(6.0 - (1 + 4 + 4) / 3)
 
 
 def test_at_equal_loss_nothing_is_said_where_the_control_has_no_sink_yet():
     late = straight((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0), (0.0, 0.0, 0.0, 0.0, 1.0, 10.0, 10.0))
     assert math.isnan(gap_at_equal_loss("late", "slow")({"late": late, "slow": SLOW}))
-    assert math.isnan(at_equal_loss("slow", "late")({"late": late, "slow": SLOW}))
 
 
 def test_at_equal_loss_nothing_is_said_where_the_other_has_a_sink_later_either():
     """A fast learner is read before it ends: it would seem to have no sink. One that never has any is compared."""
     losses = (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
     late, never = (straight(losses, (0.0, 0.0, 0.0, 0.0, 1.0, last, last)) for last in (10.0, 2.5))
-    for claim in (gap_at_equal_loss("slow", "late"), at_equal_loss("late", "slow")):
-        assert math.isnan(claim({"late": late, "slow": SLOW}))
-        assert "'slow' or of 'late'" in claim.refusal
-        assert not math.isnan(claim({"late": never, "slow": SLOW}))
-
-
-def test_what_has_not_learned_is_not_asked_whether_it_has_a_sink():
-    runs = {name: seen(1.0, ((loss, 0.0),)) for name, loss in (("base", 3.0), ("near", 3.9), ("far", 4.1))}
-    asked = {names: where_trained(names, "base", 1.0, largest_of("m", names)) for names in (("near",), ("near", "far"))}
-    assert asked[("near",)](runs) == 1.0
-    assert not asked[("near",)].refuses(runs)
-    assert math.isnan(asked["near", "far"](runs))
-    assert asked["near", "far"].refuses(runs)
-    gone = runs | {"far": Observed("r", "diverged", 0)}
-    assert math.isnan(asked["near", "far"](gone))
-    assert not asked["near", "far"].refuses(gone)  # undecided, for another reason
+    claim = gap_at_equal_loss("slow", "late")
+    assert math.isnan(claim({"late": late, "slow": SLOW}))
+    assert "'slow' or of 'late'" in claim.refusal
+    assert not math.isnan(claim({"late": never, "slow": SLOW}))
 
 
 def test_a_difference_of_contrasts_is_that_of_their_values():
     runs = {"a": seen(5.0, ()), "b": seen(3.0, ())}
-    both = off("m", "a", 1.0) - off("m", "b", 2.0)
+    both = replace(level("m", "a"), constant=-1.0) - replace(level("m", "b"), constant=-2.0)
     assert both(runs) == (5 - 1) - (3 - 2)
     assert both.over({name: [run, run] for name, run in runs.items()}).mean == 3.0
     assert (both - both)(runs) == 0.0
-
-
-def test_how_far_a_run_ends_behind_another():
-    runs = {label: seen(0.0, ((loss, 0.0),)) for label, loss in (("base", 3.0), ("near", 3.5), ("far", 4.5))}
-    assert [behind(label, "base")(runs) for label in ("near", "far", "base")] == [0.5, 1.5, 0.0]
-
-
-def test_over_zero_there_is_no_quotient():
-    assert math.isnan(
-        quotient("run", "one", "other")({"run": Observed("r", "finished", 0, {"one": 1.0, "other": 0.0})})
-    )
 
 
 def test_masses_are_compared_where_the_control_s_mass_has_formed():
@@ -252,15 +203,6 @@ def test_an_onset_is_the_first_time_at_a_level_and_the_end_where_that_never_come
     assert math.isnan(onset(run, MASS, 1.0))
 
 
-def test_how_much_of_a_loss_has_fallen():
-    run = Observed("r", "finished", 0, {}, (100, 200, 300, 400), {"validation_loss": (8.0, 5.0, 4.0, 2.0)})
-    assert fallen(run, "validation_loss", 0.5) == 0.5
-    assert fallen(run, "validation_loss", 0.6) == pytest.approx(4 / 6)  # at the next evaluation
-    assert math.isnan(fallen(run, "validation_loss", math.nan))
-    flat = Observed("r", "finished", 0, {}, (100, 200), {"validation_loss": (8.0, 8.0)})
-    assert math.isnan(fallen(flat, "validation_loss", 0.5))
-
-
 HEADS = {
     "alpha": ((0.1, 0.2), (0.3, math.nan)),
     "value_norm": ((1.0, 1.0), (1.0, 5.0)),
@@ -302,14 +244,33 @@ def test_a_rate_on_few_tokens_is_refused_and_unknown(metric):
     assert Observed("r", "finished", 0, {"sink_0/tokens=32": 30.0})["sink_0/tokens=32"] == 30.0
 
 
-def test_a_quotient_of_two_metrics_and_the_lead_of_several():
+def test_a_quotient_of_two_metrics():
     run = Observed("r", "finished", 0, {"m": 8.0, "n": 2.0, "o": 3.0, "none": 0.0})
     assert log_quotient("r", "m", "n")({"r": run}) == pytest.approx(math.log(4))
     assert math.isnan(log_quotient("r", "m", "none")({"r": run}))
-    assert ahead_of("r", ("m", "n"), "o")({"r": run}) == 2.0
 
 
-def test_a_threshold_itself_is_there():
-    run = Observed("r", "finished", 0, {"m": 2.0})
-    assert where("r", "m", 2.0, level("m", "r"), "no m")({"r": run}) == 2.0
-    assert math.isnan(where("r", "none", 2.0, level("m", "r"), "no m")({"r": run}))
+@pytest.mark.parametrize(
+    ("has", "value", "answer"),
+    [
+        (Has("m", 2.0), 2.0, True),
+        (Has("m", 2.0), 1.9, False),
+        (Has("m", at_most=2.0), 2.1, False),
+        (Has("m", 1.5, 2.5), 2.0, True),
+        (Has("m", 1.5, 2.5), 2.6, False),
+        (Has("m", 1.0, minus="n"), 2.4, False),
+        (Has("m", 0.5, minus="n"), 2.4, True),
+        (Has("other", 1.0), 2.0, None),
+        (Has("m", 1.0, minus="other"), 2.0, None),
+    ],
+    ids=str,
+)
+def test_whether_a_model_has_something(has, value, answer):
+    assert has(Observed("r", "finished", 0, {"m": value, "n": 1.5})) is answer
+    assert has(Observed("r", "diverged", 0)) is None
+
+
+def test_norms_are_compared_at_equal_loss_as_ratios():
+    runs = {"fast": FAST, "slow": SLOW}
+    ratio = log_ratio_at_equal_loss("fast", "slow", SINK)(runs)
+    assert ratio == pytest.approx(math.log(6.0 / 3.0))

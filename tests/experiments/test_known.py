@@ -14,7 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.experiments import Findings, Observed, known, write_rows
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
-from sinkscope.experiments.keys import keys
+from sinkscope.experiments.rows import keys
 
 LAYOUT = LabTraining.layout
 
@@ -24,7 +24,7 @@ def run(seed: int, value: float = 1.0, name: str = "softmax", layout: int = LAYO
 
 
 def written(folder: Path, question: str, *runs: Observed, label: str = "one") -> Path:
-    return kept.write(folder, Findings(question, "nano", 1, {label: {one.seed: one for one in runs}}))
+    return kept.write_findings(folder, Findings(question, "nano", 1, {label: {one.seed: one for one in runs}}))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_of_a_run_that_stands_in_both_the_own_record_counts(asked, tmp_path):
 
 
 def test_what_failed_and_stands_in_rows_did_not_fail(asked, tmp_path):
-    kept.write(tmp_path, Findings("small", "nano", 2, {}, {"one": {0: "no room", 1: "no room"}}))
+    kept.write_findings(tmp_path, Findings("small", "nano", 2, {}, {"one": {0: "no room", 1: "no room"}}))
     assert known(asked, results=tmp_path).failed == {"one": {1: "no room"}}
 
 
@@ -75,7 +75,7 @@ def test_a_damaged_record_is_an_error_that_names_it(asked, tmp_path):
 
 def test_a_run_does_not_stand_for_another_seed(small, tmp_path):
     """Else one run counts twice, and a verdict of two seeds is one of three."""
-    kept.write(tmp_path, Findings("small", "nano", 1, {"one": {0: run(0), 1: run(0)}}))
+    kept.write_findings(tmp_path, Findings("small", "nano", 1, {"one": {0: run(0), 1: run(0)}}))
     with pytest.raises(InputError, match="'one', seed 1: this is the run of seed 0, softmax-0"):
         known(small(), results=tmp_path)
 

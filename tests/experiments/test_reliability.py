@@ -53,7 +53,7 @@ def test_a_run_with_half_a_record_is_reported_and_stops_nobody(small, calm, copy
     found = run(small(), seeds=1, backend=said, **copy)
     assert "remove the folder to train this run again" in found.failed["one"][0]
     assert list(found.runs["two"]) == [0]
-    assert kept.read(copy["results"], "small", "nano") == found
+    assert kept.read_findings(copy["results"], "small", "nano") == found
     (damaged / "record.json").write_text(before)  # what was not lost is found again
     assert run(small(), seeds=1, backend=said, **copy).failed == {}
     shutil.rmtree(damaged)

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Observed, Variation, keys, run, verdicts, write_rows
+from sinkscope.experiments import Observed, Variation, find, keys, run, standing_of, verdicts, write_rows
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.running import BACKENDS, held
@@ -24,7 +24,7 @@ from sinkscope.experiments.sweep.worker import BUSY, SETTLED, work
 from sinkscope.training import Run
 
 from .conftest import recipes
-from .helpers import HOST, Here, planted
+from .helpers import HOST, Here, planted, written
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,11 @@ def test_findings_have_every_run_and_a_verdict_on_every_claim(small, swept):
     assert one.seed == 1
     assert one["loss"] == one.curves["validation_loss"][-1] > 0
     assert one.steps == (4, 8, 12)
-    supported, refuted = verdicts(small(seeds=2), found)
-    assert (supported.outcome, refuted.outcome) == ("supported", "refuted")
-    assert [evidence.value for evidence in refuted.evidence] == [found.runs["one"][seed]["sink_0"] for seed in (0, 1)]
-    assert {verdict.outcome for verdict in verdicts(small(), found)} == {"inconclusive"}  # two seeds are not three
-    again = kept.read(places["results"], "small", "nano")
+    more, less = verdicts(small(seeds=2), found)
+    assert (more.grade, less.grade) == ("seen", "not seen")
+    assert [evidence.value for evidence in less.evidence] == [found.runs["one"][seed]["loss"] for seed in (0, 1)]
+    assert [verdict.reason for verdict in verdicts(small(), found)] == ["4 of 6 runs", "2 of 3 runs"]
+    again = kept.read_findings(places["results"], "small", "nano")
     assert again == found
     assert verdicts(small(), again) == verdicts(small(), found)
 
@@ -68,7 +68,7 @@ def test_what_there_is_can_be_judged_without_making_more(small, copy):
     assert {label: sorted(seeds) for label, seeds in found.runs.items()} == {"one": [0, 1], "two": [0, 1], "three": []}
     assert not found.failed
     assert len(list(copy["out"].glob("*/record.json"))) == 4
-    assert [verdict.outcome for verdict in verdicts(more, found)] == ["supported", "refuted"]
+    assert [verdict.grade for verdict in verdicts(more, found)] == ["seen", "not seen"]
 
 
 def planting(*failing, **told):
@@ -110,7 +110,7 @@ def test_what_a_record_knows_survives_a_fresh_checkout(small, places):
     shutil.rmtree(places["out"])
     for seeds in (1, 2, 3):
         again = run(small(), seeds=seeds, backend=BACKENDS["none"], **places)
-        assert again == kept.read(places["results"], "small", "nano") == replace(first, seeds=max(seeds, 2))
+        assert again == kept.read_findings(places["results"], "small", "nano") == replace(first, seeds=max(seeds, 2))
 
 
 def test_fewer_seeds_replace_only_themselves(small, places):
@@ -120,7 +120,7 @@ def test_fewer_seeds_replace_only_themselves(small, places):
     assert found.seeds == 3
     assert [found.runs["two"][seed]["sink_0"] for seed in range(3)] == [2.0, 1.0, 1.0]
     assert found.provenance == {"versions": {"torch": "1, 2"}, "hosts": [{**HOST, "runs": 6}]}
-    assert kept.read(places["results"], "small", "nano") == found
+    assert kept.read_findings(places["results"], "small", "nano") == found
 
 
 def test_a_run_of_another_question_is_dropped(small, places):
@@ -148,7 +148,7 @@ def test_variations_that_are_not_asked_for_and_other_seeds_stay(small, places):
     assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1, 2, 4)] == [1.0, 2.0, 1.0, 2.0]
     assert found.runs["one"] == whole.runs["one"]
     assert (found.seeds, found.provenance["hosts"]) == (5, [{**HOST, "runs": 7}])
-    assert kept.read(places["results"], "small", "nano") == found
+    assert kept.read_findings(places["results"], "small", "nano") == found
 
 
 def test_runs_in_the_rows_of_a_question_are_not_made_again_where_that_is_asked_for(small, places, tmp_path):
@@ -178,7 +178,7 @@ def test_a_run_of_another_record_is_not_made_again_where_that_is_asked_for(small
     assert [found.runs["two"][seed]["sink_0"] for seed in (0, 1)] == [2.0, 3.0]
     assert len(list(places["out"].glob("*"))) == 1
     assert found.provenance == {"versions": {"torch": "1, 2, 3"}, "hosts": [{**HOST, "runs": 4}]}
-    assert kept.read(places["results"], "wider", "nano") == found
+    assert kept.read_findings(places["results"], "wider", "nano") == found
 
 
 def test_runs_are_made_again_unless_that_is_asked_for(small, places):
@@ -218,7 +218,7 @@ def test_what_another_process_adds_to_the_record_meanwhile_is_not_lost(small, pl
     path = kept.path_of(places["results"], "small", "nano")
     text = path.read_text()
     first = {label: {0: seeds[0]} for label, seeds in whole.runs.items()}
-    kept.write(places["results"], replace(whole, seeds=1, runs=first))
+    kept.write_findings(places["results"], replace(whole, seeds=1, runs=first))
     shutil.rmtree(places["out"])
     answers = []
     other = threading.Thread(target=lambda: answers.append(run(small(), seeds=1, backend=BACKENDS["none"], **places)))
@@ -368,3 +368,18 @@ def test_bad_input_before_anything_is_written(small, places):
         work_locally({"a": recipes(small())[0]}, places["out"], 0, lambda sweep: None)
     assert not places["out"].exists()
     assert verdicts(small(not_at={"nano": "too small"}), None)[0].reason == "too small"
+
+
+def test_runs_carry_the_hash_that_the_file_had_when_they_started(small, places, tmp_path):
+    """Also where the file is edited before the run is resumed, and where a run is known already."""
+    path = written(small(), tmp_path / "mine.py")
+    first = find(str(path))
+    made = run(first, seeds=1, backend=Here(), **places)
+    notes = [run.registered["mine"] for seeds in made.runs.values() for run in seeds.values()]
+    assert [note["sha256"] for note in notes] == [first.registration.sha256] * 2
+    path.write_text(path.read_text() + "# margins loosened\n")
+    second = find(str(path))
+    again = run(second, seeds=2, backend=Here(), **places)
+    hashes = {seed: one.registered["mine"]["sha256"] for seed, one in again.runs["one"].items()}
+    assert hashes == {0: first.registration.sha256, 1: second.registration.sha256}
+    assert "changed after 2 of 4 runs" in standing_of(second, again).words

@@ -9,12 +9,23 @@ import pytest
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.experiments import Question, RunStore, Task, Variation, level, run, task
+from sinkscope.experiments import (
+    FromRecipe,
+    Question,
+    RunStore,
+    Task,
+    Variation,
+    above,
+    level,
+    recipe,
+    run,
+    task,
+    times,
+)
 from sinkscope.experiments.jobs import TASKS, LabTraining, as_json, job_from, task_named
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from tests.registering import forgetting, toy_installed
 
-from .conftest import claimed
 from .helpers import Here
 
 
@@ -42,7 +53,8 @@ def test_a_question_about_a_task_is_run_as_any_other(toy, tmp_path):
         asks="?",
         source="a test",
         variations=(Variation("three"), Variation("five", {"number": 5})),
-        assertions=(claimed(2, 0.0, level("count", "five")),),
+        assertions=(above(0.0, level("count", "five"), "counts", "it counts", "a test", fewest=2),),
+        seeds=2,
         base=task("toy-counting"),
     )
     places = {"out": tmp_path / "runs", "results": tmp_path / "results"}
@@ -77,3 +89,12 @@ def test_what_is_no_task_is_refused():
         for wrong, words in ((3, "a subclass of"), (Nameless, "has no `kind`"), (Recipe, "'recipe' is the name of")):
             with pytest.raises(InputError, match=words):
                 ss.task(wrong)
+
+
+def test_a_change_may_be_a_multiple_of_the_recipe_s_own_value():
+    own, twice = (recipe("nano", changes) for changes in ({}, {"optimizer.lr": times(2.0), "steps": times(0.5)}))
+    assert (twice.optimizer.lr, twice.steps) == (2 * own.optimizer.lr, own.steps // 2)
+    assert recipe("nano", {"optimizer.lr": times(1.0)}).hash({}) == own.hash({})
+    assert FromRecipe("micro")("mini", {}).model_dump() == FromRecipe("micro")("nano", {}).model_dump()
+    with pytest.raises(InputError, match="unknown task 'nothing'"):
+        FromRecipe(job="nothing")("nano", {})

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import sdpa_mask, sliding_window_causal_mask_function
 
 from sinkscope.attention import Causal, Full, Mask, Tokens, Visibility, Window
-from sinkscope.hooks.hosted import PLACE, Hosted, Joined, hosted, visibility_of
+from sinkscope.hooks.dispatch import PLACE, Hosted, Joined, hosted, visibility_of
 
 
 class Refused(Exception):

@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.passes import Forward, Pass, Passes, arguments, axes
-from sinkscope.hooks.samples import Samples
+from sinkscope.hooks.passes import Forward, Pass, Passes, Samples, arguments, axes
 from tests.families.sweep.build import build
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 2}

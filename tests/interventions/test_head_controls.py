@@ -118,9 +118,7 @@ def subject(**options: object) -> Subject:
 def test_where_most_heads_are_sinks_the_way_round_is_named() -> None:
     every = named("zero-sink-heads", subject())
     assert every.control == "as many other heads of any layer, of 0 that remain (0 of them sinks too)"
-    with pytest.raises(
-        InputError, match=r"needs 16 other heads, and there are 0: choose fewer, at most 7 .*--strongest"
-    ):
+    with pytest.raises(InputError, match=r"needs 16 other heads, and there are 0: choose fewer, at most 7 .*against="):
         changed(planted_model(F3), planted_ids(F3), every.intervention)
     found = named("zero-sink-heads", subject(strongest=7))
     assert len(found.intervention.heads) == 7
@@ -150,14 +148,14 @@ def test_bad_choices_are_one_clear_line() -> None:
     for options, match in [
         ({"layers": (9,)}, "layer 9 does not exist: .* 0 to 3"),
         ({"heads": ((0, 9),)}, r"head 0\.9 does not exist: .* 0\.0 to 3\.3"),
-        ({"heads": ((0, 1),), "strongest": 1}, "give one of the two"),
-        ({"strongest": 0}, "strongest = 0: at least 1"),
+        ({"heads": ((0, 1),), "strongest": 1}, "not both"),
+        ({"strongest": 0}, "strongest = 0: expected at least 1"),
         ({"strongest": 1, "control": "other"}, "control 'other': expected one of any, layer, norm"),
         ({"epsilon": 0.3, "layers": (0,)}, "no head of layers 0 is a sink; the layers that have some: "),
     ]:
         with pytest.raises(InputError, match=match):
             named("zero-sink-heads", subject(**options))
-    with pytest.raises(InputError, match=r"no norm of head 0\.1: SameNorm\.of"):
+    with pytest.raises(InputError, match=r"head 0\.1 has no norm: use SameNorm\.of"):
         SameNorm(((1.0,),)).drawn(generator(), [(0, 0)], [(0, 0), (0, 1)])
 
 

@@ -166,7 +166,7 @@ def test_bad_input_is_one_clear_line():
         (lambda: SetActivations(((1, 2),)), r"expected \(depth, position or None, dimension\)"),
         (lambda: SetActivations(((1, 2, 3),), "mean"), "0 means for 1 entries"),
         (lambda: ZeroHeads(((0,),)), r"expected \(layer, head\)"),
-        (lambda: ForbidSink((-1,)), "-1 is not a whole number"),
+        (lambda: ForbidSink((-1,)), "-1 is not a non-negative integer"),
         (lambda: ForbidSink(()), "at least one"),
         (lambda: SwapPositions(3, 3), "different"),
         (lambda: SuppressBands((20,)), "band 20 does not exist"),

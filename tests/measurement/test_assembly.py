@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from sinkscope.hooks.modules import attention_layers
 from sinkscope.measurement import Array, AttentionReceived, LayerSums, Observer, Piece, measure, observe
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.observers.observer import Hidden, ModuleCall, Watch
+from sinkscope.measurement.observers.observer import Hidden, ModuleCall, ModuleWatch
 from tests.measurement.conftest import build
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -73,8 +73,8 @@ class FirstQueries(Observer):
 class Inputs(Observer):
     """Norm of what an attention module is given: read from the module itself."""
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
-        return [Watch(module, layer, _norm) for module, layer in attention_layers(model).items()]
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
+        return [ModuleWatch(module, layer, _norm) for module, layer in attention_layers(model).items()]
 
     def arrays(self, found: LayerSums) -> dict[str, Array]:
         return {"input_norm": Array(found.sums["norm"], "query", per_head=False)} if "norm" in found.sums else {}

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from sinkscope.attention import CATALOG, Causal, Document, Window
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, SlotReceived, measure, observe
-from sinkscope.measurement.calls.masks import Written
+from sinkscope.measurement.calls.masks import DenseMask
 from sinkscope.measurement.documents import documents_of_mask, parts_of, recurrent_layers
 from tests.measurement.conftest import build, lab_model
 from tests.measurement.observers.naive import close
@@ -237,7 +237,7 @@ def test_borders_are_read_from_masks(borders: list[int], spans: list[tuple[int, 
     for border in borders:
         numbers[:, border:] += 1
     for mask in (block_diagonal(numbers), (numbers[:, :, None] == numbers[:, None, :])[:, None]):
-        found = documents_of_mask(Written(mask))
+        found = documents_of_mask(DenseMask(mask))
         parts = [] if found is None else parts_of(found)
         assert [(part.columns.start, part.columns.stop) for part in parts] == spans
 
@@ -248,7 +248,7 @@ def test_a_mask_without_documents_has_none() -> None:
     padded = triangle.clone()
     padded[..., :4, :] = padded[..., :4] = False
     for mask in (triangle, triangle.triu(-2), diagonal, padded, torch.ones_like(triangle)):
-        found = documents_of_mask(Written(mask))
+        found = documents_of_mask(DenseMask(mask))
         assert found is None or not parts_of(found)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sinkscope.measurement.norm_figures import hidden_norm_map, hidden_norms, value_norms
+from sinkscope.measurement.figures import hidden_norm_map, hidden_norms, value_norms
 
 
 def traces(figure):

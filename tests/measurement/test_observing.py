@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AttentionInterface, Cache, LlamaForCausalLM
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.dispatch import _run_with_lse
+from sinkscope.hooks.dispatch import KernelLse
 from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, QueryKeyValueNorms, measure, observe
 from sinkscope.measurement.observers.observer import Hidden, Piece
 from tests.collector import left_by
@@ -165,11 +165,13 @@ def test_the_kernels_log_sum_exp_is_seen_in_every_gradient_mode(mode: type) -> N
 
     with mode():
         given = {"query": query, "key": key, "value": key}
-        output, lse = _run_with_lse(attend, nn.Module(), given)
+        with KernelLse() as kernel:
+            output = attend(given)
         assert torch.equal(output, attend(given))
     scores = query @ key.repeat_interleave(2, 1).mT / 8**0.5
     wanted = scores.masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).logsumexp(-1)
-    torch.testing.assert_close(lse, wanted)
+    assert kernel.lse is not None
+    torch.testing.assert_close(kernel.lse, wanted)
 
 
 def test_statistics_stay_in_fp32_under_autocast(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:

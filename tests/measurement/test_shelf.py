@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.measurement import observe
-from sinkscope.measurement.shelf import BLOCK, LINE, Shelf
+from sinkscope.measurement.batch import BLOCK, LINE, Shelf
 
 
 def test_what_is_put_on_it_is_the_same_and_lies_side_by_side() -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import hidden_norm_table, received_table, value_norm_table
-from sinkscope.measurement.norm_figures import hidden_norms, value_norms
+from sinkscope.measurement.figures import hidden_norms, value_norms
 
 
 def test_attention_received_per_layer_and_head(dataset):

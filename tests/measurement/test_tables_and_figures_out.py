@@ -10,7 +10,7 @@ import pytest
 
 import sinkscope as ss
 from sinkscope.measurement import Measurement
-from sinkscope.measurement.plots import PLOTS
+from sinkscope.measurement.figures import PLOTS
 from sinkscope.pictures import write_figure
 
 

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data.tokenizer import train_bpe
 from sinkscope.measurement import Measurement, TokenTexts
-from sinkscope.measurement.measuring import byte_alphabet, token_bytes
 from sinkscope.measurement.metrics import token_kind
-from sinkscope.measurement.texts import characters, shares
+from sinkscope.measurement.texts import byte_alphabet, characters, shares, token_bytes
 from sinkscope.report.observatory.strip import strip_payload, strip_section
 from tests.measurement.planted import EVIL, edited_record, measured
 
@@ -132,7 +131,7 @@ def test_the_strip_shows_the_text_and_no_mojibake() -> None:
     assert "".join(words).replace("◂", "").replace("⏎", "\n").replace("⇥", "\t").replace("<0xE2><0x80><0x8D>", "‍") == (
         TEXT + EVIL
     )
-    assert "◂: a token that holds further bytes" in strip_section(found.data, 0.3, found.record).sentence
+    assert "◂: a token with further bytes" in strip_section(found.data, 0.3, found.record).sentence
     plain = written("if x then print " * 4)
     assert "◂" not in strip_section(plain.data, 0.3, plain.record).sentence
 

@@ -12,7 +12,7 @@ import sinkscope.attention as zoo
 from sinkscope.attention.masks import Alone, Strict, Without, describe, leaves
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.model.visibility import causal, longest_prefix
-from tests.model.positions.models import SIZES
+from tests.model.position_models import SIZES
 
 TOKENS = 10
 PREFIX = 4

@@ -319,7 +319,7 @@ def test_a_type_that_cannot_be_dequantized_is_named(tmp_path: Path):
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 a zip", b"GGUF", b"GGUF\3\0\0\0" + b"\xff" * 64])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "model.gguf").write_bytes(content)
-    with pytest.raises(InputError, match=r"is no GGUF file|cannot read GGUF file"):
+    with pytest.raises(InputError, match=r"is not a GGUF file|cannot read GGUF file"):
         ss.load(tmp_path / "model.gguf")
 
 

@@ -6,7 +6,7 @@ import torch
 
 import sinkscope as ss
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.model.heads import AddedHeads
+from sinkscope.model.attention import AddedHeads
 
 IDS = torch.arange(1, 12)[None]
 

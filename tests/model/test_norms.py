@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sinkscope as ss
 from sinkscope.model import LabConfig, LabForCausalLM
-from sinkscope.model.block import LabBlock
+from sinkscope.model.lab import LabBlock
 from tests.model.test_variants import build
 
 IDS = torch.arange(1, 12)[None]

@@ -15,7 +15,7 @@ from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, measure
 from sinkscope.model import LabConfig, LabForCausalLM
-from tests.model.positions.models import SIZES, in_chunks
+from tests.model.position_models import SIZES, in_chunks
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}
 LOCAL = AttentionSpec(mask=zoo.Window(3))

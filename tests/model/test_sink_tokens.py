@@ -14,7 +14,7 @@ import sinkscope.attention as zoo
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM, load
 from sinkscope.model.visibility import BesideSinks, bidirectional, bind
-from tests.model.positions.models import SCHEMES, SIZES, build, in_chunks
+from tests.model.position_models import SCHEMES, SIZES, build, in_chunks
 
 CLOSE: dict[str, float] = {"atol": 3e-5, "rtol": 1e-4}
 CAUSAL, FULL = zoo.Causal(), zoo.Full()

@@ -76,7 +76,7 @@ def test_nothing_is_drawn_before_it_is_opened(opened):
 @pytest.mark.release
 def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 4
-    opened.get_by_role("radio", name="2 supported").check()
+    opened.get_by_role("radio", name="2 seen").check()
     assert shown_claims(opened) == 2
     opened.get_by_role("searchbox").fill("equal  LOSS")
     assert shown_claims(opened) == 1

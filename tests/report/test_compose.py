@@ -56,7 +56,7 @@ def test_many_measurements_are_drawn_four_by_four(measurement):
 
 def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurement):
     softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
-    record = findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    record = findings.write_findings(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
     ss.question(question())
     store_run(tmp_path / "run", runs[0].rows)
     measurement.save(tmp_path / f"natural {EVIL.replace('/', '')}.nc")
@@ -67,7 +67,7 @@ def test_experiments_stand_before_runs_and_measurements(tmp_path, runs, measurem
         "The sink over training",
         "Sink rate, per position",
     ]
-    assert page.headlines[0].label == "claims inconclusive"
+    assert page.headlines[0].label == "claims open"
     assert {"experiment normalisation, nano", "run run", "versions"} <= set(page.provenance)
     assert "experiments.js" in page.scripts
     assert EVIL.replace("/", "") not in render(page)

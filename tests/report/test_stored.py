@@ -11,14 +11,14 @@ from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
 from sinkscope.measurement import Survey, SurveyRow
 from sinkscope.report.stored import read_results, records_in
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from tests.report.experiments.conftest import found, run
 
 OWN = """
 from pathlib import Path
 from sinkscope.experiments import Question, Variation, above, level
-claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine")
-mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,))
+claim = above(1.0, level("sink_0", "a"), "a sink", "there is one", "mine", fewest=2)
+mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,), seeds=3)
 """
 
 
@@ -26,7 +26,7 @@ mine = Question("mine", "Mine?", "mine", (Variation("a"),), (claim,))
 def records(tmp_path):
     """`results/experiments` with one record at scale nano."""
     softmax, sigmoid = {0: run("softmax", 0, 9.0)}, {0: run("sigmoid", 0, 1.0)}
-    findings.write(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
+    findings.write_findings(tmp_path / "results", found(softmax=softmax, sigmoid=sigmoid))
     return tmp_path / "results"
 
 
@@ -44,28 +44,28 @@ def test_one_record_is_that_experiment(records):
 
 def test_a_question_of_ones_own_is_judged_with_its_file(records, tmp_path):
     record = findings.Findings("mine", "nano", 1, {"a": {0: run("a", 0, 5.0)}})
-    path = findings.write(records, record)
+    path = findings.write_findings(records, record)
     assert read_results([path]).entries[0].claims == ()
     (tmp_path / "mine.py").write_text(OWN)
     (entry,) = read_results([tmp_path / "mine.py", path]).entries
-    assert entry.claims[0].verdict.residual == 5.0
+    assert entry.claims[0].verdict.value == 5.0
 
 
 def test_the_rows_of_a_question_are_judged_with_its_file(tmp_path):
     rows = tmp_path / "runs.jsonl"
-    (tmp_path / "mine.py").write_text(OWN.replace("(claim,))", f"(claim,), records=Path({str(rows)!r}))"))
+    (tmp_path / "mine.py").write_text(OWN.replace("(claim,), ", f"(claim,), records=Path({str(rows)!r}), "))
     asked = find(str(tmp_path / "mine.py"))
     write_rows(rows, {(keys(asked, "nano")["a"], 0): run("a", 0, 5.0), ("other", 0): run("b", 0, 1.0)})
     (entry,) = read_results([tmp_path / "mine.py", rows]).entries
-    assert entry.claims[0].verdict.residual == 5.0
-    with pytest.raises(InputError, match="no question that is installed reads these rows"):
+    assert entry.claims[0].verdict.value == 5.0
+    with pytest.raises(InputError, match="no installed question reads these rows"):
         read_results([rows])
 
 
 def test_a_survey_and_the_verdicts_of_theory(tmp_path):
     row = SurveyRow(model="x", label="x", input="natural", status="failed", reason="no")
     write_json(tmp_path / "survey" / "survey.json", Survey((row,), tmp_path, 0.3).to_json())
-    verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([Evidence("here", 0.0)])
+    verdict = Claim("zero", "zero is zero", "X", EachWithin(0)).judge([CaseValue("here", 0.0)])
     write_json(tmp_path / "theory" / "verdicts.json", [verdict.to_dict()])
     stored = read_results([tmp_path / "survey", tmp_path / "theory", tmp_path / "theory" / "verdicts.json"])
     assert stored.surveys["survey"].rows == (row,)

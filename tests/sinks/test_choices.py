@@ -21,7 +21,7 @@ from sinkscope.sinks import (
     Online,
     Outliers,
     Positions,
-    Received,
+    ReceivedAttention,
     Rows,
     Spikes,
     TokenIds,
@@ -48,7 +48,7 @@ ALL = [
 
 def evidence(*heads: dict[int, float], tokens: int = 64, rows: int = 2, **more: Any) -> Evidence:
     alpha, visible, uniform = arrays(*heads, seen=causal(tokens), samples=rows)
-    received = Received(alpha, visible, uniform, (4,), np.arange(rows), np.zeros(rows, int))
+    received = ReceivedAttention(alpha, visible, uniform, (4,), np.arange(rows), np.zeros(rows, int))
     return Evidence(Rows.plain([tokens] * rows, more.pop("ids", None)), received, **more)
 
 
@@ -103,17 +103,17 @@ def test_measured_by_row_reads_each_text() -> None:
 def test_a_document_in_the_middle_of_a_row_has_its_sink_at_its_own_start() -> None:
     alpha, visible, uniform = arrays({0: 0.9}, seen=causal(20), samples=2)
     rows = Rows(np.array([[*range(20), *range(20)]]), np.array([[0] * 20 + [1] * 20]))
-    received = Received(alpha, visible, uniform, (0,), np.array([0, 0]), np.array([0, 20]))
+    received = ReceivedAttention(alpha, visible, uniform, (0,), np.array([0, 0]), np.array([0, 20]))
     assert np.flatnonzero(Measured(by="row").resolve(Evidence(rows, received)).any_head()[0]).tolist() == [0, 20]
     assert np.flatnonzero(Measured().resolve(Evidence(rows, received)).on(rows).any_head()[0]).tolist() == [0, 20]
 
 
 def test_where_nothing_is_a_sink_the_nearest_token_and_the_slots_are_named() -> None:
     alpha, visible, uniform = arrays({9: 0.25}, seen=causal(64))
-    known = Received(alpha, visible, uniform, (0,), np.array([3]), np.array([0]), slots=0.4)
+    known = ReceivedAttention(alpha, visible, uniform, (0,), np.array([3]), np.array([0]), slots=0.4)
     with pytest.raises(NothingChosenError, match=r"0\.25.*position 9 of text 3.*slots take 40 %"):
         Measured().of(known)
-    short = Received(*arrays({0: 0.9}, seen=causal(3)), (0,), np.array([0]), np.array([0]))
+    short = ReceivedAttention(*arrays({0: 0.9}, seen=causal(3)), (0,), np.array([0]), np.array([0]))
     with pytest.raises(NothingChosenError, match=r"0\.933, at position 0 .* uniform attention gives 0\.611"):
         Measured().of(short)
 

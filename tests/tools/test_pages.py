@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.families.sweep import table
-from tools.pages import DOCS, observers, zoo
+from tools.pages import DOCS, costs, observers, zoo
 
 
-@pytest.mark.parametrize("tool", [zoo, observers], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [zoo, observers, costs], ids=lambda tool: tool.__name__)
 def test_a_page_is_what_the_code_says(tool) -> None:
     for name, text in tool.pages().items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"write it again: python -m {tool.__name__}"

@@ -151,7 +151,7 @@ def test_validation_windows_without_a_scored_token_are_refused(tiny, runs: Path,
     ]
     (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, lines)))
     recipe = tiny(f"data.corpus=chat:{tmp_path}/long.jsonl", "data.labels=responses", "validation_windows=1")
-    with pytest.raises(InputError, match="none of the 1 validation windows has a token that counts"):
+    with pytest.raises(InputError, match="none of the 1 validation windows has a token that the loss scores"):
         trained(recipe, runs)
 
 

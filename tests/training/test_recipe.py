@@ -18,7 +18,7 @@ from sinkscope.training.loss import Loss
 from sinkscope.training.optimizers import OPTIMIZERS, AdamW
 from sinkscope.training.penalty import ActivationPenalty
 from sinkscope.training.recipe import DEFAULTS, FIELDS_OF_MODEL
-from sinkscope.training.schedule import Constant, Cosine, Linear, Trapezoid
+from sinkscope.training.schedule import Constant, Cosine, LinearDecay, Trapezoid
 
 NANO = {"name": "own", "steps": 3, "batch_size": 2, "context": 8, "optimizer": {"lr": 1e-3}}
 
@@ -169,7 +169,7 @@ def test_defaults_are_left_out_of_the_hash_and_may_not_change_unnoticed() -> Non
     assert nano.decisive()["optimizer"] == {"name": "adamw", "lr": 4e-3}
     assert nano.decisive()["loss"] == {}
     assert "position" not in nano.decisive()["model"]
-    parts = [*OPTIMIZERS.values(), Constant, Cosine, Linear, Trapezoid, Loss, ActivationPenalty, DataConfig]
+    parts = [*OPTIMIZERS.values(), Constant, Cosine, LinearDecay, Trapezoid, Loss, ActivationPenalty, DataConfig]
     defaults = {
         f"{part.__name__}.{name}": str(field.get_default(call_default_factory=True))
         for part in parts

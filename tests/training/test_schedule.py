@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.training import RECIPES
-from sinkscope.training.schedule import AnySchedule, Constant, Cosine, Linear, Trapezoid, scheduler
+from sinkscope.training.schedule import AnySchedule, Constant, Cosine, LinearDecay, Trapezoid, scheduler
 
 
 def rates(schedule: AnySchedule, steps: int, lr: float) -> list[float]:
@@ -52,7 +52,7 @@ def test_every_kind_follows_the_closed_form(kind: str, min_lr: float, warmup: in
     schedule = {
         "constant": Constant(warmup=warmup),
         "cosine": Cosine(warmup=warmup, min_lr=min_lr),
-        "linear": Linear(warmup=warmup, min_lr=min_lr),
+        "linear": LinearDecay(warmup=warmup, min_lr=min_lr),
         "trapezoid": Trapezoid(warmup=warmup, min_lr=min_lr, decay=0.4),
         "all trapezoid": Trapezoid(warmup=warmup, min_lr=min_lr, decay=1.0),
     }[kind]
@@ -80,7 +80,7 @@ def test_cosine_to_the_rate_itself_is_constant() -> None:
 
 def test_a_line_meets_its_three_points() -> None:
     expected = [0.0, 1.0, *(2.0 - 0.225 * step for step in range(9))]
-    assert rates(Linear(warmup=2, min_lr=0.2), 10, 2.0) == pytest.approx(expected)
+    assert rates(LinearDecay(warmup=2, min_lr=0.2), 10, 2.0) == pytest.approx(expected)
 
 
 def test_a_trapezoid_rises_rests_and_falls() -> None:

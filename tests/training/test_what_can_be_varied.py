@@ -17,13 +17,13 @@ from sinkscope.training.masking import MaskedTokens
 from sinkscope.training.optimizers import OPTIMIZERS
 from sinkscope.training.penalty import ActivationPenalty
 from sinkscope.training.recipe import FIELDS_OF_MODEL, FROM_ELSEWHERE
-from sinkscope.training.schedule import Constant, Cosine, Linear, Trapezoid
+from sinkscope.training.schedule import Constant, Cosine, LinearDecay, Trapezoid
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what_can_be_varied.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| `")]
 PARTS: dict[str, tuple[type[BaseModel], ...]] = {
     "optimizer.": tuple(OPTIMIZERS.values()),
-    "schedule.": (Constant, Cosine, Linear, Trapezoid),
+    "schedule.": (Constant, Cosine, LinearDecay, Trapezoid),
     "loss.": (Loss,),
     "loss.activation_penalty.": (ActivationPenalty,),
     "loss.masked.": (MaskedTokens,),

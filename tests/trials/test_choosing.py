@@ -131,7 +131,7 @@ def test_what_has_no_meaning_is_refused():
     ):
         with pytest.raises(InputError, match=said):
             calibration_trial(model, ids, option, **options)
-    with pytest.raises(InputError, match="nothing to choose from"):
+    with pytest.raises(InputError, match="options: give at least one"):
         choose_heads(model, ids, [])
     with pytest.raises(InputError, match="changes nothing"):
         zero_tuning(model, ids, (1.0,))

@@ -176,7 +176,7 @@ def test_calibration_that_is_not_what_is_served_is_said() -> None:
     with pytest.warns(UserWarning, match="Static was calibrated with no token left out, and 'positions:0' protects"):
         scheme_trial(model, ids, QuantizeLinear(weights, EIGHT, static=static), sink, 2)
     others = planted_ids(Plant(sinks=(), dimension=7), 6, 32)
-    with pytest.warns(UserWarning, match=r"reaches \d+ times as far as what was calibrated on \(block 1, into down"):
+    with pytest.warns(UserWarning, match=r"reach \d+ times as far as the calibration texts \(block 1, into down"):
         scheme_trial(model, ids, "w8a8-static", sink, 2, calibrate_on=others)
 
 
@@ -188,7 +188,7 @@ def test_what_rounds_nothing_is_said(tiny_llama: LlamaForCausalLM) -> None:
 @pytest.mark.parametrize(
     ("scheme", "protect", "said"),
     [
-        ("w4", First(1), "protect a prefix"),
+        ("w4", First(1), "protect a Prefix"),
         ("w8a8-tensor", TokenIds(99), "no token of the texts"),
         ("w8a8-tensor", {"full": First(1)}, "name it otherwise"),
         ("w8a8-tensor", {"first": 1}, "expected a choice"),

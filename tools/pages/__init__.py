@@ -22,3 +22,10 @@ def above(name: str, mark: str) -> str:
     """What people wrote in a page above the line `mark`, from where on it is made. Raises `ValueError` without it."""
     text = (DOCS / name).read_text(encoding="utf-8")
     return text[: text.index(f"\n{mark}\n") + 1]
+
+
+def between(text: str, block: str, made: str) -> str:
+    """`text` with `made` between `<!-- block -->` and `<!-- end of block -->`. Raises `ValueError` without these."""
+    begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
+    start = text.index(begin) + len(begin)
+    return f"{text[:start]}\n{made}\n\n{text[text.index(end, start) :]}"

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sinkscope.attention.catalog import SECTIONS
-from sinkscope.attention.catalog.entry import Entry
+from sinkscope.attention.catalog import SECTIONS, Entry
 from sinkscope.attention.functional import explain
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError

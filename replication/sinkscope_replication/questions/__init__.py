@@ -1,18 +1,19 @@
 """The questions of the study, a short value each, registered with sinkscope when this module is imported.
 
-A new one is a value in a file here, among that file's `QUESTIONS`; a new file is named in `TOPICS`. Nothing here
+A new one is a value in a file here, among that file's `QUESTIONS`; a new file is named in `TOPICS`. Each file imports
+the standard library and `sinkscope.experiments` alone, so that its hash covers margins, seeds and rules. Nothing here
 imports torch, which jobs need, before a job is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import sinkscope
-from sinkscope.experiments import Question, recipe
-from sinkscope_replication.questions.variations import training
+from sinkscope.experiments import Question, Registration
 from sinkscope_replication.records import RECORDS
 
 TOPICS = (  # the files, in the order in which their questions are listed
@@ -25,8 +26,6 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "blocks",
     "grid",
     "biases",
-    "key_bias",
-    "row_sums",
     "softmaxes",
     "mechanism",
     "purpose",
@@ -37,17 +36,16 @@ TOPICS = (  # the files, in the order in which their questions are listed
 )
 
 
-def _of_the_study(question: Question) -> Question:
-    """A question with the study's readings, where it varies the usual recipe, and its runs."""
-    base = training if question.base is recipe else question.base
-    return replace(question, base=base, records=RECORDS)
+def registered() -> Iterator[Question]:
+    """Every question with the hash of its file and the study's runs."""
+    for topic in TOPICS:
+        module = import_module(f"{__name__}.{topic}")
+        registration, _ = Registration.read(Path(str(module.__file__)))
+        for question in module.QUESTIONS:
+            yield replace(question, records=RECORDS, registration=registration)
 
 
-QUESTIONS: Mapping[str, Question] = {
-    question.name: _of_the_study(question)
-    for topic in TOPICS
-    for question in import_module(f"{__name__}.{topic}").QUESTIONS
-}
+QUESTIONS: Mapping[str, Question] = {question.name: question for question in registered()}
 
 for _question in QUESTIONS.values():
     sinkscope.question(_question)

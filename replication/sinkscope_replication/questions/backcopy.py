@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
-from sinkscope.experiments import Assertion, Question, Variation, above, below, task
-from sinkscope.experiments.effects import curve_correlation, gap, largest_of, level, metric_gap
+from sinkscope.experiments import (
+    Has,
+    Observed,
+    Question,
+    Variation,
+    curve_correlation,
+    more_models,
+    most_models,
+    task,
+)
 
 GUO = "Guo et al. 2024a"
-STARTED = (
-    "With the lab model's own small initial embeddings the model learns the task without a sink (one seed was tried). "
-    "The runs therefore start from torch's N(0, 1), as in the authors' code; this was changed after seeing that seed. "
-    "That the task is learned stood first once; it is a condition, and the claim that answers the question is first "
-    "now."
-)
+STARTED = "Runs start from torch's N(0, 1) embeddings, as in the authors' code; smaller ones learn without a sink."
 THREE_LAYERS = {"model.num_hidden_layers": 3}
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.lr": 0.3}
+LEARNED, SINK, DRAINED = (
+    Has("excess_triggers", at_most=0.1),
+    Has("bos_attention", 0.5),
+    Has("value_ratio", at_most=0.5),
+)
+
+
+def correlated(run: Observed, curve: str, sign: int) -> bool | None:
+    """Whether a curve follows the attention on the BOS: a rank correlation beyond .5 in the direction of `sign`."""
+    value = sign * curve_correlation("run", "task/bos_attention", curve)({"run": run})
+    return None if math.isnan(value) else value > 0.5
+
+
 on_backcopy = partial(
     Question,
     source=GUO,
     base=task("bigram_backcopy"),
     shown=("excess_triggers", "excess_others", "bos_attention", "output_ratio", "value_ratio", "norm_ratio"),
     note=STARTED,
+    seeds=7,
 )
 
 backcopy_ = on_backcopy(
@@ -29,54 +47,29 @@ backcopy_ = on_backcopy(
     asks="Does a head that copies at triggers make the BOS its sink everywhere else?",
     variations=(Variation("AdamW"),),
     assertions=(
-        above(
-            0.5,
-            level("bos_attention", "AdamW"),
+        most_models(
+            "AdamW",
+            SINK,
             "sink",
-            "queries that are no triggers give the BOS more than half of their attention",
+            "in most models queries that are no triggers give the BOS more than half of their attention",
             GUO,
         ),
-        below(
-            0.1,
-            level("excess_triggers", "AdamW"),
-            "learned",
-            "at triggers the loss is less than 0.1 nats above the least possible, 0",
-            GUO,
+        most_models(
+            "AdamW", LEARNED, "learned", "most models end less than .1 nats above the least loss at triggers", GUO
         ),
-        above(
-            0.5,
-            metric_gap("AdamW", "bos_attention", "bos_attention/triggers"),
-            "active at triggers",
-            "triggers give the BOS less attention than other queries do, by more than 0.5",
-            GUO,
-        ),
-        below(
-            0.5,
-            level("output_ratio", "AdamW"),
+        most_models(
+            "AdamW",
+            Has("output_ratio", at_most=0.5),
             "dormant elsewhere",
-            "elsewhere the head writes less than half as much as at triggers",
+            "in most models the head writes less than half as much elsewhere as at triggers",
             GUO,
         ),
-        below(
-            0.5,
-            level("value_ratio", "AdamW"),
+        most_models(
+            "AdamW",
+            DRAINED,
             "value drain",
-            "the BOS's value is less than half as long as the others'",
+            "in most models the BOS's value is less than half as long as the others'",
             GUO,
-        ),
-        above(
-            1.0,
-            metric_gap("AdamW", "excess_triggers/zero_head", "excess_triggers"),
-            "needed at triggers",
-            "without the head the loss at triggers rises by more than 1 nat",
-            "Guo et al. 2024a",
-        ),
-        above(
-            -0.1,
-            metric_gap("AdamW", "excess_others", "excess_others/zero_head"),
-            "a no-op elsewhere",
-            "without the head the loss elsewhere rises by less than 0.1 nats",
-            "Guo et al. 2024a",
         ),
     ),
 )
@@ -84,22 +77,20 @@ backcopy_ = on_backcopy(
 dynamics = on_backcopy(
     name="backcopy-dynamics",
     asks="Do attention on the BOS and the drain of its value come together?",
-    note=f"{STARTED} A correlation in time does not show which makes which.",
     variations=(Variation("AdamW"),),
     assertions=(
-        below(
-            -0.5,
-            curve_correlation("AdamW", "task/bos_attention", "task/value_ratio"),
+        most_models(
+            "AdamW",
+            lambda run: correlated(run, "task/value_ratio", -1),
             "together",
-            "over the evaluations the BOS's value shortens as its attention grows: rank correlation below −0.5",
+            "in most models the BOS's value shortens as its attention grows: rank correlation below −.5",
             GUO,
         ),
-        above(
-            0.5,
-            curve_correlation("AdamW", "task/bos_attention", "task/logit_gap"),
+        most_models(
+            "AdamW",
+            lambda run: correlated(run, "task/logit_gap", 1),
             "logits grow",
-            "over the evaluations the BOS's logits rise above the others' as its attention grows: rank correlation "
-            "above 0.5",
+            "in most models the BOS's logits rise above the others' as its attention grows: rank correlation above .5",
             GUO,
         ),
     ),
@@ -107,60 +98,24 @@ dynamics = on_backcopy(
 
 depth = on_backcopy(
     name="backcopy-depth",
-    note=f"{STARTED} The claims are the source's; they were written down after both models had been seen for other "
-    "questions.",
     asks="Does the residual peak need several layers?",
-    variations=(Variation("1 layer"), Variation("3 layers", THREE_LAYERS)),
+    variations=(Variation("1 layer", seeds=6), Variation("3 layers", THREE_LAYERS, seeds=6)),
     assertions=(
-        below(
-            1.5,
-            level("norm_ratio", "1 layer"),
-            "no peak in one layer",
-            "with one layer the BOS's residual stream is nowhere longer than 1.5 times the others'",
-            GUO,
-        ),
-        above(
-            2.0,
-            level("norm_ratio", "3 layers"),
+        more_models(
+            "3 layers",
+            "1 layer",
+            Has("norm_ratio", 2.0),
             "peak in three",
-            "with three layers the BOS's residual stream is more than twice as long as the others' at some depth",
+            "more models have a BOS twice as long as the others with three layers than with one",
             GUO,
         ),
     ),
 )
 
-
-def with_sink(label: str, source: str) -> tuple[Assertion, ...]:
-    """A model has its sink on the BOS, learns the copying, and has a short value there."""
-    return (
-        above(
-            0.5,
-            level("bos_attention", label),
-            f"{label}: sink",
-            f"with '{label}' queries that are no triggers give the BOS more than half of their attention",
-            source,
-        ),
-        below(
-            0.1,
-            level("excess_triggers", label),
-            f"{label}: learned",
-            f"with '{label}' the loss at triggers is less than 0.1 nats above the least possible, 0",
-            source,
-        ),
-        below(
-            0.5,
-            level("value_ratio", label),
-            f"{label}: value drain",
-            f"with '{label}' the BOS's value is less than half as long as the others'",
-            source,
-        ),
-    )
-
-
 norms = on_backcopy(
     name="backcopy-norms",
     asks="Does the sink need LayerNorm?",
-    source=f"{GUO}: other normalizations keep it",
+    seeds=3,
     variations=(
         Variation("LayerNorm"),
         Variation("RMSNorm", {"model.norm": "rmsnorm"}),
@@ -168,63 +123,45 @@ norms = on_backcopy(
         Variation("no norm", {"model.norm": "none"}),
     ),
     assertions=(
-        *with_sink("RMSNorm", GUO),
-        *with_sink("LayerNorm behind sums", GUO),
-        *with_sink("no norm", GUO),
+        most_models(
+            ("RMSNorm", "LayerNorm behind sums", "no norm"),
+            SINK,
+            "sink",
+            "most models with RMSNorm, post-norm and no norm have the sink",
+            GUO,
+        ),
     ),
 )
 
 feed_forward = on_backcopy(
     name="backcopy-feed-forward",
     asks="Does the sink need a feed-forward?",
-    source=f"{GUO}: the sink is made by attention and values",
+    seeds=4,
     variations=(
         Variation("ReLU"),
         Variation("linear", {"model.ffn": "linear"}),
         Variation("none", {"model.ffn": "none"}),
     ),
-    assertions=(*with_sink("linear", GUO), *with_sink("none", GUO)),
+    assertions=(
+        most_models(
+            ("linear", "none"), SINK, "sink", "most models with a linear or no feed-forward have the sink", GUO
+        ),
+    ),
 )
 
 optimizer = on_backcopy(
     name="backcopy-optimiser",
     asks="Does the optimizer make the residual peak, and not the sink?",
     shared=THREE_LAYERS,
+    seeds=6,
     variations=(Variation("AdamW"), Variation("SGD with momentum", SGD)),
     assertions=(
-        below(
-            1.5,
-            level("norm_ratio", "SGD with momentum"),
+        more_models(
+            "AdamW",
+            "SGD with momentum",
+            Has("norm_ratio", 2.0),
             "no peak under SGD",
-            "under SGD the BOS's residual stream is nowhere longer than 1.5 times the others'",
-            GUO,
-        ),
-        below(
-            0.1,
-            largest_of("excess_triggers", ("AdamW", "SGD with momentum")),
-            "learned",
-            "both optimizers learn the task: less than 0.1 nats above the least loss at triggers",
-            GUO,
-        ),
-        above(
-            2.0,
-            level("norm_ratio", "AdamW"),
-            "peak under AdamW",
-            "under AdamW the BOS's residual stream is more than twice as long as the others' at some depth",
-            GUO,
-        ),
-        above(
-            0.3,
-            level("bos_attention", "AdamW"),
-            "sink under AdamW",
-            "under AdamW some head gives the BOS more than 0.3",
-            GUO,
-        ),
-        above(
-            0.3,
-            level("bos_attention", "SGD with momentum"),
-            "sink under SGD",
-            "under SGD some head gives the BOS more than 0.3 of its attention",
+            "more models have a BOS twice as long as the others with AdamW than with SGD",
             GUO,
         ),
     ),
@@ -233,42 +170,20 @@ optimizer = on_backcopy(
 relu = on_backcopy(
     name="backcopy-relu",
     asks="Does ReLU attention do without the sink?",
+    seeds=6,
     variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
-    assertions=(
-        above(
-            0.3,
-            gap("bos_attention", "softmax", "relu"),
-            "no sink",
-            "ReLU attention gives the BOS a smaller share elsewhere than softmax does, by more than 0.3",
-            GUO,
-        ),
-        below(
-            0.2,
-            level("excess_triggers", "relu"),
-            "learned",
-            "ReLU attention learns the copying: less than 0.2 nats above the least loss at triggers",
-            GUO,
-        ),
-        above(
-            0.3,
-            gap("value_ratio", "relu", "softmax"),
-            "no drain",
-            "with ReLU attention the BOS's value is longer in terms of the others', by more than 0.3",
-            GUO,
-        ),
-    ),
+    assertions=(more_models("softmax", "relu", SINK, "fewer", "fewer models have the sink with ReLU attention", GUO),),
 )
 
 ALL, LOGITS, VALUE = "all trained", "logits to the BOS frozen", "value of the BOS frozen"
 
-
 minimal = Question(
     name="backcopy-minimal",
     asks="Do attention to the BOS and the shrinking of its value need each other?",
-    note="The claims were written down after the first 100 steps of one run had been seen. The source trains this "
-    "model as well; freezing a part is our way of asking which makes which.",
-    source=f"{GUO}: larger attention makes the value smaller, a smaller value the attention larger",
+    note="The source trains this model as well; freezing a part is our way of asking which makes which.",
+    source=GUO,
     base=task("bigram_backcopy_minimal"),
+    seeds=6,
     shown=("excess_triggers", "excess_others", "bos_attention", "copy_attention", "logit_gap", "value_ratio"),
     variations=(
         Variation(ALL),
@@ -276,49 +191,24 @@ minimal = Question(
         Variation(VALUE, {"frozen": "bos_value"}),
     ),
     assertions=(
-        above(
-            0.3,
-            gap("value_ratio", LOGITS, ALL),
+        more_models(
+            ALL,
+            LOGITS,
+            DRAINED,
             "no drain without attention",
-            "where the logits to the BOS are frozen at 0, its value ends longer, by more than 0.3 of the others'",
+            "fewer models drain the BOS's value where the logits to it are frozen at 0",
             GUO,
         ),
-        below(
-            0.1,
-            level("excess_triggers", ALL),
-            "learned",
-            "at triggers the loss is less than 0.1 nats above the least possible, 0",
-            GUO,
-        ),
-        above(
-            0.5,
-            level("bos_attention", ALL),
-            "sink",
-            "queries that are no triggers give the BOS more than half of their attention",
-            GUO,
-        ),
-        below(
-            0.5,
-            level("value_ratio", ALL),
-            "value drain",
-            "the BOS's value is less than half as long as the others'",
-            GUO,
-        ),
-        below(
-            -0.5,
-            curve_correlation(ALL, "task/bos_attention", "task/value_ratio"),
-            "together",
-            "over the evaluations its value shortens as the attention grows: rank correlation below −0.5",
-            GUO,
-        ),
-        above(
-            0.1,
-            gap("bos_attention", ALL, VALUE),
-            "less attention without drain",
-            "where the BOS's value is frozen, it gets less attention, by more than 0.1",
+        more_models(
+            ALL,
+            VALUE,
+            SINK,
+            "no sink without drain",
+            "fewer models have the sink where the BOS's value is frozen",
             GUO,
         ),
     ),
 )
+
 
 QUESTIONS = (backcopy_, dynamics, depth, norms, feed_forward, optimizer, relu, minimal)

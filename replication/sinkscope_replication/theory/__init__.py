@@ -2,7 +2,7 @@
 
 from sinkscope_replication.theory.check import Check, check
 from sinkscope_replication.theory.curves import Curve, sinks_by_length, spread_by_depth
-from sinkscope_replication.theory.running import CHECKS, TOPICS, by_topic, refuted, run_checks
+from sinkscope_replication.theory.running import CHECKS, TOPICS, by_topic, failing, run_checks
 
 __all__ = [
     "CHECKS",
@@ -11,7 +11,7 @@ __all__ = [
     "Curve",
     "by_topic",
     "check",
-    "refuted",
+    "failing",
     "run_checks",
     "sinks_by_length",
     "spread_by_depth",

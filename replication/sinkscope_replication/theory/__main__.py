@@ -1,7 +1,7 @@
 """`python -m sinkscope_replication.theory [FOLDER]`: check closed forms and identities on lab models.
 
-Prints what holds; into a folder it writes the table, the verdicts and a page of figures. Exits with 1 if a claim is
-refuted.
+Prints what holds; into a folder it writes the table, the verdicts and a page of figures. Exits with 1 if a claim does
+not hold.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sinkscope.report.page import write_page
 from sinkscope.report.terminal import plain, show, table
 from sinkscope.statistics.claims import cells, markdown, tally
 from sinkscope.training import versions
-from sinkscope_replication.theory import by_topic, refuted, sinks_by_length, spread_by_depth
+from sinkscope_replication.theory import by_topic, failing, sinks_by_length, spread_by_depth
 from sinkscope_replication.theory.page import theory_page
 
 TABLE, VERDICTS, PAGE = "table.md", "verdicts.json", "figure.html"
-REFUTED = 1
-SHOWN = ("claim", "statement", "asked", "found", "verdict")
+FAILED = 1
+SHOWN = ("claim", "statement", "asked", "found", "grade")
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         write_text(folder / TABLE, markdown(every) + "\n")
         write_json(folder / VERDICTS, [verdict.to_dict() for verdict in every])
         write_page(theory_page(verdicts, sinks_by_length(), spread_by_depth(), versions()), folder / PAGE)
-    return REFUTED if refuted(every) else 0
+    return FAILED if failing(every) else 0
 
 
 if __name__ == "__main__":

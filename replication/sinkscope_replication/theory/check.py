@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sinkscope.statistics.claims import Claim, Evidence, Rule, Verdict
+from sinkscope.statistics.claims import CaseValue, Claim, Rule, Verdict
 
 
 @dataclass(frozen=True)
@@ -13,17 +13,17 @@ class Check:
     """A claim and a function that finds its evidence; `run` gives the verdict.
 
     The function's subjects (a model's builder, an operation) are its parameters, so that a wrong one can be planted:
-    `replace(check, evidence=lambda: weights(build=broken)).run()` must be refuted.
+    `replace(check, evidence=lambda: weights(build=broken)).run()` must not hold.
     """
 
     claim: Claim
-    evidence: Callable[[], Iterable[Evidence]]
+    evidence: Callable[[], Iterable[CaseValue]]
 
     def run(self) -> Verdict:
         """Find the evidence and judge it."""
         return self.claim.judge(self.evidence())
 
 
-def check(name: str, statement: str, source: str, rule: Rule, evidence: Callable[[], Iterable[Evidence]]) -> Check:
+def check(name: str, statement: str, source: str, rule: Rule, evidence: Callable[[], Iterable[CaseValue]]) -> Check:
     """A check from its parts."""
     return Check(Claim(name, statement, source, rule), evidence)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.measurement import AttentionEntropy, measure
-from sinkscope.statistics.claims import EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights, weights_of
@@ -26,13 +26,13 @@ def entropy(weights: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
     return torch.special.entr(weights).sum(-1)
 
 
-def bound_is() -> Iterator[Evidence]:
+def bound_is() -> Iterator[CaseValue]:
     """|bound − reference| at n = 64."""
     for spread, value in GOLDEN.items():
-        yield Evidence(f"σ = {spread:g}", closed.least_entropy(spread, 64) - value)
+        yield CaseValue(f"σ = {spread:g}", closed.least_entropy(spread, 64) - value)
 
 
-def falls_below() -> Iterator[Evidence]:
+def falls_below() -> Iterator[CaseValue]:
     """How far the entropy of softmax rows over random logits falls below the bound, the largest of several draws."""
     generator = torch.Generator().manual_seed(3)
     for count in COUNTS:
@@ -43,28 +43,28 @@ def falls_below() -> Iterator[Evidence]:
                 [closed.least_entropy(spread, count) for spread in spreads.tolist()], dtype=torch.float64
             )
             short = bounds - entropy(weights_of("softmax", logits))
-            yield Evidence(f"n = {count}, logits × {scale:g}", float(short.clamp(min=0).max()))
+            yield CaseValue(f"n = {count}, logits × {scale:g}", float(short.clamp(min=0).max()))
 
 
-def attained() -> Iterator[Evidence]:
+def attained() -> Iterator[CaseValue]:
     """|entropy − bound| of one logit above n − 1 equal ones."""
     for count in COUNTS:
         for height in (0.5, 3.0, 9.0):
             logits = [height, *[0.0] * (count - 1)]
             spread = height * ((count - 1) / count) ** 0.5
             found = float(entropy(row_of_weights("softmax", logits)))
-            yield Evidence(f"n = {count}, height {height:g}", found - closed.least_entropy(spread, count))
+            yield CaseValue(f"n = {count}, height {height:g}", found - closed.least_entropy(spread, count))
 
 
-def measured_below(build: Build = lab) -> Iterator[Evidence]:
+def measured_below(build: Build = lab) -> Iterator[CaseValue]:
     """Largest measured bound − measured entropy over samples, layers and heads, where positive."""
     for attention in ("softmax", "softmax_off_by_one", "sink_logit", "k_bias"):
         data = measure(build(attention=attention), ordinary(64, samples=4), [AttentionEntropy()]).data
         short = (data["entropy_bound"] - data["attention_entropy"]).clip(min=0)
-        yield Evidence(f"{attention}, T = 64", float(short.max()))
+        yield CaseValue(f"{attention}, T = 64", float(short.max()))
 
 
-def measured_is(build: Build = lab) -> Iterator[Evidence]:
+def measured_is(build: Build = lab) -> Iterator[CaseValue]:
     """|measured − naive| of entropy and bound, the naive ones from the weights themselves, row by row."""
     model, ids = build(), ordinary(48)
     data = measure(model, ids, [AttentionEntropy()]).data
@@ -77,7 +77,7 @@ def measured_is(build: Build = lab) -> Iterator[Evidence]:
             [[closed.least_entropy(spread, t + 1) for spread in row] for row in spreads.tolist()]
         )
     for name, naive in (("attention_entropy", entropy(weights)), ("entropy_bound", bounds)):
-        yield Evidence(name, gap(torch.from_numpy(data[name].values[0]).double(), naive.mean(-1)))
+        yield CaseValue(name, gap(torch.from_numpy(data[name].values[0]).double(), naive.mean(-1)))
 
 
 SOURCE = "Zhai et al. 2023, Theorem 3.1"

@@ -37,12 +37,12 @@ def theory_page(
     """The page of verdicts by topic, with alpha_1 over context lengths and the spread of tokens over depth."""
     every = [verdict for group in verdicts.values() for verdict in group]
     lead = (
-        "Closed forms and identities against the code: each claim was stated beforehand with the tolerance that "
-        "decides about it, and tried on lab models with random weights. Nothing here was trained."
+        "Closed forms and identities against the code: each claim has a tolerance that decides it, and "
+        "is tried on lab models with random weights. Nothing here was trained."
     )
-    supported = sum(verdict.outcome == "supported" for verdict in every)
+    holding = sum(verdict.grade == "confirmed" for verdict in every)
     tables = [claims_section(topic, group) for topic, group in verdicts.items()]
-    headlines = [Headline(f"{supported} of {len(every)}", "claims supported")]
+    headlines = [Headline(f"{holding} of {len(every)}", "claims confirmed")]
     provenance = {"versions": " · ".join(f"{name} {version}" for name, version in versions.items())}
     return Page("Theory against the code", lead, headlines, [_sinks(sinks), _spreads(spreads), *tables], provenance)
 

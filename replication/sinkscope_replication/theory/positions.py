@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sinkscope.interventions import Intervention, ReplacePosition, SwapPositions
 from sinkscope.model import LabForCausalLM
-from sinkscope.statistics.claims import EachAbove, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, EachAbove, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.repeated import ABSOLUTE, RELATIVE
@@ -38,27 +38,27 @@ def changed(model: LabForCausalLM, ids: Int[Tensor, "1 position"], change: Inter
         return embedded(model, ids)
 
 
-def swap_permutes(build: Build = lab) -> Iterator[Evidence]:
+def swap_permutes(build: Build = lab) -> Iterator[CaseValue]:
     """On a repeated token: max |h^0 after P_0 ↔ P_t − h^0 with rows 0 and t exchanged|."""
     model = build(position="learned")
     before = embedded(model, repeated(TOKENS))
     for other in PARTNERS:
         order = torch.arange(TOKENS)
         order[[0, other]] = order[[other, 0]]
-        yield Evidence(f"t = {other}", gap(changed(model, repeated(TOKENS), SwapPositions(0, other)), before[order]))
+        yield CaseValue(f"t = {other}", gap(changed(model, repeated(TOKENS), SwapPositions(0, other)), before[order]))
 
 
-def replace_equals(build: Build = lab) -> Iterator[Evidence]:
+def replace_equals(build: Build = lab) -> Iterator[CaseValue]:
     """On a repeated token: max |h^0_0 − h^0_t| after P_0 = P_t, and how far any other row moved."""
     model = build(position="learned")
     before = embedded(model, repeated(TOKENS))
     for other in PARTNERS:
         after = changed(model, repeated(TOKENS), ReplacePosition(0, other))
-        yield Evidence(f"t = {other}", gap(after[0], after[other]))
-        yield Evidence(f"t = {other}, other rows", gap(after[1:], before[1:]))
+        yield CaseValue(f"t = {other}", gap(after[0], after[other]))
+        yield CaseValue(f"t = {other}, other rows", gap(after[1:], before[1:]))
 
 
-def swap_moves_embeddings(build: Build = lab) -> Iterator[Evidence]:
+def swap_moves_embeddings(build: Build = lab) -> Iterator[CaseValue]:
     """On ordinary tokens: max |h^0 after the swap − (token + position, exchanged)|."""
     model = build(position="learned")
     ids = ordinary(TOKENS)
@@ -67,19 +67,19 @@ def swap_moves_embeddings(build: Build = lab) -> Iterator[Evidence]:
     for other in PARTNERS:
         order = torch.arange(TOKENS)
         order[[0, other]] = order[[other, 0]]
-        yield Evidence(f"t = {other}", gap(changed(model, ids, SwapPositions(0, other)), words + places[order]))
+        yield CaseValue(f"t = {other}", gap(changed(model, ids, SwapPositions(0, other)), words + places[order]))
 
 
-def restored(build: Build = lab) -> Iterator[Evidence]:
+def restored(build: Build = lab) -> Iterator[CaseValue]:
     """max |h^0 after the block − before it|."""
     model = build(position="learned")
     before = embedded(model, ordinary(TOKENS))
     for change in (SwapPositions(0, 5), ReplacePosition(0, 5)):
         changed(model, ordinary(TOKENS), change)
-        yield Evidence(type(change).__name__, gap(embedded(model, ordinary(TOKENS)), before))
+        yield CaseValue(type(change).__name__, gap(embedded(model, ordinary(TOKENS)), before))
 
 
-def shift_changes(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[Evidence]:
+def shift_changes(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[CaseValue]:
     """max |logits at positions s … s + T − 1 − logits at 0 … T − 1| on ordinary tokens."""
     ids = ordinary(TOKENS)
     for scheme in schemes:
@@ -89,10 +89,10 @@ def shift_changes(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iter
                 model(ids, position_ids=torch.arange(start, start + TOKENS)[None], use_cache=False).logits
                 for start in (0, SHIFT)
             ]
-        yield Evidence(scheme, gap(*found))
+        yield CaseValue(scheme, gap(*found))
 
 
-def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *ABSOLUTE)) -> Iterator[Evidence]:
+def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *ABSOLUTE)) -> Iterator[CaseValue]:
     """max |logits before a token − the same after that token and all later ones were exchanged|."""
     ids = ordinary(TOKENS)
     other = ids.clone()
@@ -100,17 +100,17 @@ def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *A
     for scheme in schemes:
         model = build(position=scheme)
         before, after = (look(model, given).logits[: TOKENS // 2] for given in (ids, other))
-        yield Evidence(scheme, gap(before, after))
+        yield CaseValue(scheme, gap(before, after))
 
 
-def rotary_row_is() -> Iterator[Evidence]:
+def rotary_row_is() -> Iterator[CaseValue]:
     """|row of weights − reference| for q = k = (1, …, 1), width 8, base 10000."""
     ones = torch.ones(1, 8, dtype=torch.float64)
     expected = torch.tensor([0.102255, 0.156164, 0.310408, 0.431173], dtype=torch.float64)
-    yield Evidence("t = 4", gap(closed.by_distance(closed.rotary_scores(ones, ones, 4))[0, -1], expected))
+    yield CaseValue("t = 4", gap(closed.by_distance(closed.rotary_scores(ones, ones, 4))[0, -1], expected))
     far = closed.received(closed.by_distance(closed.rotary_scores(ones, ones, 64)))[0]
-    yield Evidence("T = 64, alpha_1", float(far[0]) - 0.058409)
-    yield Evidence("T = 64, alpha_64", float(far[-1]) - 0.051037)
+    yield CaseValue("T = 64, alpha_1", float(far[0]) - 0.058409)
+    yield CaseValue("T = 64, alpha_64", float(far[-1]) - 0.051037)
 
 
 TABLE = "Gu et al. 2025, Table 7"

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import elu
 
-from sinkscope.statistics.claims import EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, EachWithin
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.repeated import LENGTHS
 from sinkscope_replication.theory.subjects import Build, Caught, blocks, caught, gap, lab, ordinary
@@ -41,7 +41,7 @@ def recurrent(call: Caught, normalized: bool) -> Float[Tensor, "heads position d
     return torch.stack(rows, 1)
 
 
-def recurrence_agrees(build: Build = lab) -> Iterator[Evidence]:
+def recurrence_agrees(build: Build = lab) -> Iterator[CaseValue]:
     """max |a layer's output − the recurrence on its queries, keys and values|."""
     for name in ("kernel_elu", "kernel_elu_normalized"):
         model = build(attention=name)
@@ -49,7 +49,7 @@ def recurrence_agrees(build: Build = lab) -> Iterator[Evidence]:
             for layer in range(len(blocks(model))):
                 call = caught(model, ordinary(tokens), layer)
                 apart = gap(recurrent(call, name.endswith("normalized")), call.output)
-                yield Evidence(f"{name}, T = {tokens}, layer {layer}", apart / float(call.output.abs().max()))
+                yield CaseValue(f"{name}, T = {tokens}, layer {layer}", apart / float(call.output.abs().max()))
 
 
 CHECKS = (

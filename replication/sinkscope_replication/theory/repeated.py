@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sinkscope.measurement.metrics import sink_rate
 from sinkscope.model import LabForCausalLM, RelativeT5
-from sinkscope.statistics.claims import Evidence
+from sinkscope.statistics.claims import CaseValue
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.subjects import (
     HEADS,
@@ -37,42 +37,42 @@ RELATIVE = ("none", "relative_t5", "relative_paper", "alibi", "rotary")
 ABSOLUTE = ("sinusoidal", "learned")
 
 
-def hidden_stay_equal(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[Evidence]:
+def hidden_stay_equal(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[CaseValue]:
     """max_t ‖h_t − h_1‖ / ‖h_1‖ over all depths."""
     for scheme in schemes:
         model = build(position=scheme)
         for tokens in LENGTHS:
             hidden = look(model, repeated(tokens)).hidden
             apart = (hidden - hidden[:, :1]).norm(dim=-1) / hidden[:, :1].norm(dim=-1)
-            yield Evidence(f"{scheme}, T = {tokens}", float(apart.max()))
+            yield CaseValue(f"{scheme}, T = {tokens}", float(apart.max()))
 
 
-def far_from_uniform(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[Evidence]:
+def far_from_uniform(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[CaseValue]:
     """On ordinary tokens: mean over heads of the largest difference of a layer's weights from 1/t."""
     for scheme in schemes:
         for layer, weights in enumerate(look(build(position=scheme), ordinary(64)).weights):
             uniform = closed.by_distance(torch.zeros(1, 64))
-            yield Evidence(f"{scheme}, layer {layer}", float((weights - uniform).abs().amax((-2, -1)).mean()))
+            yield CaseValue(f"{scheme}, layer {layer}", float((weights - uniform).abs().amax((-2, -1)).mean()))
 
 
-def weights_follow(scheme: str, build: Build = lab) -> Iterator[Evidence]:
+def weights_follow(scheme: str, build: Build = lab) -> Iterator[CaseValue]:
     """max |A − closed form| over layers and heads."""
     model = build(position=scheme)
     for tokens in LENGTHS:
         seen = look(model, repeated(tokens))
         for layer, weights in enumerate(seen.weights):
             expected = closed.by_distance(score_by_distance(scheme, model, layer, seen, tokens))
-            yield Evidence(f"T = {tokens}, layer {layer}", gap(weights, expected))
+            yield CaseValue(f"T = {tokens}, layer {layer}", gap(weights, expected))
 
 
-def received_follows(scheme: str, build: Build = lab) -> Iterator[Evidence]:
+def received_follows(scheme: str, build: Build = lab) -> Iterator[CaseValue]:
     """max |alpha_k − closed form| over layers, heads and positions, alpha_k as `sinkscope.measure` finds it."""
     model = build(position=scheme)
     for tokens in LENGTHS:
         seen = look(model, repeated(tokens))
         for layer, found in enumerate(alphas(model, repeated(tokens))):
             expected = closed.by_distance(score_by_distance(scheme, model, layer, seen, tokens))
-            yield Evidence(f"T = {tokens}, layer {layer}", gap(found, closed.received(expected)))
+            yield CaseValue(f"T = {tokens}, layer {layer}", gap(found, closed.received(expected)))
 
 
 def score_by_distance(
@@ -107,7 +107,7 @@ def query_and_key(
     return query, key.repeat_interleave(HEADS // len(key), 0)
 
 
-def rotary_within_bound(build: Build = lab) -> Iterator[Evidence]:
+def rotary_within_bound(build: Build = lab) -> Iterator[CaseValue]:
     """How far weights overstep e^{2ξ} / (e^{2ξ} + t − 1), and alpha_1 the mean of that; with queries down to ξ ≈ 0.05.
 
     For large ξ the bound is near one and any weights keep it.
@@ -120,7 +120,7 @@ def rotary_within_bound(build: Build = lab) -> Iterator[Evidence]:
         for tokens in LENGTHS:
             seen = look(model, repeated(tokens))
             over = [_overstep(model, layer, seen) for layer in range(len(seen.weights))]
-            yield Evidence(f"queries × {factor:g}, T = {tokens}", max(over))
+            yield CaseValue(f"queries × {factor:g}, T = {tokens}", max(over))
 
 
 def _overstep(model: LabForCausalLM, layer: int, seen: Seen) -> float:
@@ -132,42 +132,44 @@ def _overstep(model: LabForCausalLM, layer: int, seen: Seen) -> float:
     return max(float(row), float(first))
 
 
-def rotary_bound_is() -> Iterator[Evidence]:
+def rotary_bound_is() -> Iterator[CaseValue]:
     """|mean over t of the bound − reference|."""
     for xi, value in {0.5: 0.144, 1.0: 0.269, 1.5: 0.455, 2.0: 0.666}.items():
         bound = closed.rotary_bound(torch.tensor([xi], dtype=torch.float64), 64)
-        yield Evidence(f"ξ = {xi:g}", float(bound.mean()) - value)
+        yield CaseValue(f"ξ = {xi:g}", float(bound.mean()) - value)
 
 
-def sink_rate_is(expected: Mapping[int, float], scheme: str, build: Build = lab) -> Iterator[Evidence]:
+def sink_rate_is(expected: Mapping[int, float], scheme: str, build: Build = lab) -> Iterator[CaseValue]:
     """|Sink_1 − expected| in percent, by length of the context."""
     model = build(position=scheme)
     for tokens, rate in expected.items():
         received = measured(model, repeated(tokens)).data["attention_received"].values
-        yield Evidence(f"T = {tokens}", float(sink_rate(received, closed.EPSILON)[0]) - rate)
+        yield CaseValue(f"T = {tokens}", float(sink_rate(received, closed.EPSILON)[0]) - rate)
 
 
-def received_is(expected: Mapping[int, float | Sequence[float]], scheme: str, build: Build = lab) -> Iterator[Evidence]:
+def received_is(
+    expected: Mapping[int, float | Sequence[float]], scheme: str, build: Build = lab
+) -> Iterator[CaseValue]:
     """max over layers and heads of |alpha_1 − expected|; one number for all heads, or one for each."""
     model = build(position=scheme)
     for tokens, values in expected.items():
         found = alphas(model, repeated(tokens))[..., 0]
-        yield Evidence(f"T = {tokens}", gap(found, torch.tensor(values, dtype=torch.float64)))
+        yield CaseValue(f"T = {tokens}", gap(found, torch.tensor(values, dtype=torch.float64)))
 
 
-def vanishing(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[Evidence]:
+def vanishing(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[CaseValue]:
     """By how much the largest alpha_1 of any head falls from one length to the next, and at the last is below ε / 3."""
     for scheme in schemes:
         model = build(position=scheme)
         largest = {tokens: float(alphas(model, repeated(tokens))[..., 0].max()) for tokens in GROWING}
         for (shorter, before), (longer, after) in pairwise(largest.items()):
-            yield Evidence(f"{scheme}, T = {shorter} → {longer}", before - after)
-        yield Evidence(f"{scheme}, T = {GROWING[-1]}", closed.EPSILON / 3 - largest[GROWING[-1]])
+            yield CaseValue(f"{scheme}, T = {shorter} → {longer}", before - after)
+        yield CaseValue(f"{scheme}, T = {GROWING[-1]}", closed.EPSILON / 3 - largest[GROWING[-1]])
 
 
-def minus_bucket(tokens: int = 64, build: Build = lab) -> Iterator[Evidence]:
+def minus_bucket(tokens: int = 64, build: Build = lab) -> Iterator[CaseValue]:
     """alpha_1 of a learned T5 table that was set to −bucket: the sign decides where attention goes."""
     model = build(position="relative_t5")
     table = learned_table(model)
     table.copy_(-torch.arange(table.shape[1]).expand_as(table))
-    yield Evidence(f"T = {tokens}", gap(alphas(model, repeated(tokens))[..., 0], torch.tensor(0.0220225)))
+    yield CaseValue(f"T = {tokens}", gap(alphas(model, repeated(tokens))[..., 0], torch.tensor(0.0220225)))

@@ -69,6 +69,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def refuted(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Those that say no."""
-    return tuple(verdict for verdict in verdicts if verdict.outcome == "refuted")
+def failing(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """The claims that do not hold."""
+    return tuple(verdict for verdict in verdicts if verdict.grade != "confirmed")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.model import LabForCausalLM
-from sinkscope.statistics.claims import EachAbove, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, EachAbove, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights
@@ -58,23 +58,23 @@ def adamw_rule(alpha: float) -> dict[str, float]:
     return {"lr": 0.003 * alpha, "eps": 1e-4 / alpha, "weight_decay": 0.1 / alpha}
 
 
-def is_scaling(build: Build = lab, where: str = OUTPUT) -> Iterator[Evidence]:
+def is_scaling(build: Build = lab, where: str = OUTPUT) -> Iterator[CaseValue]:
     """max |logits with α·softmax − logits with softmax and a weight times α|."""
     for alpha in ALPHAS:
         scaled, plain = pair(alpha, build, where)
-        yield Evidence(f"α = {alpha:g}", gap(look(scaled, ordinary(24)).logits, look(plain, ordinary(24)).logits))
+        yield CaseValue(f"α = {alpha:g}", gap(look(scaled, ordinary(24)).logits, look(plain, ordinary(24)).logits))
 
 
 def trainings_stay_equal(
     optimizer: Optimizer, rule: Settings, build: Build = lab, alphas: Sequence[float] = ALPHAS
-) -> Iterator[Evidence]:
+) -> Iterator[CaseValue]:
     """After each step: max |W_O' − α W_O|, max |other parameter − its twin|, |loss − its twin|; the largest of them."""
     for alpha in alphas:
         scaled, plain = pair(alpha, build)
         walks = zip(steps(scaled, optimizer, {}), steps(plain, optimizer, rule(alpha)), strict=True)
         for step, ((loss, twin_loss)) in enumerate(walks, start=1):
             apart = parameters_apart(scaled, plain, alpha)
-            yield Evidence(f"α = {alpha:g}, step {step}", max(apart, abs(loss - twin_loss)))
+            yield CaseValue(f"α = {alpha:g}, step {step}", max(apart, abs(loss - twin_loss)))
 
 
 def pair(alpha: float, build: Build = lab, where: str = OUTPUT) -> tuple[LabForCausalLM, LabForCausalLM]:
@@ -113,30 +113,30 @@ def parameters_apart(scaled: nn.Module, plain: nn.Module, alpha: float) -> float
     )
 
 
-def power_is_normalizer(build: Build = lab) -> Iterator[Evidence]:
+def power_is_normalizer(build: Build = lab) -> Iterator[CaseValue]:
     """max |A − e^s / (Σ e^{p s})^{1/p}|, e^s taken from the twin with softmax, in the first layer."""
     usual = look(build(attention="softmax"), ordinary(24)).weights[0]
     for p in POWERS:
         found = look(build(attention={"name": "softmax_power", "p": p}), ordinary(24)).weights[0]
-        yield Evidence(f"p = {p:g}", gap(found, closed.power_normalized(usual, p)))
+        yield CaseValue(f"p = {p:g}", gap(found, closed.power_normalized(usual, p)))
 
 
-def power_rows_in_range(build: Build = lab) -> Iterator[Evidence]:
+def power_rows_in_range(build: Build = lab) -> Iterator[CaseValue]:
     """How far row sums leave the range between 1 and n^{1 − 1/p}, n the visible tokens."""
     count = torch.arange(1, 25, dtype=torch.float64)
     for p in POWERS:
         total = look(build(attention={"name": "softmax_power", "p": p}), ordinary(24)).weights.sum(-1)
         other = count ** (1 - 1 / p)
         low, high = torch.minimum(other, torch.ones(())), torch.maximum(other, torch.ones(()))
-        yield Evidence(f"p = {p:g}", float(torch.maximum(total - high, low - total).clamp(min=0).max()))
+        yield CaseValue(f"p = {p:g}", float(torch.maximum(total - high, low - total).clamp(min=0).max()))
 
 
-def power_golden() -> Iterator[Evidence]:
+def power_golden() -> Iterator[CaseValue]:
     """max |weights of the scores 2, 1, 0 − reference|."""
     golden = {0.5: (0.256522, 0.094369, 0.034717), 2.0: (0.931028, 0.342506, 0.126001)}
     for p, values in golden.items():
         found = row_of_weights({"name": "softmax_power", "p": p}, (2.0, 1.0, 0.0))
-        yield Evidence(f"p = {p:g}", gap(found, torch.tensor(values, dtype=torch.float64)))
+        yield CaseValue(f"p = {p:g}", gap(found, torch.tensor(values, dtype=torch.float64)))
 
 
 ALPHA = "Gu et al. 2025, equations 32–42"

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.attention import AttentionSpec, Operation
-from sinkscope.statistics.claims import EachAbove, Evidence
+from sinkscope.statistics.claims import CaseValue, EachAbove
 from sinkscope_replication.theory import closed_forms as closed
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.mixing import BARBERO, OPENINGS, SOFTMAX, Vectors, random_tokens, sink
@@ -137,39 +137,39 @@ def bounds(layers: Sequence[Layer], vectors: Vectors, frozen: bool = False) -> B
     return max(constants) ** len(layers) * closed.path_weights(weights)
 
 
-def oversteps(frozen: bool, layers: Sequence[Layer] | None = None) -> Iterator[Evidence]:
+def oversteps(frozen: bool, layers: Sequence[Layer] | None = None) -> Iterator[CaseValue]:
     """The largest ‖∂v_j / ∂v_i‖ − bound, where positive."""
     vectors = random_tokens(TOKENS, WIDTH)
     for seed in SEEDS:
         chosen = layers or network(seed)
         for depth in sorted({1, len(chosen)}):  # one layer alone too, where the bound is not yet far above
             over = sensitivities(chosen[:depth], vectors, frozen) - bounds(chosen[:depth], vectors, frozen)
-            yield Evidence(f"seed {seed}, layers: {depth}", float(over.clamp(min=0).max()))
+            yield CaseValue(f"seed {seed}, layers: {depth}", float(over.clamp(min=0).max()))
     for sharpness in () if layers else SHARPNESS:
         layer, pair = aligned(sharpness)
         over = sensitivities([layer], pair, frozen) - bounds([layer], pair, frozen)
-        yield Evidence(f"two tokens along one direction, sharpness {sharpness:g}", float(over.clamp(min=0).max()))
+        yield CaseValue(f"two tokens along one direction, sharpness {sharpness:g}", float(over.clamp(min=0).max()))
 
 
-def single_layer_share() -> Iterator[Evidence]:
+def single_layer_share() -> Iterator[CaseValue]:
     """Largest ‖∂v_j / ∂v_i‖ / bound of one layer with fixed weights, i ≠ j: how near the bound can come."""
     vectors = random_tokens(TOKENS, WIDTH)
     for seed in SEEDS:
         chosen = network(seed)[:1]
         share = sensitivities(chosen, vectors, True) / bounds(chosen, vectors, True)
-        yield Evidence(f"seed {seed}", float(share.tril(-1).nan_to_num().max()))
+        yield CaseValue(f"seed {seed}", float(share.tril(-1).nan_to_num().max()))
 
 
-def blocks_follow() -> Iterator[Evidence]:
+def blocks_follow() -> Iterator[CaseValue]:
     """max |∂v_j / ∂v_i of one layer − the block above|, over all i and j."""
     vectors = random_tokens(TOKENS, WIDTH)
     for seed in SEEDS:
         layer = network(seed)[0]
         jacobian = torch.autograd.functional.jacobian(layer, vectors).transpose(1, 2)
-        yield Evidence(f"seed {seed}", float((jacobian - layer.jacobian(vectors)).abs().max()))
+        yield CaseValue(f"seed {seed}", float((jacobian - layer.jacobian(vectors)).abs().max()))
 
 
-def constant_is_reached() -> Iterator[Evidence]:
+def constant_is_reached() -> Iterator[CaseValue]:
     """‖∂v_2 / ∂v_1‖ / bound of one layer on two tokens along one direction, whole Jacobian.
 
     One head whose maps are multiples of a projection on that direction: every factor of the bound attains its norm.
@@ -177,7 +177,7 @@ def constant_is_reached() -> Iterator[Evidence]:
     for sharpness in SHARPNESS:
         layer, vectors = aligned(sharpness)
         share = sensitivities([layer], vectors) / bounds([layer], vectors)
-        yield Evidence(f"sharpness {sharpness:g}", float(share[1, 0]))
+        yield CaseValue(f"sharpness {sharpness:g}", float(share[1, 0]))
 
 
 def aligned(sharpness: float) -> tuple[Layer, Vectors]:
@@ -191,20 +191,20 @@ def aligned(sharpness: float) -> tuple[Layer, Vectors]:
     return layer, vectors
 
 
-def future_is_deaf() -> Iterator[Evidence]:
+def future_is_deaf() -> Iterator[CaseValue]:
     """max ‖∂v_j / ∂v_i‖ over i > j."""
     for seed in SEEDS:
         found = sensitivities(network(seed), random_tokens(TOKENS, WIDTH))
-        yield Evidence(f"seed {seed}", float(found.triu(1).max()))
+        yield CaseValue(f"seed {seed}", float(found.triu(1).max()))
 
 
-def sink_lowers() -> Iterator[Evidence]:
+def sink_lowers() -> Iterator[CaseValue]:
     """By how much of itself Σ_{i<j} ‖∂v_j / ∂v_i‖ falls from one sink to the next stronger one."""
     vectors = random_tokens(TOKENS, WIDTH)
     for seed in SEEDS:
         sums = [float(sensitivities(network(seed, sink(b)), vectors).tril(-1).sum()) for b in OPENINGS]
         for (weaker, stronger), (before, after) in zip(pairwise(OPENINGS), pairwise(sums), strict=True):
-            yield Evidence(f"seed {seed}, b = {weaker:g} → {stronger:g}", 1 - after / before)
+            yield CaseValue(f"seed {seed}, b = {weaker:g} → {stronger:g}", 1 - after / before)
 
 
 def _norm(blocks: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch"]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention import attend
 from sinkscope.model import LabForCausalLM
-from sinkscope.statistics.claims import EachAbove, Evidence
+from sinkscope.statistics.claims import CaseValue, EachAbove
 from sinkscope_replication.theory.check import check
 from sinkscope_replication.theory.subjects import (
     Build,
@@ -47,15 +47,15 @@ def twin(model: LabForCausalLM, attention: Attention, build: Build = lab) -> Lab
     return other
 
 
-def zero_slots_agree(build: Build = lab) -> Iterator[Evidence]:
+def zero_slots_agree(build: Build = lab) -> Iterator[CaseValue]:
     """max |logits − logits of off-by-one| with all that a slot learns at zero."""
     usual = build(attention=OFF_BY_ONE)
     for attention in ZEROED:
         other = fill_slots(twin(usual, attention, build), 0.0)
-        yield Evidence(str(attention), gap(logits(other), logits(usual)))
+        yield CaseValue(str(attention), gap(logits(other), logits(usual)))
 
 
-def zero_key_agrees(build: Build = lab) -> Iterator[Evidence]:
+def zero_key_agrees(build: Build = lab) -> Iterator[CaseValue]:
     """max |output of off-by-one − softmax over a key and a value of zeros and the tokens|, in each layer."""
     model = build(attention=OFF_BY_ONE)
     for layer in range(len(blocks(model))):
@@ -63,32 +63,32 @@ def zero_key_agrees(build: Build = lab) -> Iterator[Evidence]:
         key, value = (nn.functional.pad(tensor, (0, 0, 1, 0))[None] for tensor in (call.key, call.value))
         allowed = torch.ones(TOKENS, TOKENS + 1, dtype=torch.bool).tril(1)
         found = attend(call.query[None], key, value, "softmax", mask=allowed).output[0]
-        yield Evidence(f"layer {layer}", gap(found, call.output))
+        yield CaseValue(f"layer {layer}", gap(found, call.output))
 
 
-def closed_slot_is_softmax(build: Build = lab) -> Iterator[Evidence]:
+def closed_slot_is_softmax(build: Build = lab) -> Iterator[CaseValue]:
     """max |logits with a sink logit of −10⁹ − logits of softmax|."""
     usual = build(attention="softmax")
     other = fill_slots(twin(usual, "sink_logit", build), CLOSED)
-    yield Evidence("sink_logit", gap(logits(other), logits(usual)))
+    yield CaseValue("sink_logit", gap(logits(other), logits(usual)))
 
 
-def open_slots_differ(build: Build = lab) -> Iterator[Evidence]:
+def open_slots_differ(build: Build = lab) -> Iterator[CaseValue]:
     """max |logits with a slot as drawn − logits of softmax|."""
     usual = build(attention="softmax")
     for attention in (*ZEROED, OFF_BY_ONE):
-        yield Evidence(str(attention), gap(logits(twin(usual, attention, build)), logits(usual)))
+        yield CaseValue(str(attention), gap(logits(twin(usual, attention, build)), logits(usual)))
 
 
-def value_bias_spares_weights(build: Build = lab) -> Iterator[Evidence]:
+def value_bias_spares_weights(build: Build = lab) -> Iterator[CaseValue]:
     """max |first layer's weights with a value bias − without|."""
     usual = build(attention="softmax")
     other = twin(usual, "v_bias", build)
     first, second = (look(model, ordinary(TOKENS)).weights[0] for model in (usual, other))
-    yield Evidence("layer 0", gap(first, second))
+    yield CaseValue("layer 0", gap(first, second))
 
 
-def value_bias_moves_outputs(build: Build = lab) -> Iterator[Evidence]:
+def value_bias_moves_outputs(build: Build = lab) -> Iterator[CaseValue]:
     """max |output of each layer's operation with a value bias − (output without + v*)|, on the same inputs."""
     model = build(attention="v_bias")
     for layer in range(len(blocks(model))):
@@ -96,10 +96,10 @@ def value_bias_moves_outputs(build: Build = lab) -> Iterator[Evidence]:
         given = (call.query[None], call.key[None], call.value[None])
         bias = next(operation.output_modules.parameters()).detach()
         plain = attend(*given, "softmax").output[0]
-        yield Evidence(f"layer {layer}", gap(call.output, plain + bias[:, None]))
+        yield CaseValue(f"layer {layer}", gap(call.output, plain + bias[:, None]))
 
 
-def key_slot_scores() -> Iterator[Evidence]:
+def key_slot_scores() -> Iterator[CaseValue]:
     """max |weight on a slot − e^{q·k* / √d} / (e^{q·k* / √d} + Σ e^{q·k / √d})|, k* of the group of each head."""
     for attention in ("k_bias", "k_bias_shared", "kv_bias", "kv_bias_shared", "k_bias_fixed_v"):
         model = lab(attention=attention)
@@ -108,7 +108,7 @@ def key_slot_scores() -> Iterator[Evidence]:
             found = operation(call.query[None], call.key[None], call.value[None], path="reference")
         learned = next(operation.slot_modules.parameters()).detach()
         assert found.slot_weights is not None
-        yield Evidence(attention, gap(found.slot_weights[0, :, :, 0], _slot_share(call.query, call.key, learned)))
+        yield CaseValue(attention, gap(found.slot_weights[0, :, :, 0], _slot_share(call.query, call.key, learned)))
 
 
 def _slot_share(query: Tensor, key: Tensor, learned: Tensor) -> Tensor:
@@ -124,24 +124,24 @@ def _slot_share(query: Tensor, key: Tensor, learned: Tensor) -> Tensor:
     return share
 
 
-def fixed_value_has_norm(build: Build = lab) -> Iterator[Evidence]:
+def fixed_value_has_norm(build: Build = lab) -> Iterator[CaseValue]:
     """| ‖v*‖ − m |, v* read off what a slot adds to an output per weight on it."""
     for direction in ("first", "uniform"):
         for norm in (1.0, 5.0, 20.0):
             model = build(attention={"name": "k_bias_fixed_v", "direction": direction, "norm": norm})
-            yield Evidence(f"{direction}, m = {norm:g}", float(slot_value(model).norm(dim=-1).sub(norm).abs().max()))
+            yield CaseValue(f"{direction}, m = {norm:g}", float(slot_value(model).norm(dim=-1).sub(norm).abs().max()))
 
 
-def fixed_value_of_zero(build: Build = lab) -> Iterator[Evidence]:
+def fixed_value_of_zero(build: Build = lab) -> Iterator[CaseValue]:
     """max |logits with v* = 0 · v' − logits of a key bias of the same k*|."""
     usual = build(attention="k_bias")
     for direction in ("first", "uniform"):
         other = twin(usual, {"name": "k_bias_fixed_v", "direction": direction, "norm": 0.0}, build)
         other.load_state_dict(usual.state_dict())
-        yield Evidence(direction, gap(logits(other), logits(usual)))
+        yield CaseValue(direction, gap(logits(other), logits(usual)))
 
 
-def low_rank_is_padded(build: Build = lab) -> Iterator[Evidence]:
+def low_rank_is_padded(build: Build = lab) -> Iterator[CaseValue]:
     """max |logits with d_a channels of k* − logits of a key bias whose other channels are zero|; d_a = d_h: all."""
     for rank in (1, 3, 8):
         low = build(attention={"name": "k_bias_lowrank", "d_a": rank})
@@ -150,15 +150,15 @@ def low_rank_is_padded(build: Build = lab) -> Iterator[Evidence]:
             for one, other in zip(blocks(low), blocks(full), strict=True):
                 short, long = (next(layer.self_attn.operation.slot_modules.parameters()) for layer in (one, other))
                 long[:, :rank] = short
-        yield Evidence(f"d_a = {rank}", gap(logits(low), logits(full)))
+        yield CaseValue(f"d_a = {rank}", gap(logits(low), logits(full)))
 
 
-def off_by_one_golden() -> Iterator[Evidence]:
+def off_by_one_golden() -> Iterator[CaseValue]:
     """max |weights − reference|."""
     golden = {(0.0, 0.0, 0.0): (0.25, 0.25, 0.25), (2.0, 1.0, -1.0): (0.643914, 0.236883, 0.032059)}
     for scores, values in golden.items():
         expected = torch.tensor(values, dtype=torch.float64)
-        yield Evidence(str(scores), gap(row_of_weights(OFF_BY_ONE, scores), expected))
+        yield CaseValue(str(scores), gap(row_of_weights(OFF_BY_ONE, scores), expected))
 
 
 def logits(model: LabForCausalLM) -> Tensor:

@@ -7,15 +7,15 @@ import math
 import pytest
 import torch
 
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
-from sinkscope_replication.theory import CHECKS, Check, by_topic, refuted, run_checks
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
+from sinkscope_replication.theory import CHECKS, Check, by_topic, failing, run_checks
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim.name)
 def test_it_holds(check):
     verdict = check.run()
-    assert verdict.outcome == "supported", verdict.reason
+    assert verdict.grade == "confirmed", verdict.reason
     assert all(math.isfinite(found.value) for found in verdict.evidence)
 
 
@@ -45,15 +45,15 @@ def test_a_place_in_the_literature_has_a_claim(source):
 
 
 def toy(name: str, value: float) -> Check:
-    return Check(Claim(name, f"{name} is zero", "X", EachWithin(0)), lambda: [Evidence("here", value)])
+    return Check(Claim(name, f"{name} is zero", "X", EachWithin(0)), lambda: [CaseValue("here", value)])
 
 
 def test_a_run_tells_where_it_is_and_keeps_the_order():
     told = []
     verdicts = run_checks([toy("one", 0.0), toy("two", 1.0)], lambda *where: told.append(where))
     assert told == [(0, 2, "one"), (1, 2, "two"), (2, 2, "")]
-    assert [verdict.outcome for verdict in verdicts] == ["supported", "refuted"]
-    assert [verdict.claim.name for verdict in refuted(verdicts)] == ["two"]
+    assert [verdict.grade for verdict in verdicts] == ["confirmed", "not seen"]
+    assert [verdict.claim.name for verdict in failing(verdicts)] == ["two"]
 
 
 def test_a_run_gives_the_threads_back():
@@ -61,7 +61,7 @@ def test_a_run_gives_the_threads_back():
 
     def evidence():
         seen.append(torch.get_num_threads())
-        yield Evidence("here", 0.0)
+        yield CaseValue("here", 0.0)
 
     torch.set_num_threads(2)
     try:

@@ -1,4 +1,4 @@
-"""`python -m sinkscope_replication.theory`: what it prints and writes, and how a refuted claim shows."""
+"""`python -m sinkscope_replication.theory`: what it prints and writes, and how a failing claim shows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from sinkscope_replication.theory import TOPICS, Check, __main__, by_topic
 
 
 def toy(name: str, value: float) -> Check:
-    return Check(Claim(name, f"{name} is zero", "someone 2025", EachWithin(1e-6)), lambda: [Evidence("here", value)])
+    return Check(Claim(name, f"{name} is zero", "someone 2025", EachWithin(1e-6)), lambda: [CaseValue("here", value)])
 
 
 @pytest.fixture
@@ -29,20 +29,20 @@ def topics(monkeypatch):
 def test_prints_claim_tolerance_residual_and_verdict(capsys, topics):
     assert __main__.main([]) == 0
     out = capsys.readouterr().out
-    assert "3 supported" in out
+    assert "3 confirmed" in out
     words = " ".join(out.split())
-    assert "two two is zero ≤ 1e-06 1e-07 supported" in words
+    assert "two two is zero ≤ 1e-06 1e-07 confirmed" in words
     assert "[bold]one[/bold]" in words
     assert all(topic in words for topic in topics)
 
 
 @pytest.mark.slow
-def test_a_refuted_claim_exits_with_1(capsys, topics, tmp_path):
+def test_a_claim_that_does_not_hold_exits_with_1(capsys, topics, tmp_path):
     topics["toys"] = (toy("two", 1.0), toy("three", float("nan")))
     assert __main__.main([str(tmp_path / "theory")]) == 1
     out = capsys.readouterr().out
-    assert "1 supported, 2 refuted" in out
-    assert "refuted (here: 1)" in " ".join(out.split())
+    assert "1 confirmed, 2 not seen" in out
+    assert "not seen (here: 1)" in " ".join(out.split())
     assert (tmp_path / "theory" / "verdicts.json").is_file()
 
 
@@ -52,7 +52,7 @@ def test_the_folder_holds_table_verdicts_and_page(topics, tmp_path):
     assert __main__.main([str(folder)]) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["figure.html", "table.md", "verdicts.json"]
     assert len(json.loads((folder / "verdicts.json").read_text())) == 3
-    assert "| two | two is zero | someone 2025 | ≤ 1e-06 | 1e-07 | 1 | supported |" in (folder / "table.md").read_text()
+    assert "| two | two is zero | someone 2025 | ≤ 1e-06 | 1e-07 | 1 | confirmed |" in (folder / "table.md").read_text()
     page = (folder / "figure.html").read_text()
     assert "3 of 3" in page
     assert "[bold]one[/bold]" in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sinkscope.report.page import render
-from sinkscope.statistics.claims import Claim, EachWithin, Evidence
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from sinkscope_replication.theory import Curve
 from sinkscope_replication.theory.page import sinks_figure, spread_figure, theory_page
 
@@ -14,7 +14,7 @@ SPREADS = [Curve("no sink", (0, 1, 2), (1.0, 0.5, 0.2)), Curve("sink logit 8", (
 
 def page(value: float = 0.0):
     claim = Claim(f"claim {EVIL}", "zero is zero", "X", EachWithin(0))
-    return theory_page({"a topic": [claim.judge([Evidence("here", value)])]}, SINKS, SPREADS, {"torch": "2.13"})
+    return theory_page({"a topic": [claim.judge([CaseValue("here", value)])]}, SINKS, SPREADS, {"torch": "2.13"})
 
 
 def test_lines_are_closed_forms_and_marks_are_measured():
@@ -42,7 +42,7 @@ def test_the_page_has_the_numbers_and_the_verdicts():
     numbers, spreads, claims = (section.table for section in made.sections)
     assert numbers["measured"].tolist() == [0.5, 0.3, 0.9, 0.8]
     assert spreads["no sink"].tolist() == [1.0, 0.5, 0.2]
-    assert claims["verdict"].tolist() == ["refuted (here: 1)"]
+    assert claims["grade"].tolist() == ["not seen (here: 1)"]
     assert made.headlines[0].value == "0 of 1"
     assert made.provenance == {"versions": "torch 2.13"}
 

@@ -111,19 +111,19 @@ PLANTED = [
 @pytest.mark.parametrize(("name", "evidence"), PLANTED, ids=[f"{name} {i}" for i, (name, _) in enumerate(PLANTED)])
 def test_a_planted_error_is_refuted(name, evidence):
     verdict = replace(BY_NAME[name], evidence=evidence).run()
-    assert verdict.outcome == "refuted"
+    assert verdict.grade == "not seen"
     assert verdict.reason or verdict.claim.rule.kind == "seeds_above"
 
 
 @pytest.mark.parametrize("name", ["swapped positions", "swapped under ordinary tokens"])
 def test_a_swap_that_replaces_is_refuted(name, monkeypatch):
     monkeypatch.setattr(positions, "SwapPositions", ReplacePosition)
-    assert BY_NAME[name].run().outcome == "refuted"
+    assert BY_NAME[name].run().grade == "not seen"
 
 
 def test_a_replacement_that_swaps_is_refuted(monkeypatch):
     monkeypatch.setattr(positions, "ReplacePosition", positions.SwapPositions)
-    assert BY_NAME["a replaced position"].run().outcome == "refuted"
+    assert BY_NAME["a replaced position"].run().grade == "not seen"
 
 
 def test_a_table_that_is_not_put_back_is_refuted(monkeypatch):
@@ -131,19 +131,19 @@ def test_a_table_that_is_not_put_back_is_refuted(monkeypatch):
         change.attach(model, ExitStack())
 
     monkeypatch.setattr(positions, "changed", forgetful)
-    assert BY_NAME["positions come back"].run().outcome == "refuted"
+    assert BY_NAME["positions come back"].run().grade == "not seen"
 
 
 def test_a_bucket_too_wide_is_refuted(monkeypatch):
     monkeypatch.setattr(closed, "bucket", lambda distance: min(distance, 31))
-    assert BY_NAME["relative T5"].run().outcome == "refuted"
+    assert BY_NAME["relative T5"].run().grade == "not seen"
 
 
 def test_a_bound_that_is_too_high_is_refuted(monkeypatch):
     bound = closed.least_entropy
     monkeypatch.setattr(closed, "least_entropy", lambda spread, count: bound(spread, count) + 1e-4)
     for name in ("no row falls below the bound", "the bound is attained", "entropy as measured"):
-        assert BY_NAME[name].run().outcome == "refuted", name
+        assert BY_NAME[name].run().grade == "not seen", name
 
 
 def test_a_measured_entropy_that_is_too_low_is_refuted(monkeypatch):
@@ -153,28 +153,28 @@ def test_a_measured_entropy_that_is_too_low_is_refuted(monkeypatch):
 
     measure = entropy.measure
     monkeypatch.setattr(entropy, "measure", lower)
-    assert BY_NAME["no measured head falls below the bound"].run().outcome == "refuted"
+    assert BY_NAME["no measured head falls below the bound"].run().grade == "not seen"
 
 
 def test_slots_that_are_not_quite_zero_are_refuted(monkeypatch):
     fill = slots.fill_slots
     monkeypatch.setattr(slots, "fill_slots", lambda model, value: fill(model, value + 0.01))
     for name in ("slots of zeros are one", "low-dimensional keys"):
-        assert BY_NAME[name].run().outcome == "refuted", name
+        assert BY_NAME[name].run().grade == "not seen", name
     monkeypatch.setattr(slots, "fill_slots", lambda model, value: fill(model, -3.0))
-    assert BY_NAME["a closed slot"].run().outcome == "refuted"
+    assert BY_NAME["a closed slot"].run().grade == "not seen"
 
 
 def test_a_value_of_another_length_is_refuted(monkeypatch):
     monkeypatch.setattr(slots, "slot_value", lambda model, value=slots.slot_value: 1.001 * value(model))
-    assert BY_NAME["fixed values"].run().outcome == "refuted"
+    assert BY_NAME["fixed values"].run().grade == "not seen"
 
 
 def test_averages_that_see_the_future_are_refuted(monkeypatch):
     monkeypatch.setattr(mixing, "SOFTMAX", AttentionSpec(mask=Full()))
     monkeypatch.setattr(mixing, "SELF_ALONE", AttentionSpec())
     for name in ("rank collapse in numbers", "self-attention alone"):
-        assert BY_NAME[name].run().outcome == "refuted", name
+        assert BY_NAME[name].run().grade == "not seen", name
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_a_sink_that_takes_nothing_is_refuted(monkeypatch):
         "a sink lowers sensitivity",
     ):
         verdict = BY_NAME[name].run()
-        assert (verdict.outcome == "refuted") == (name != "a sink slows it in a lab model"), name
+        assert (verdict.grade == "not seen") == (name != "a sink slows it in a lab model"), name
 
 
 def test_a_bound_without_the_residual_stream_is_refuted(monkeypatch):
@@ -200,7 +200,7 @@ def test_a_bound_without_the_residual_stream_is_refuted(monkeypatch):
         return product
 
     monkeypatch.setattr(closed, "path_weights", without)
-    assert BY_NAME["sensitivity, weights fixed"].run().outcome == "refuted"
+    assert BY_NAME["sensitivity, weights fixed"].run().grade == "not seen"
 
 
 @pytest.mark.slow
@@ -208,9 +208,9 @@ def test_a_bound_that_forgets_the_moving_weights_is_refuted():
     """Sharp scores: there the constant of fixed weights is not enough for the whole Jacobian."""
     sharp = [replace(layer, query=9 * layer.query) for layer in sensitivity.network(0)]
     check = BY_NAME["sensitivity"]
-    assert replace(check, evidence=lambda: sensitivity.oversteps(False, sharp)).run().outcome == "supported"
+    assert replace(check, evidence=lambda: sensitivity.oversteps(False, sharp)).run().grade == "confirmed"
     fixed = [Fixed(**vars(layer)) for layer in sharp]
-    assert replace(check, evidence=lambda: sensitivity.oversteps(False, fixed)).run().outcome == "refuted"
+    assert replace(check, evidence=lambda: sensitivity.oversteps(False, fixed)).run().grade == "not seen"
 
 
 class Fixed(sensitivity.Layer):
@@ -223,4 +223,4 @@ class Fixed(sensitivity.Layer):
 def test_a_network_that_sees_the_future_is_refuted(monkeypatch):
     network = sensitivity.network
     monkeypatch.setattr(sensitivity, "network", lambda seed: network(seed, AttentionSpec(mask=Full())))
-    assert BY_NAME["no token moves an earlier one"].run().outcome == "refuted"
+    assert BY_NAME["no token moves an earlier one"].run().grade == "not seen"

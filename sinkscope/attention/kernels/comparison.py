@@ -161,9 +161,9 @@ def compare(case: Case, device: torch.device | str) -> Agreement:
     scaling = case.dim**-0.5
     with torch.cuda.device_of(query), _FreshMemoryIsNan():
         output, *state = forward(query, key, value, plan, scaling)
-        found = (output, *backward(upstream, query, key, value, state, plan, scaling))
+        computed = (output, *backward(upstream, query, key, value, state, plan, scaling))
     wanted = _exact(case, query, key, value, upstream)
-    return Agreement(case, {name: _difference(*pair) for name, *pair in zip(TENSORS, found, wanted, strict=True)})
+    return Agreement(case, {name: _difference(*pair) for name, *pair in zip(TENSORS, computed, wanted, strict=True)})
 
 
 def every() -> Iterator[Specialization]:
@@ -180,8 +180,8 @@ def every() -> Iterator[Specialization]:
 
 def largest(differences: Iterable[float]) -> float:
     """Their maximum; NaN where one is NaN."""
-    found = list(differences)
-    return math.nan if any(map(math.isnan, found)) else max(found)
+    values = list(differences)
+    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def in_words(normalizer: Normalizer) -> str:
@@ -216,8 +216,8 @@ def _exact(case: Case, query: Tensor, key: Tensor, value: Tensor, upstream: Tens
     return output.detach(), *torch.autograd.grad(output, (query, key, value), upstream.cpu().double())
 
 
-def _difference(found: Tensor, wanted: Tensor) -> float:
-    return ((found.cpu().double() - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+def _difference(computed: Tensor, wanted: Tensor) -> float:
+    return ((computed.cpu().double() - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
 
 
 class _FreshMemoryIsNan(TorchDispatchMode):

@@ -103,18 +103,18 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
     return outcome
 
 
-def keep(specialization: Specialization, found: Iterable[Agreement], device: torch.device) -> Outcome:
+def keep(specialization: Specialization, agreements: Iterable[Agreement], device: torch.device) -> Outcome:
     """The outcome of a comparison, for this process and, where the cache can be written, for later ones.
 
     What was raised counts for this process alone: a compiler or memory may have been missing.
     """
-    found = list(found)
-    worst = largest(agreement.largest for agreement in found)
-    problem = next((agreement.problem for agreement in found if not agreement.agrees), None)
+    agreements = list(agreements)
+    worst = largest(agreement.largest for agreement in agreements)
+    problem = next((agreement.problem for agreement in agreements if not agreement.agrees), None)
     number = worst if math.isfinite(worst) else None
-    outcome = Outcome(machine(device), str(specialization), problem, number, found[0].limit)
+    outcome = Outcome(machine(device), str(specialization), problem, number, agreements[0].limit)
     _met[outcome.machine, specialization] = outcome
-    if not any(agreement.raised for agreement in found):
+    if not any(agreement.raised for agreement in agreements):
         with suppress(InputError):  # a read-only cache: the next process compares again
             write_json(_path(outcome.machine, specialization), asdict(outcome))
     return outcome

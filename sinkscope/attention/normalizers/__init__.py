@@ -15,7 +15,7 @@ from sinkscope.attention.normalizers.softmax import (
     Softpick,
 )
 from sinkscope.attention.normalizers.stick_breaking import StickBreaking
-from sinkscope.attention.pieces.opened import OpenTo
+from sinkscope.attention.pieces import OpenTo
 
 Own = (
     Softmax

@@ -47,7 +47,7 @@ class Normalizer:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Fraction:
     """Weights u / Z: the numerator u, the divisor Z of each row (None is 1), and what `slope` wants to read again."""
 
     numerator: Map
@@ -63,11 +63,11 @@ class Differentiated(Normalizer):
 
     hidden: ClassVar[float] = -1e30  # finite, since a row of nothing but −inf would be NaN
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         """Weights of `scores`, as a fraction."""
         raise NotImplementedError
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """∂L/∂s from `upstream` = (∂L/∂w) / Z and `delta` = Σ w · upstream, which is −∂L/∂Z. May overwrite `upstream`.
 
         What it says of keys that are not visible is not read where `hidden` is 0.

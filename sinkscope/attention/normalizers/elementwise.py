@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
+from sinkscope.attention.normalizers.base import Differentiated, Fraction, Map, PerQuery, exponential
 from sinkscope.attention.pieces import piece
 
 EPSILON = 1e-8  # added to the sum of a normalized row, as in the paper's code
@@ -23,11 +23,11 @@ class _Elementwise(Differentiated):
     def couples_keys(self) -> bool:
         return self.normalized
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         weights = self._each(scores, count)
-        return Split(weights, weights.sum(-1, keepdim=True) + EPSILON if self.normalized else None)
+        return Fraction(weights, weights.sum(-1, keepdim=True) + EPSILON if self.normalized else None)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """f'(s) · (upstream − delta), the second term where rows are normalized."""
         return self._times_slope(upstream.sub_(delta) if self.normalized else upstream, split.numerator)
 
@@ -89,12 +89,12 @@ class Relu(_Elementwise):
     over_n: bool = True
     kind: Literal["relu"] = "relu"
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         """With the n of each row in its divisor, where it costs nothing."""
         weights, n = scores.relu(), count if self.over_n else None
         if not self.normalized:
-            return Split(weights, n)
-        return Split(weights, weights.sum(-1, keepdim=True) + (EPSILON if n is None else EPSILON * n))
+            return Fraction(weights, n)
+        return Fraction(weights, weights.sum(-1, keepdim=True) + (EPSILON if n is None else EPSILON * n))
 
     def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
         return torch.ops.aten.threshold_backward(upstream, weights, 0)

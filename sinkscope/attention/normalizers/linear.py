@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split
+from sinkscope.attention.normalizers.base import Differentiated, Fraction, Map, PerQuery
 from sinkscope.attention.normalizers.elementwise import EPSILON
 from sinkscope.attention.pieces import piece
 
@@ -31,13 +31,13 @@ class Linear(Differentiated):
     def couples_keys(self) -> bool:
         return self.divisor != "one"
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         if self.divisor == "one":
-            return Split(scores)
+            return Fraction(scores)
         total = scores.sum(-1, keepdim=True)
-        return Split(scores, total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1), total)
+        return Fraction(scores, total + EPSILON if self.divisor == "sum" else total.abs().clamp(min=1), total)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """upstream − Z' · delta with Z' = ∂Z / ∂Σ s."""
         if split.inner is None:
             return upstream

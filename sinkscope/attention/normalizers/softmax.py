@@ -9,7 +9,15 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from sinkscope.attention.normalizers.base import Differentiated, Map, Normalizer, PerQuery, Split, Visible, exponential
+from sinkscope.attention.normalizers.base import (
+    Differentiated,
+    Fraction,
+    Map,
+    Normalizer,
+    PerQuery,
+    Visible,
+    exponential,
+)
 from sinkscope.attention.pieces import piece
 from sinkscope.errors import InputError
 
@@ -61,12 +69,12 @@ class PowerSoftmax(Differentiated):
     kind: Literal["power_softmax"] = "power_softmax"
     metric_weights = "renormalized"
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         # In logs, since exp(s) and Σ exp(p · s) each overflow where their ratio does not.
         shares = torch.log_softmax(self.p * scores, -1)
-        return Split(exponential(shares, 1 / self.p), inner=shares)
+        return Fraction(exponential(shares, 1 / self.p), inner=shares)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """x − softmax(p · s) · Σ x with x = w · upstream."""
         assert split.inner is not None
         each = upstream.mul_(split.numerator)
@@ -83,10 +91,10 @@ class PowerSigmoid(PowerSoftmax):
 
     kind: Literal["power_sigmoid"] = "power_sigmoid"  # type: ignore[assignment]
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         return super().split(torch.nn.functional.logsigmoid(scores), count)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """That of `PowerSoftmax`, times ∂ log σ(s) / ∂s = σ(−s)."""
         return super().slope(scores, count, split, upstream, delta).mul_(torch.sigmoid(-scores))
 
@@ -113,12 +121,12 @@ class ClippedSoftmax(Differentiated):
         if self.alpha is None and self.gamma is None:
             object.__setattr__(self, "gamma", USUAL_GAMMA)
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         gamma = self._gamma(count)
         shares = torch.softmax(scores, -1)
-        return Split((shares * (self.zeta - gamma) + gamma).clamp(0, 1), inner=shares)
+        return Fraction((shares * (self.zeta - gamma) + gamma).clamp(0, 1), inner=shares)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """The slope of a softmax, where the clipped weights lie between 0 and 1."""
         assert split.inner is not None
         gamma, shares = self._gamma(count), split.inner
@@ -145,14 +153,14 @@ class Softpick(Differentiated):
     kind: Literal["softpick"] = "softpick"
     hidden = 0.0  # e^0 − 1 = 0
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         # Detached: e^−m cancels in the fraction, up to ε, so no gradient belongs to it.
         largest = scores.detach().amax(-1, keepdim=True).clamp(min=0)
         excess = exponential(scores - largest) - exponential(-largest)
         excess = excess.masked_fill(scores == 0, 0.0)  # two roundings of one exp would let a hidden key leak through
-        return Split(excess.relu(), excess.abs().sum(-1, keepdim=True) + self.epsilon, excess)
+        return Fraction(excess.relu(), excess.abs().sum(-1, keepdim=True) + self.epsilon, excess)
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """e^(s − m) · (upstream − delta) above zero, e^(s − m) · delta below it."""
         assert split.inner is not None
         excess = split.inner

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
-from sinkscope.attention.normalizers.base import Differentiated, Map, PerQuery, Split, exponential
+from sinkscope.attention.normalizers.base import Differentiated, Fraction, Map, PerQuery, exponential
 from sinkscope.attention.pieces import piece
 
 
@@ -26,12 +26,12 @@ class StickBreaking(Differentiated):
     def couples_keys(self) -> bool:
         return False  # a slot gets what no token took, and takes nothing from them
 
-    def split(self, scores: Map, count: PerQuery) -> Split:
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
         left = F.softplus(scores, threshold=40).neg()
         after = F.pad(left[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)  # the own term would drown it where s is huge
-        return Split(exponential(scores + left + after))
+        return Fraction(exponential(scores + left + after))
 
-    def slope(self, scores: Map, count: PerQuery, split: Split, upstream: Map, delta: PerQuery) -> Map:
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """x_j − σ(s_j) · Σ_{i ≤ j} x_i with x = w · upstream: a key takes its share from those before it."""
         taken = upstream.mul_(split.numerator)
         return taken - torch.sigmoid(scores).mul_(taken.cumsum(-1))

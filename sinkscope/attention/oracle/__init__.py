@@ -1,10 +1,9 @@
 """Does an attention function compute what it says? Any function against plain float64 arithmetic."""
 
-from sinkscope.attention.oracle.backends import Backend, backend
+from sinkscope.attention.oracle.backends import AttentionFunction, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
-from sinkscope.attention.oracle.comparing import parity
+from sinkscope.attention.oracle.comparing import Disagreement, Parity, ParityRow, parity
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
-from sinkscope.attention.oracle.result import Disagreement, Parity, ParityRow
 from sinkscope.attention.oracle.styles import STYLES, Style
 
 __all__ = [
@@ -12,7 +11,7 @@ __all__ = [
     "DEFECTS",
     "FEATURES",
     "STYLES",
-    "Backend",
+    "AttentionFunction",
     "Case",
     "Disagreement",
     "Exact",

@@ -17,7 +17,7 @@ FLASH = "flash_attention"
 
 
 @dataclass(frozen=True)
-class Backend:
+class AttentionFunction:
     """An attention function, how it is called, and the precision in which it is compared unless another is named."""
 
     function: Callable[..., Any]
@@ -25,7 +25,7 @@ class Backend:
     dtype: torch.dtype = torch.float32
 
 
-def backend(name: str) -> Backend:
+def backend(name: str) -> AttentionFunction:
     """The attention function of a name.
 
     `eager` (that of Llama, of which most models have a copy), any name that transformers' attention interface knows
@@ -34,9 +34,9 @@ def backend(name: str) -> Backend:
     what is not installed here, and for a module that cannot be imported.
     """
     if ":" in name:
-        return Backend(_imported(name), STYLES["plain"])
+        return AttentionFunction(_imported(name), STYLES["plain"])
     if name == "eager":
-        return Backend(_imported(EAGER), STYLES["transformers"])
+        return AttentionFunction(_imported(EAGER), STYLES["transformers"])
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     known = sorted(each for each in ALL_ATTENTION_FUNCTIONS if not each.startswith("paged|"))
@@ -46,17 +46,17 @@ def backend(name: str) -> Backend:
         raise unknown("backend", name, ["eager", "flash", *known, "module:function"])
     function = ALL_ATTENTION_FUNCTIONS[name]
     if not name.startswith(FLASH):
-        return Backend(function, STYLES["transformers"])
+        return AttentionFunction(function, STYLES["transformers"])
     if not _installed(name):
         raise InputError(f"{name} is not installed here")
-    return Backend(function, Unmasked(name), torch.bfloat16)
+    return AttentionFunction(function, Unmasked(name), torch.bfloat16)
 
 
 def _newest(names: list[str]) -> str:
-    found = next((name for name in sorted(names, reverse=True) if _installed(name)), None)
-    if found is None:
+    newest = next((name for name in sorted(names, reverse=True) if _installed(name)), None)
+    if newest is None:
         raise InputError(f"no flash attention is installed here: none of {', '.join(names)}")
-    return found
+    return newest
 
 
 def _installed(name: str) -> bool:
@@ -68,7 +68,7 @@ def _installed(name: str) -> bool:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    found = imported(name)
-    if not callable(found):
-        raise InputError(f"'{name}' is no function, but of type {type(found).__name__}")
-    return found
+    function = imported(name)
+    if not callable(function):
+        raise InputError(f"'{name}' is no function, but of type {type(function).__name__}")
+    return function

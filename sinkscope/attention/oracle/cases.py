@@ -85,8 +85,8 @@ class Problem:
 
     def on(self, inputs: dict[str, Tensor]) -> Problem:
         """The same problem on other tensors."""
-        given: dict[str, Any] = dict(inputs)
-        return replace(self, **given)
+        tensors: dict[str, Any] = dict(inputs)
+        return replace(self, **tensors)
 
     @property
     def ends(self) -> Int[Tensor, "texts_and_one"]:

@@ -2,21 +2,149 @@
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
-from sinkscope.attention.oracle.backends import Backend, backend
+from sinkscope.attention.oracle.backends import AttentionFunction, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
-from sinkscope.attention.oracle.problems import drawn
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
-from sinkscope.attention.oracle.result import Parity, ParityRow
 from sinkscope.attention.oracle.styles import STYLES, Style
 from sinkscope.errors import InputError, unknown
+
+Outcome = Literal["agrees", "differs", "raised", "not supported"]
+COLUMNS = ("case", "dtype", "", "output", "lse", "gradients", "limit", "note")
+COLORS: dict[Outcome, str] = {"agrees": "green", "differs": "red", "raised": "red", "not supported": "yellow"}
+
+
+class Disagreement(AssertionError):
+    """An attention function does not compute what was asked."""
+
+
+@dataclass(frozen=True)
+class ParityRow:
+    """One case in one dtype. `errors`: largest differences of output, lse and gradients, relative to the largest number
+    that was expected; `limit`: up to where those of the output are rounding; `note`: which known mistake gives the same
+    numbers, what was raised, or what is missing."""
+
+    case: str
+    dtype: str
+    outcome: Outcome
+    errors: Mapping[str, float] = field(default_factory=dict)
+    limit: float = math.nan
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The comparison of a function; prints as a table, also in notebooks."""
+
+    function: str
+    rows: tuple[ParityRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and nothing differs. What is not supported says nothing: see `missing`."""
+        compared = [row for row in self.rows if row.outcome != "not supported"]
+        return bool(compared) and all(row.outcome == "agrees" for row in compared)
+
+    @property
+    def wrong(self) -> tuple[ParityRow, ...]:
+        """The rows that differ or raised."""
+        return tuple(row for row in self.rows if row.outcome in ("differs", "raised"))
+
+    @property
+    def missing(self) -> tuple[ParityRow, ...]:
+        """The rows that were not compared, because the function does not support them."""
+        return tuple(row for row in self.rows if row.outcome == "not supported")
+
+    @property
+    def summary(self) -> str:
+        """How many of each, in a line."""
+        counts = {outcome: sum(row.outcome == outcome for row in self.rows) for outcome in COLORS}
+        return f"{self.function}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The words of each row: case, dtype, outcome, the errors of output, lse and gradients, limit, note."""
+        return [(row.case, row.dtype, row.outcome, *_numbers(row), row.note) for row in self.rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """The rows, and whether they agree, JSON-able."""
+        return {"function": self.function, "ok": self.ok, "rows": [asdict(row) for row in self.rows]}
+
+    def check(self, *, complete: bool = False) -> Parity:
+        """Itself, or `Disagreement` naming the first wrong row; with `complete` also where a case is not supported."""
+        for row in (*self.wrong, *(self.missing if complete else ())):
+            raise Disagreement(f"{self.function}, {row.case} in {row.dtype}: {row.outcome}; {row.note}")
+        if not self.ok:
+            raise Disagreement(f"{self.function}: no case was compared")
+        return self
+
+    def table(self) -> Table:
+        """A rich table of all rows."""
+        table = Table(*COLUMNS, title=self.summary)
+        for row in self.rows:
+            outcome = Text(row.outcome, COLORS[row.outcome])
+            table.add_row(row.case, row.dtype, outcome, *_numbers(row), Text(row.note))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=160, color_system=None)
+        with console.capture() as captured:
+            console.print(self.table())
+        return captured.get()
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        lines = []
+        for cells in self.cells():
+            lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+        return f"<table><caption>{html.escape(self.summary)}</caption><tr>{head}</tr>{''.join(lines)}</table>"
+
+
+def _numbers(row: ParityRow) -> tuple[str, str, str, str]:
+    gradients = [error for name, error in row.errors.items() if name.startswith("d")]
+    values = (row.errors.get("output"), row.errors.get("lse"), max(gradients) if gradients else None, row.limit)
+    output, lse, gradient, limit = ("" if value is None or math.isnan(value) else f"{value:.1e}" for value in values)
+    return output, lse, gradient, limit
+
+
+def drawn(case: Case, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Problem:
+    """The case in numbers, those of `dtype`, so that the reference sees what the function sees."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random).to(dtype)
+
+    rows = 1 if case.texts else 2  # kernels of variable length have no batch: all texts are in one row
+    query, key = draw(rows, case.heads, case.queries, case.width), draw(rows, case.kv_heads, case.keys, case.width)
+    value = draw(rows, case.kv_heads, case.keys, case.value_width)
+    scaling = case.width**-0.5 if case.scaling is None else case.scaling
+    if case.offset:  # one channel that is the same for all tokens adds the same to all scores
+        size = (case.offset / scaling) ** 0.5
+        query[..., 0], key[..., 0] = size, size
+    else:
+        query = 2 * query  # sharp enough that it matters which keys are seen
+    problem = Problem(case, query.to(device), key.to(device), value.to(device), None, scaling)
+    return problem if case.sink is None else replace(problem, sink=_sink(problem))
+
+
+def _sink(problem: Problem) -> Tensor:
+    """Logits a little below to well above what the tokens have, in the problem's dtype."""
+    tokens = exact(problem).tokens
+    beside = tokens.where(tokens.isfinite(), torch.nan).nanmean((0, 2))  # not of queries that see nothing
+    spread = torch.linspace(-1.4, 1.4, len(beside), dtype=beside.dtype, device=beside.device)
+    logits = beside - 1e4 if problem.case.sink == "closed" else beside + spread
+    return logits.to(problem.query.dtype)
+
 
 Convention = Literal["tokens", "total"]
 
@@ -51,7 +179,7 @@ def parity(
     half precision, so that a function which drops it would pass. Raises `InputError` for unknown names and for what is
     no function.
     """
-    chosen = backend(function) if isinstance(function, str) else Backend(function, STYLES["plain"])
+    chosen = backend(function) if isinstance(function, str) else AttentionFunction(function, STYLES["plain"])
     function, style = chosen.function, style or chosen.style
     dtypes = [chosen.dtype] if dtypes is None else dtypes
     if not callable(function):
@@ -71,10 +199,10 @@ def parity(
     comparison = _Comparison(function, style, without, lse, gradients and "gradients" not in without)
     rows = [comparison.row(case, dtype, torch.device(device)) for dtype in dtypes for case in cases]
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    found = Parity(str(name), tuple(rows))
+    result = Parity(str(name), tuple(rows))
     if not quiet:
-        Console().print(found.table())
-    return found
+        Console().print(result.table())
+    return result
 
 
 class _Comparison:
@@ -127,8 +255,8 @@ class _Comparison:
             notes += [note] if note else []
         if self.gradients:
             read = lse is not None and not {"lse", "lse_gradient"} & {*self.without}
-            found, note = _gradients(problem, leaves, output, read)
-            errors |= found
+            gradient_errors, note = _gradients(problem, leaves, output, read)
+            errors |= gradient_errors
             notes += [note] if note else []
             if read and lse is not None:
                 error, note = _lse_gradient(problem, leaves, lse, self.lse or "tokens")
@@ -153,8 +281,8 @@ class _Comparison:
             return error, ""
         other: Convention = "tokens" if self.lse == "total" else "total"
         if tellable and errors[other] <= limit:
-            said = "declared" if self.stated else "found in other cases"
-            return error, f"its lse is over {_words(other)}, {said} over {_words(self.lse or 'tokens')}"
+            source = "declared" if self.stated else "found in other cases"
+            return error, f"its lse is over {_words(other)}, {source} over {_words(self.lse or 'tokens')}"
         if any((lse.double() * math.log(2) - side).abs().max().item() / scale <= limit for side in sides.values()):
             return error, "its lse is in base 2"
         return error, f"its lse is neither over tokens nor over tokens and sink, off by {error * scale:.1e}"
@@ -180,12 +308,14 @@ def _lse_gradient(
     side = (wanted.tokens if convention == "tokens" else wanted.total)[some]
     direction = torch.randn(side.shape, generator=torch.Generator().manual_seed(2)).to(lse.device)
     names = ("query", "key")
-    found = torch.autograd.grad(lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True)
+    computed = torch.autograd.grad(
+        lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True
+    )
     expected = torch.autograd.grad(side, [wide[name] for name in names], direction.double())
-    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, expected, strict=True)]
+    filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, expected, strict=True)]
     size = {"query": problem.key, "key": problem.query}
     least = {name: problem.scaling * size[name].double().norm(dim=-1).max().item() / 10 for name in names}
-    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, given, expected, strict=True)]
+    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, filled, expected, strict=True)]
     return max(errors), ""
 
 
@@ -201,16 +331,16 @@ def _gradients(
     wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
     reference = exact(problem.on(wide)).output
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
-    found = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
+    computed = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
     wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
     least = _usual(problem, direction)
-    given = [torch.zeros_like(other) if one is None else one for one, other in zip(found, wanted, strict=True)]
+    filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
-        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, given, wanted, strict=True)
+        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, filled, wanted, strict=True)
     }
     absent = [
         name
-        for name, one, other in zip(leaves, given, wanted, strict=True)
+        for name, one, other in zip(leaves, filled, wanted, strict=True)
         if not one.any() and other.abs().max() > 1e-9
     ]
     return errors, f"no gradient reaches {absent[0]}" if absent else ""
@@ -235,9 +365,9 @@ def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:
     return {name: moved * products[name] if name in products else 1e-6 for name in tensors}
 
 
-def _error(found: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
+def _error(computed: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
     """Largest difference, relative to the largest expected number, or to `least` where that is more."""
-    difference = (found.double() - wanted).abs().max().item()
+    difference = (computed.double() - wanted).abs().max().item()
     return difference / max(wanted.abs().max().item(), least)
 
 

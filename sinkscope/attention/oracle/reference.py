@@ -48,9 +48,9 @@ def exact(problem: Problem, defect: str | None = None) -> Exact:
     """
     query, key, value = (tensor.double() for tensor in (problem.query, problem.key, problem.value))
     case, heads, kv_heads = problem.case, query.shape[1], key.shape[1]
-    own = torch.arange(heads, device=query.device)
-    own = own % kv_heads if defect is not None and "in turn" in defect else own // (heads // kv_heads)
-    key, value = key[:, own], value[:, own]
+    kv_head = torch.arange(heads, device=query.device)
+    kv_head = kv_head % kv_heads if defect is not None and "in turn" in defect else kv_head // (heads // kv_heads)
+    key, value = key[:, kv_head], value[:, kv_head]
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if defect and "whatever" in defect else problem.scaling)
     seen = _seen(problem, defect)
     empty = ~seen.any(-1, keepdim=True)

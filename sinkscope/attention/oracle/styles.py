@@ -46,11 +46,11 @@ class Plain:
         case = problem.case
         further: dict[str, Any] = {"window": case.window, "softcap": case.softcap, "sink": problem.sink}
         further["cu_seqlens"] = problem.ends if case.texts else None
-        given = {name: value for name, value in further.items() if value is not None}
-        found = function(
-            problem.query, problem.key, problem.value, scaling=problem.scaling, causal=case.causal, **given
+        options = {name: value for name, value in further.items() if value is not None}
+        returned = function(
+            problem.query, problem.key, problem.value, scaling=problem.scaling, causal=case.causal, **options
         )
-        return found if isinstance(found, tuple) else (found, None)
+        return returned if isinstance(returned, tuple) else (returned, None)
 
 
 class Interface:
@@ -78,20 +78,26 @@ class Interface:
         for name, value in known.items():
             object.__setattr__(module, name, value)
         further = {"sliding_window": case.window, "softcap": case.softcap, "s_aux": problem.sink}
-        given = {name: value for name, value in further.items() if value is not None}
-        keywords = {"scaling": problem.scaling, "dropout": 0.0, "is_causal": case.causal, **given, **self.told(problem)}
+        options = {name: value for name, value in further.items() if value is not None}
+        keywords = {
+            "scaling": problem.scaling,
+            "dropout": 0.0,
+            "is_causal": case.causal,
+            **options,
+            **self.keywords(problem),
+        }
         tensors = problem.query, problem.key, problem.value, self.mask(problem)
-        found = function(module, *tensors, **_taken(function, keywords))
-        return found[0].transpose(1, 2), None
+        returned = function(module, *tensors, **_taken(function, keywords))
+        return returned[0].transpose(1, 2), None
 
     def mask(self, problem: Problem) -> Tensor | None:
-        """What the function is told of what is hidden."""
+        """The mask, as the function takes it."""
         hidden = torch.zeros(problem.case.queries, problem.case.keys, dtype=problem.query.dtype)
         hidden = hidden.to(problem.query.device).masked_fill(~problem.allowed(), torch.finfo(hidden.dtype).min)
         return hidden[None, None].expand(len(problem.query), 1, -1, -1)
 
-    def told(self, problem: Problem) -> dict[str, Any]:
-        """What the function is told beside that."""
+    def keywords(self, problem: Problem) -> dict[str, Any]:
+        """Further keyword arguments of the function."""
         return {}
 
     def further(self) -> dict[str, Any]:
@@ -102,7 +108,7 @@ class Interface:
 class Unmasked(Interface):
     """As "transformers", without a mask, as functions are called that hide by `is_causal` and `sliding_window`.
 
-    These are the flash attentions; packed texts are told by `cu_seq_lens_q` and so on, as transformers does. `module`
+    These are the flash attentions; packed texts come as `cu_seq_lens_q` and so on, as transformers does. `module`
     has a `config` with `_attn_implementation`, by which transformers finds their kernel.
     """
 
@@ -112,7 +118,7 @@ class Unmasked(Interface):
     def mask(self, problem: Problem) -> None:
         return None
 
-    def told(self, problem: Problem) -> dict[str, Any]:
+    def keywords(self, problem: Problem) -> dict[str, Any]:
         if not problem.case.texts:
             return {}
         ends, longest = problem.ends, max(problem.case.texts)
@@ -134,15 +140,15 @@ class Sdpa:
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
         case = problem.case
-        given: dict[str, Any] = {"scale": problem.scaling}
+        options: dict[str, Any] = {"scale": problem.scaling}
         if case.kv_heads != case.heads:
-            given["enable_gqa"] = True
+            options["enable_gqa"] = True
         if case.causal and case.window is None and case.queries == case.keys and not case.texts:
-            given["is_causal"] = True
+            options["is_causal"] = True
         elif case.causal or case.window is not None or case.texts:
-            given["attn_mask"] = problem.allowed()
-        found = function(problem.query, problem.key, problem.value, **given)
-        return found if isinstance(found, tuple) else (found, None)
+            options["attn_mask"] = problem.allowed()
+        returned = function(problem.query, problem.key, problem.value, **options)
+        return returned if isinstance(returned, tuple) else (returned, None)
 
 
 STYLES: dict[str, Style] = {

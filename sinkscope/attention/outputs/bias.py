@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.attention.learned import Learned
 from sinkscope.attention.outputs.gates import Spread
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.slots.keys import INITIAL_STD
 
 

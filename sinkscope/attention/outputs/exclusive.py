@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Sizes, piece
 
 
 @piece

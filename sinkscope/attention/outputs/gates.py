@@ -11,9 +11,7 @@ from pydantic import Field, Strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.errors import InputError
 
 Openness = Annotated[float, Field(gt=0, lt=1)]
@@ -100,7 +98,7 @@ class ValueGate:
         return GateMap(sizes.hidden_size, (sizes.kv_heads, 1 if self.per_head else sizes.head_dim), self)
 
 
-def given(hidden: Tensor | None) -> Tensor:
+def required_hidden(hidden: Tensor | None) -> Tensor:
     """The block's input, where there is one."""
     if hidden is None:
         raise InputError("a gate reads the input of the attention block: pass `hidden` (batch, token, width)")
@@ -124,7 +122,7 @@ class GateMap(Learned):
 
     def gate(self, hidden: Float[Tensor, "batch token width"] | None) -> Float[Tensor, "batch heads token channels"]:
         """The gate of every token."""
-        x = given(hidden)
+        x = required_hidden(hidden)
         opened = torch.sigmoid(F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype)))
         opened = opened / self.start.openness if self.start.relative else opened
         return opened.unflatten(-1, self.shape).transpose(1, 2)
@@ -164,7 +162,7 @@ class _HeadGate(Learned):
     def _score(self, hidden: Tensor | None) -> Tensor:
         if self.weight is None:
             return self.bias.new_zeros(1, 1, 1)
-        x = given(hidden)
+        x = required_hidden(hidden)
         x = x[..., : self.spec.reads] if isinstance(self.spec.reads, int) else x
         read = x.unflatten(-1, (len(self.weight), -1)) if self.spec.reads == "slice" else x.unsqueeze(2)
         read = read.transpose(1, 2)  # (batch, heads or 1, query, width)

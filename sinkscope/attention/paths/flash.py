@@ -16,13 +16,60 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.attention.paths.blocks import RowBlock, rows_of
-from sinkscope.attention.paths.squares import Square, squares_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
+
+LEAST = 64  # tokens of a square on average; smaller ones cost less in blocks
+
+
+@dataclass(frozen=True)
+class Square:
+    """Tokens `start` … `stop`, each of which sees those from `start` up to itself; those before `ahead` see each other.
+
+    Nothing else is seen in these rows. Without a prefix, `ahead` is `start` + 1.
+    """
+
+    start: int
+    stop: int
+    ahead: int
+
+
+def squares_of(visibility: Visibility) -> list[list[Square]] | None:
+    """The squares that a mask consists of, sample by sample (one list where all are alike); None where it does not.
+
+    Rows in no square see nothing. None too where many small squares would cost more than a written mask.
+    """
+    spans, query = visibility.spans, visibility.query
+    if spans is None or query is not visibility.key or not visibility.mask.solid(query, query):
+        return None
+    rows = torch.stack(torch.broadcast_tensors(*spans), -1).unique_consecutive(dim=0)
+    if len(rows) > 1 and len(rows) < max(len(spans[0]), len(spans[1])):
+        rows = torch.stack(torch.broadcast_tensors(*spans), -1)
+    by_sample = [_squares(first, stop) for first, stop in (row.unbind(-1) for row in rows)]
+    if any(squares is None for squares in by_sample):
+        return None
+    known = [squares for squares in by_sample if squares is not None]
+    return known if sum(map(len, known)) * LEAST <= max(LEAST, len(known) * query.count) else None
+
+
+def _squares(first: Int[Tensor, "query"], stop: Int[Tensor, "query"]) -> list[Square] | None:
+    """From the columns `first` … `stop` that each query of a sample sees."""
+    seeing = first < stop
+    begin, lengths = torch.where(seeing, first, -1).unique_consecutive(return_counts=True)
+    at = lengths.cumsum(0) - lengths
+    ahead = stop[at].where(begin >= 0, 0)
+    itself = torch.arange(1, len(first) + 1, device=first.device)
+    reached = torch.maximum(itself, ahead.repeat_interleave(lengths))
+    fits = (begin == at) & (ahead <= at + lengths) | (begin < 0)
+    if not bool(fits.all()) or not bool(((stop == reached) | ~seeing).all()):
+        return None
+    rows = torch.stack([at, at + lengths, ahead], -1)[begin >= 0]
+    return [Square(*numbers) for numbers in rows.tolist()]
+
 
 try:
     from torch.utils._python_dispatch import _disable_current_modes as unwatched
@@ -31,13 +78,9 @@ except ImportError:  # torch calls it its own: without it who watches sees one c
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+DEVICES = ("cpu",)  # where the kernel runs
 ROWS = 256  # queries of a block under a mask
 APART = 0.8  # samples go one by one where that leaves at most this share of the scores
-
-
-def fits(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernel computes it: on a CPU, heads of one width."""
-    return query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
 
 
 def attention(
@@ -75,12 +118,12 @@ class _Map:
 
     @cached_property
     def _squares(self) -> list[tuple[slice, Square]] | None:
-        found = squares_of(self.visibility)
-        if found is None or (len(found) > 1 and self.visibility.query.count <= ROWS):
+        by_sample = squares_of(self.visibility)
+        if by_sample is None or (len(by_sample) > 1 and self.visibility.query.count <= ROWS):
             return None
-        if len(found) == 1:
-            return [(slice(None), square) for square in found[0]]
-        return [(slice(at, at + 1), square) for at, squares in enumerate(found) for square in squares]
+        if len(by_sample) == 1:
+            return [(slice(None), square) for square in by_sample[0]]
+        return [(slice(at, at + 1), square) for at, squares in enumerate(by_sample) for square in squares]
 
     def blocks(self, batch: int) -> Iterator[tuple[slice, RowBlock]]:
         """Samples and queries that the kernel gets at once."""
@@ -99,9 +142,9 @@ def _differ(visibility: Visibility) -> bool:
     reached = [
         (first.amin(1), stop.amax(1)) for first, stop in zip(*(span.split(ROWS, 1) for span in spans), strict=True)
     ]
-    own = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
+    separate = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
     joint = sum((stop.amax() - first.amin()).clamp(min=0) * len(first) for first, stop in reached)
-    return bool(own <= APART * joint)
+    return bool(separate <= APART * joint)
 
 
 def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:
@@ -142,14 +185,14 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise InputError("the flash kernel has no second derivative: ask for path='reference'")
         query, key, value, logits, values, output, total = ctx.saved_tensors
-        given = _backward(upstream, query, key, value, output, total, ctx.map)
+        gradients = _backward(upstream, query, key, value, output, total, ctx.map)
         if not logits.shape[-1]:
-            return *given, None, None, None
+            return *gradients, None, None, None
         with torch.autocast("cpu", enabled=False):
             wide = upstream.to(logits.dtype)
             shares = (logits - total[..., None]).exp()
             met = torch.einsum("bhtd,shd->bhts", wide, values) - (wide * output).sum(-1, keepdim=True)
-            return *given, shares * met, torch.einsum("bhts,bhtd->shd", shares, wide), None
+            return *gradients, shares * met, torch.einsum("bhts,bhtd->shd", shares, wide), None
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, of: _Map) -> tuple[Tensor, Tensor]:
@@ -232,7 +275,7 @@ def _backward_squares(
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """No two squares share a token, so nothing is added up between them."""
-    given: list[Tensor] = []
+    gradients: list[Tensor] = []
     for samples, square in squares:
         at = (samples, slice(None), slice(square.start, square.stop))
         above = upstream[at]
@@ -248,8 +291,8 @@ def _backward_squares(
                 part[:, :, ahead] += more
         if parts[0].shape == query.shape:
             return parts[0], parts[1], parts[2]
-        given = given or [torch.zeros_like(x) for x in (query, key, value)]
-        for whole, part in zip(given, parts, strict=True):
+        gradients = gradients or [torch.zeros_like(x) for x in (query, key, value)]
+        for whole, part in zip(gradients, parts, strict=True):
             whole[at] = part
-    to_query, to_key, to_value = given or [torch.zeros_like(x) for x in (query, key, value)]
+    to_query, to_key, to_value = gradients or [torch.zeros_like(x) for x in (query, key, value)]
     return to_query, to_key, to_value

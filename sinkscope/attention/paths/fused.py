@@ -9,8 +9,10 @@ from torch import Tensor
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.kernels import Specialization, confirm, fused, known, misfit, plan_of, unavailable
 from sinkscope.attention.normalizers import Normalizer
-from sinkscope.attention.scoring.similarity import DotProduct
+from sinkscope.attention.scores import DotProduct
 from sinkscope.attention.visibility import Visibility
+
+DEVICES = ("cuda",)  # where the kernels run
 
 
 def obstacle(

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.normalizers import ScaledSoftmax, Softmax
 from sinkscope.attention.paths import chunked, flash
-from sinkscope.attention.scores import Scores, per_query_head, wide, widened
-from sinkscope.attention.scoring.similarity import DotProduct
+from sinkscope.attention.scores import DotProduct, MapScores, per_query_head, wide, widened
 from sinkscope.attention.slots import SlotTerms
 from sinkscope.attention.visibility import Visibility
 
@@ -53,9 +52,9 @@ def attention(
         return attention(query, key, value, slots, visibility, scaling)[..., :value_dim]
     plain = visibility.is_causal_square or visibility.is_full
     if (
-        flash.fits(query, value)
+        query.device.type in flash.DEVICES
         and not _decodes_in_a_graph(query)
-        and (not plain or adds_slots(slots, query, value, visibility))
+        and (not plain or (slots and adds_slots(slots, query, value, visibility)))
     ):
         return _by_flash(query, key, value, slots, visibility, scaling)
     if not slots:
@@ -126,7 +125,7 @@ def _by_flash(
     if not slots:
         none = read.new_zeros(0, query.shape[1], value.shape[-1])
         return flash.attention(query, key, value, read[..., :0], none, visibility, scaling)
-    logits = Scores(read, read[:, :, :0], scaling, visibility, tuple(slots)).slot_logits(slice(0, query.shape[2]))
+    logits = MapScores(read, read[:, :, :0], scaling, visibility, tuple(slots)).slot_logits(slice(0, query.shape[2]))
     zero = read.new_zeros(query.shape[1], value.shape[-1])
     values = torch.stack([zero if terms.value is None else per_query_head(terms.value, read) for terms in slots])
     return flash.attention(query, key, value, logits, values, visibility, scaling)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinkscope.attention.combination import Combination
-from sinkscope.attention.normalizers.base import Differentiated, Split
+from sinkscope.attention.normalizers.base import Differentiated, Fraction
 from sinkscope.attention.paths.blocks import RowBlock, rows_of
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
@@ -142,19 +142,19 @@ class _Attention(torch.autograd.Function):
             for block in problem.blocks(query):
                 scores, count = block.scores(query, key), block.count()
                 split = normalizer.split(scores, count)
-                given = _divided(block.seen(block.queries(upstream)), split)
+                gradient = _divided(block.seen(block.queries(upstream)), split)
                 # Σ_k w · upstream over all keys is upstream · output: no second pass over the row is needed.
-                delta = (given * block.queries(output)).sum(-1, keepdim=True)
-                slope = normalizer.slope(scores, count, split, _times(given, block.keys(value).mT), delta)
+                delta = (gradient * block.queries(output)).sum(-1, keepdim=True)
+                slope = normalizer.slope(scores, count, split, _times(gradient, block.keys(value).mT), delta)
                 if normalizer.hidden == 0:
                     slope = block.hide(slope, 0.0)
                 block.queries(to_query).copy_(_times(slope, block.keys(key)))
                 _add(block.keys(to_key), slope, block.queries(query))
-                _add(block.keys(to_value), split.numerator, given)
+                _add(block.keys(to_value), split.numerator, gradient)
         return to_query, to_key, to_value, None
 
 
-def _divided(rows: Tensor, split: Split) -> Tensor:
+def _divided(rows: Tensor, split: Fraction) -> Tensor:
     return rows if split.divisor is None else rows / split.divisor
 
 

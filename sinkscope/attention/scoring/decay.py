@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.learned import Learned
 from sinkscope.attention.masks import Document, conjuncts
 from sinkscope.attention.outputs.gates import Openness, logit
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.visibility import Visibility
+from sinkscope.errors import InputError
 
 
 @piece
@@ -25,8 +24,9 @@ class ForgettingGate:
     (Forgetting Transformer, 2503.02130.) `openness`: f at the start, where x = 0; w_h starts N(0, 0.02²). Every token
     carries log f in the cache beside its key. For a key after the query (bidirectional masks) the sum runs from the
     query to the key, which is ours. Sums run over real tokens, not over padding; under a document mask over the tokens
-    of the query's document, which need not be contiguous (and over sink tokens, which stand before every document).
-    Under a mask given as a boolean tensor they run over the tokens that the query sees, and its own.
+    of the query's document, which need not be contiguous (and over sink tokens, which come before every document).
+    A key that a mask hides is still between the tokens around it. A boolean tensor does not say which tokens are real
+    or which document they belong to, so it is refused.
     """
 
     openness: Openness = 0.5
@@ -55,48 +55,28 @@ class _ForgettingGate(Learned):
         return kept.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
 
-@runtime_checkable
-class Forgotten(Protocol):
-    """What scores lose to forgetting, given a few rows at a time."""
-
-    def rows(self, rows: slice, keys: slice) -> Float[Tensor, "batch heads query key"]:
-        """−|Σ log f| between the queries in `rows` and these keys."""
-        ...
-
-
-def forgotten(carried: Float[Tensor, "batch kv_heads key group"], visibility: Visibility) -> Forgotten:
-    """The sums that a call needs, over the tokens that its mask tells to be between query and key."""
-    if type(visibility).mask_is_rule:
-        return Summed(accumulated(carried, visibility), visibility.query.count)
-    return Counted(carried.double().transpose(2, 3).flatten(1, 2), visibility)
-
-
 @dataclass(frozen=True, eq=False)
-class Summed:
-    """From c_k = Σ_{l ≤ k} log f_l of every key, in fp64; queries are the last of the keys."""
+class Forgotten:
+    """What scores lose to forgetting: from c_k = Σ_{l ≤ k} log f_l of every key, in fp64; queries are the last keys."""
 
     total: Float[Tensor, "batch heads key"]
     queries: int
 
     def rows(self, rows: slice, keys: slice) -> Float[Tensor, "batch heads query key"]:
-        own = self.total[:, :, self.total.shape[2] - self.queries :]
-        return (own[:, :, rows, None] - self.total[:, :, None, keys]).abs().neg()
+        """−|Σ log f| between the queries in `rows` and these keys."""
+        queries = self.total[:, :, self.total.shape[2] - self.queries :]
+        return (queries[:, :, rows, None] - self.total[:, :, None, keys]).abs().neg()
 
 
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """For a mask without a rule: the tokens between are those that the query sees, and its own."""
-
-    logs: Float[Tensor, "batch heads key"]
-    visibility: Visibility
-
-    def rows(self, rows: slice, keys: slice) -> Float[Tensor, "batch heads query key"]:
-        seen = self.visibility.dense(rows)
-        own = torch.arange(rows.start, rows.stop, device=seen.device) + seen.shape[-1] - self.visibility.query.count
-        mine = F.one_hot(own, seen.shape[-1]).bool()
-        total = (self.logs[:, :, None] * (seen | mine)).cumsum(-1)
-        here = total.gather(-1, own[:, None].expand(*total.shape[:3], 1))
-        return (here - total[..., keys]).abs().neg()
+def forgotten(carried: Float[Tensor, "batch kv_heads key group"], visibility: Visibility) -> Forgotten:
+    """The sums that a call needs. Raises `InputError` for a mask that is a boolean tensor and nothing more."""
+    rule = visibility.rule
+    if rule is None:
+        raise InputError(
+            "a forgetting gate sums over the tokens between query and key: a boolean mask does not say which are "
+            "padding or of another document, so pass a mask value"
+        )
+    return Forgotten(accumulated(carried, rule), visibility.query.count)
 
 
 def accumulated(

@@ -8,10 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention.learned import Learned
 from sinkscope.attention.masks import Document, leaves
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -65,8 +63,9 @@ def first_keys(visibility: Visibility) -> Bool[Tensor, "#batch key"]:
 
     Raises `InputError` for a mask without a rule.
     """
-    if not visibility.mask_is_rule:
+    if visibility.rule is None:
         raise InputError("a first key's logit: a boolean mask does not say where a row begins, so pass a mask value")
+    visibility = visibility.rule
     tokens = visibility.key
     apart = any(isinstance(mask, Document) for mask in leaves(visibility.mask))
     first = (tokens.within_documents() if apart else tokens.order) == 0

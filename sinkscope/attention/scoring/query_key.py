@@ -9,9 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 
 EPSILON = 1e-6
 

@@ -7,8 +7,8 @@ and the observers.
 
 from typing import Annotated
 
-from sinkscope.attention.pieces.bases import Slot as SlotPiece
-from sinkscope.attention.pieces.opened import OpenTo
+from sinkscope.attention.pieces import OpenTo
+from sinkscope.attention.pieces import Slot as SlotPiece
 from sinkscope.attention.slots.keys import FixedValue, KeySlot
 from sinkscope.attention.slots.latent import LatentSlots
 from sinkscope.attention.slots.logits import LogitSlot, SuffixSlot, ZeroSlot

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.context import Context
-from sinkscope.attention.learned import Learned
-from sinkscope.attention.pieces import piece
-from sinkscope.attention.sizes import Sizes
+from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.slots.keys import INITIAL_STD
 from sinkscope.attention.slots.terms import SlotTerms
 

@@ -1,4 +1,4 @@
-"""Ragged kept sets in two rectangles: heads that keep few beside heads that keep many."""
+"""Heads that keep different numbers of keys, stored as two rectangles: one of short heads and one of long heads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 
-WORTH = 0.85  # of one rectangle's slots: two are made where they have fewer than this
+WORTH = 0.85  # split only if two rectangles need less than this share of the slots of one
 
 
 @dataclass(eq=False)
 class Group:
-    """Some key-value heads, and their slots. `gaps`: some of these may be empty."""
+    """Some key-value heads and their slots. `gaps`: some slots may be empty."""
 
     heads: Int[Tensor, " n"]
     slots: Slots
@@ -24,7 +24,9 @@ class Group:
 
 
 def split(slots: Slots) -> list[Group] | None:
-    """The slots in two rectangles, where that saves enough. Empty ones must come first in each head."""
+    """Split the slots into two rectangles if that saves enough; otherwise None. Empty slots must come first in each
+    head.
+    """
     held = slots["places"] >= 0
     counts = held.sum(-1).amax(0)
     order = counts.argsort(stable=True)
@@ -43,7 +45,7 @@ def split(slots: Slots) -> list[Group] | None:
 
 
 def join(groups: list[Group]) -> Slots:
-    """One rectangle again, empty slots first."""
+    """One rectangle again, with empty slots first."""
     used, heads = max(group.slots.used for group in groups), sum(len(group.heads) for group in groups)
     rows = {}
     for name, like in groups[0].slots.rows.items():
@@ -56,7 +58,7 @@ def join(groups: list[Group]) -> Slots:
 def grouped_attention(
     group: Group, query: Float[Tensor, "batch heads 1 dim"], least: Tensor | int, scaling: float
 ) -> Float[Tensor, "batch group_heads 1 value_dim"]:
-    """Plain softmax attention of a group's query heads on its keys; slots with a place below `least` are not seen."""
+    """Softmax attention of a group's query heads over its keys; slots with a place below `least` are masked."""
     key, value = group.slots["keys"], group.slots["values"]
     packed = query.unflatten(1, (key.shape[1], -1))[:, :, :, 0]
     mask = (group.slots["places"] >= least)[:, :, None] if group.gaps else None
@@ -65,5 +67,5 @@ def grouped_attention(
 
 
 def query_heads(group: Group, of_each: int) -> Int[Tensor, " n"]:
-    """The query heads of a group's key-value heads, `of_each` to one."""
+    """The query heads of a group's key-value heads, `of_each` per key-value head."""
     return (group.heads[:, None] * of_each + torch.arange(of_each, device=group.heads.device)).flatten()

@@ -1,4 +1,4 @@
-"""Layers that attend and keep a recurrent state beside it (Falcon-H1, Zamba)."""
+"""Layers that combine attention with a recurrent state (Falcon-H1, Zamba)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sinkscope.caches.layers.slots import KeptSets
 
 
 class BesideStates:
-    """Goes before a layer of kept keys: what is done to its rows is done to transformers' states as well.
+    """Mixin before a layer of kept keys: applies operations on its rows to transformers' recurrent states too.
 
-    States have one size whatever was seen, and are left to transformers otherwise.
+    States have a fixed size and are otherwise left to transformers.
     """
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        if kwargs:  # of a state; keys and values come by position
+        if kwargs:  # a state is initialized by keyword, keys and values by position
             LinearAttentionLayer.lazy_initialization(self, *args, **kwargs)
         else:
             super().lazy_initialization(*args)  # type: ignore[misc]
 
     @property
     def uncroppable(self) -> str | None:
-        return "has states that took the tokens in"
+        return "has recurrent states that depend on the tokens"
 
     def reset(self) -> None:
         LinearAttentionLayer.reset(self)
@@ -40,8 +40,8 @@ class BesideStates:
         self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        known = [*self.conv_states.values(), *self.recurrent_states.values()]  # type: ignore[attr-defined]
-        states = [state for state in known if state is not None]
+        states = [*self.conv_states.values(), *self.recurrent_states.values()]  # type: ignore[attr-defined]
+        states = [state for state in states if state is not None]
         if states:
             rows = torch.arange(len(states[0])).repeat_interleave(repeats)
             LinearAttentionLayer.reorder_cache(self, rows)
@@ -49,8 +49,8 @@ class BesideStates:
 
 
 class HybridSinkWindow(BesideStates, SinkWindow, LinearAttentionAndFullAttentionLayer):
-    """`SinkWindow` beside states."""
+    """`SinkWindow` with recurrent states."""
 
 
 class HybridSlotsLayer(BesideStates, KeptSets, LinearAttentionAndFullAttentionLayer):
-    """Kept sets beside states."""
+    """Kept sets with recurrent states."""

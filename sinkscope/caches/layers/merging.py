@@ -1,4 +1,4 @@
-"""Evicted keys and values merged into kept ones."""
+"""Merge evicted keys and values into kept ones."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ def merged(
     real: Bool[Tensor, "batch heads stored"],
     how: str,
 ) -> tuple[Float[Tensor, "batch heads n dim"], Float[Tensor, "batch heads n value_dim"]]:
-    """Keys and values of the slots `index`, of which those not `kept` are empty, with all other real ones merged in.
+    """Keys and values of the slots `index`, with all other real keys merged into them. Slots that are not `kept` are
+    empty.
 
-    Each evicted key goes to the kept key c of highest cosine, with its value. "averaged": c ← mean of c and its evicted
-    ones; "pivot": mean of c and all (e + c) / 2; "weighted": mean of c and all cos(e, c) · e. Source: Wan et al. 2024.
+    Each evicted key e, with its value, goes to the kept key c of highest cosine similarity. "averaged": c ← mean of c
+    and its evicted keys; "pivot": mean of c and all (e + c) / 2; "weighted": mean of c and all cos(e, c) · e. Source:
+    Wan et al. 2024.
     """
     goes = real.scatter(-1, index, real.gather(-1, index) & ~kept)
     unit = functional.normalize(key.float(), dim=-1)
-    chosen = _at(unit, index)
-    likeness = (unit @ chosen.mT).masked_fill(~kept[:, :, None], -torch.inf)
+    kept_keys = _at(unit, index)
+    likeness = (unit @ kept_keys.mT).masked_fill(~kept[:, :, None], -torch.inf)
     cosine, to = likeness.max(-1)
-    found = []
+    merged_rows = []
     for rows in (key, value):
-        own = _at(rows, index)
+        kept_rows = _at(rows, index)
         if how == "pivot":
-            brought = (rows + _at(own, to)) / 2
+            contributions = (rows + _at(kept_rows, to)) / 2
         else:
-            brought = rows if how == "averaged" else rows * cosine[..., None].to(rows.dtype)
+            contributions = rows if how == "averaged" else rows * cosine[..., None].to(rows.dtype)
         counts = torch.ones_like(kept, dtype=rows.dtype).scatter_add_(-1, to, goes.to(rows.dtype))
-        sums = own.clone().scatter_add_(2, _wide(to, rows), brought * goes[..., None])
-        found.append(sums / counts[..., None])
-    return found[0], found[1]
+        sums = kept_rows.clone().scatter_add_(2, _wide(to, rows), contributions * goes[..., None])
+        merged_rows.append(sums / counts[..., None])
+    return merged_rows[0], merged_rows[1]
 
 
 def _wide(index: Tensor, rows: Tensor) -> Tensor:

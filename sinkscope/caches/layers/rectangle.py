@@ -1,4 +1,4 @@
-"""Rows of what is known of stored keys, in rectangles that are allocated once and overwritten in place."""
+"""Storage for kept keys and their notes: tensors that are allocated once and overwritten in place."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-SPARE = 16  # further slots where a rectangle grows; an eighth of what it holds where that is more
-EMPTY = -1  # the place of a slot that holds nothing
+SPARE = 16  # slots added when storage grows, or an eighth of the stored keys if that is more
+EMPTY = -1  # the place of an empty slot
 
 
 class Slots:
-    """Rows of what is known of each stored key, (batch, heads, capacity, …) each: keys, values, places, and notes.
+    """Per-key rows, (batch, heads, capacity, …) each: keys, values, places and notes.
 
-    Whatever moves a key moves its rows in all of them. The first `used` slots count. `hole`: one further slot of each
-    head, (batch, heads, 1), that is free; `displaced`: whether it may be among the first, the slot behind them counting
-    in its place.
+    Moving a key moves its rows in all of them. The first `used` slots are valid. `hole`: one free slot in each head,
+    (batch, heads, 1). `displaced`: the hole may lie among the first `used` slots, in which case the slot after them is
+    valid instead.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Slots:
 
     @classmethod
     def of(cls, rows: Mapping[object, Tensor], room: int) -> Slots:
-        """Copies of these rows, with room for more."""
+        """Copies of these rows, with capacity for `room` more."""
         made = cls()
         made.used = next(iter(rows.values())).shape[2]
         for name, old in rows.items():
@@ -44,9 +44,9 @@ class Slots:
         return name in self.rows
 
     def append(self, **new: Tensor) -> None:
-        """Further slots, with these rows; notes that are not among them get theirs by `note`.
+        """Add slots with these rows. Notes that are not among them get theirs from `note`.
 
-        The first rows are held as they are: most of them go at once, and what stays is copied.
+        The first rows are kept without a copy: most of them are evicted at once, and the kept ones are copied then.
         """
         self.settle()
         count = next(iter(new.values())).shape[2]
@@ -61,14 +61,14 @@ class Slots:
         self.used += count
 
     def note(self, name: object, rows: Tensor) -> None:
-        """Rows of a note for the last slots, as many as `rows` has."""
+        """Set a note's rows for the last slots, as many as `rows` has."""
         if name not in self.rows:
             shape = (*rows.shape[:2], self._capacity, *rows.shape[3:])
             self.rows[name] = _allocated(rows, shape).zero_()
         self.rows[name][:, :, self.used - rows.shape[2] : self.used].copy_(rows)
 
     def keep(self, index: Int[Tensor, "batch heads n"], room: int) -> None:
-        """Only the slots of `index`, in its order, in new rectangles with `room` more."""
+        """Keep only the slots of `index`, in its order, in newly allocated tensors with capacity for `room` more."""
         self.settle()
         for name, rows in self.rows.items():
             kept = _taken(rows, index)
@@ -77,20 +77,20 @@ class Slots:
         self.used = index.shape[2]
 
     def overwrite(self, index: Int[Tensor, "batch heads 1"]) -> None:
-        """The last slot takes the place of that of `index`, in each head."""
+        """In each head, move the last slot to slot `index`."""
         self.settle()
         self.used -= 1
         self._fill(index)
 
     def settle(self) -> None:
-        """The slot behind those that count takes the place of a hole among them."""
+        """Move the slot after the first `used` into a hole among them."""
         if self.displaced and self.hole is not None:
             self._fill(self.hole)
             self.hole.fill_(self.used)
             self.displaced = False
 
     def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Samples chosen, repeated or permuted."""
+        """Select, repeat or permute samples."""
         self.settle()
         self.hole = None
         self.rows = {name: change(rows) for name, rows in self.rows.items()}
@@ -113,13 +113,13 @@ class Slots:
 
 
 def _allocated(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Memory that may be written to later, in whatever mode the model ran."""
+    """Memory that can be written to later, whatever mode the model ran in."""
     with torch.inference_mode(False):
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def in_heads(index: Int[Tensor, "batch heads n"], rows: Tensor) -> Tensor:
-    """The index of each slot, for rows of further dimensions, and of several heads to one of the cache's."""
+    """The index of each slot, expanded to rows with more dimensions and to several heads per cache head."""
     if rows.shape[1] != index.shape[1]:
         index = index.repeat_interleave(rows.shape[1] // index.shape[1], 1)
     if rows.ndim == 3:

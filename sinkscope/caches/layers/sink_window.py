@@ -1,4 +1,4 @@
-"""The first tokens and the last ones, in a gap buffer: ordered, contiguous, without a concatenation."""
+"""The first tokens and the last ones, in a gap buffer: ordered and contiguous, without a concatenation per step."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from sinkscope.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Which keys the coming pass sees: those kept, its own, and the sinks where a row has dropped tokens.
+    """Which keys the coming pass sees: the kept ones, its own, and the sinks for rows that have dropped tokens.
 
-    `kept`: tokens kept from before; `sinks`: how many there are; `dropped`: whether the row has dropped tokens, (batch
-    or 1, 1), or as each query comes, (batch or 1, query); None: no row has. `by`: positions by which sinks are turned
-    forward, (batch or 1, 1 or query, 1 or sinks). `copies`: whether each query has a copy of the sinks of its own, all
-    before what is kept; otherwise one stands over the first rows of what is kept.
+    `kept`: tokens kept from before. `sinks`: the number of sinks. `dropped`: whether a row has dropped tokens, (batch
+    or 1, 1), or has by each query, (batch or 1, query); None if no row has. `by`: positions by which sinks are rotated
+    forward, (batch or 1, 1 or query, 1 or sinks). `copies`: each query has its own copy of the sinks, all placed before
+    the kept keys; otherwise one copy is written over the first kept rows. `everyone`: every row has dropped tokens,
+    known without synchronizing with the device.
     """
 
     coming: Coming
@@ -32,11 +33,11 @@ class Shown:
     dropped: Bool[Tensor, "batch queries"] | None = None
     by: Int[Tensor, "batch queries sinks"] | None = None
     copies: bool = False
-    everyone: bool = False  # that every row has dropped tokens, known without asking the device
+    everyone: bool = False
 
     @property
     def length(self) -> int:
-        """Keys without copies."""
+        """Keys, not counting copies."""
         return self.kept + self.coming.queries
 
     @property
@@ -50,7 +51,7 @@ class Shown:
         return torch.zeros(self.coming.batch, dtype=torch.long) if pads is None else pads.cpu().long()
 
     def places(self) -> Int[Tensor, "batch 1 stored"]:
-        """The column that each key comes from; −1 for a copy that no query needs."""
+        """The column of each key; −1 for a copy that no query needs."""
         columns = torch.arange(self.coming.total - self.length, self.coming.total).expand(self.coming.batch, -1)
         if self.dropped is None or self.sinks == 0:
             return columns[:, None]
@@ -63,7 +64,7 @@ class Shown:
         return torch.cat([front, columns[:, self.sinks :]], 1)[:, None]
 
     def mask(self, window: int, device: torch.device) -> Bool[Tensor, "batch 1 query stored"]:
-        """What each query of a pass of several sees where it must see what it would see alone."""
+        """What each query of a pass of several tokens sees, if it must see what it would see token by token."""
         coming = self.coming
         columns = torch.arange(coming.total - self.length, coming.total)[None, None]
         queries = torch.arange(coming.seen, coming.total)[None, :, None]
@@ -73,15 +74,15 @@ class Shown:
             dropped = self.dropped.cpu()[:, :, None]
             seen = seen & (~dropped | (columns > queries - window))
             if self.copies:
-                own = torch.eye(coming.queries, dtype=torch.bool).repeat_interleave(self.sinks, 1)[None]
-                seen = torch.cat([(own & dropped).expand(coming.batch, -1, -1), seen], -1)
-        # A row that is all padding so far sees itself: a softmax over nothing is NaN.
+                own_copy = torch.eye(coming.queries, dtype=torch.bool).repeat_interleave(self.sinks, 1)[None]
+                seen = torch.cat([(own_copy & dropped).expand(coming.batch, -1, -1), seen], -1)
+        # A row that is all padding so far sees itself: the softmax of an empty set is NaN.
         alone = ~seen.any(-1, keepdim=True)
         seen[..., self.extra :] |= alone & (columns == queries)
         return seen[:, None].to(device)
 
     def chosen(self, indices: Tensor) -> Shown:
-        """Of these rows."""
+        """The same for these rows."""
         coming = self.coming
         pads = None if coming.pads is None else coming.pads[indices.to(coming.pads.device)]
 
@@ -98,18 +99,18 @@ class Shown:
 
 UNSAVED = ("rotation", "keys", "values", "coming", "_buffers", "_end", "_shown", "_standing")
 Cached = Float[Tensor, "batch heads stored _"]  # values may be wider or narrower than keys
-Pair = tuple[Tensor, Tensor]  # keys and values
+Pair = tuple[Tensor, Tensor]  # of keys and values
 
 
 class SinkWindow(FollowedLayer, DynamicLayer):
-    """Keys and values of the first `sinks` tokens of each row and of its last `window`, the query among them.
+    """Keys and values of each row's first `sinks` tokens and of its last `window`, the query included.
 
-    New tokens go to the end of a buffer; what attention sees is its last `sinks + window` rows, over the first of which
-    the sinks are written (those tokens are dropped in any case). The buffer grows with the text up to these rows and a
-    sixteenth of the window; at its end what is kept moves to the front. A row with padding keeps plain tokens until its
-    own real ones are too many, so transformers' mask fits it.
+    New tokens are appended to a buffer. Attention sees its last `sinks + window` rows, with the sinks written over the
+    first of them (those tokens are dropped anyway). The buffer grows with the text up to these rows and a sixteenth of
+    the window; when it is full, what is kept moves to the front. A row with padding keeps plain tokens until its own
+    real tokens are too many, so transformers' mask stays correct.
 
-    The cache says before each pass what it shows (`show`), and turns the sinks of all layers at once.
+    Before each pass the cache says what it shows (`show`), and rotates the sinks of all layers at once.
     """
 
     is_croppable = False
@@ -118,7 +119,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def __init__(self, sinks: int, window: int, rotation: LayerRotation, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sinks, self.window, self.rotation = sinks, window, rotation
-        self.first: Pair | None = None  # the sinks as they were cached; replaced, never written to
+        self.first: Pair | None = None  # the sinks as they were cached; replaced, never overwritten
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
         self._buffers: Pair | None = None
@@ -128,22 +129,22 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
     @property
     def kept(self) -> int:
-        """Tokens that the next pass still sees: its query is one of the window."""
+        """Tokens that the next pass still sees; its query is one of the window."""
         return min(self._seen, self.sinks + self.window - 1)
 
     @property
     def room(self) -> int:
-        """Rows of the buffer at most."""
+        """The buffer's maximum number of rows."""
         return rows_of(self.sinks, self.window)
 
     def show(self, shown: Shown, standing: Pair | None) -> None:
-        """What the coming pass sees; `standing`: the sinks, turned, to be written where rows have dropped tokens."""
+        """Set what the coming pass sees; `standing`: the rotated sinks, written where rows have dropped tokens."""
         self._shown, self._standing = shown, standing
 
     def update(self, key_states: Cached, value_states: Cached, *args: Any, **kwargs: Any) -> Pair:
-        """Take in a pass's keys and values; returns what its queries see, as `get_mask_sizes` foretold.
+        """Store a pass's keys and values; returns what its queries see, as `get_mask_sizes` announced.
 
-        The copies of a strict pass come on top of that: its mask is written anew.
+        The copies of a strict pass are additional: its mask is rewritten.
         """
         coming, shown = self.taken(key_states), self._shown
         if coming.seen != self._seen or shown is None or shown.coming is not coming:
@@ -165,7 +166,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         return length, self._seen + query_length - length
 
     def get_seq_length(self) -> int:
-        """Tokens seen, by which generate and masks count."""
+        """Tokens seen, by which `generate` and masks count."""
         return self._seen
 
     @property
@@ -175,13 +176,13 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         return self._shown.places()
 
     def turn(self, by: int) -> None:
-        """Turn the window by so many positions: they are counted from elsewhere from now on."""
+        """Rotate the window by so many positions, after the origin has moved."""
         if self._buffers is None:
             return
         for buffer, rotation in zip(self._buffers, (self.rotation.keys, self.rotation.values), strict=True):
             if rotation is not None:
-                part = buffer[:, :, self._end - self.kept : self._end]
-                part.copy_(rotation.turn(part, torch.tensor(by, device=part.device)))
+                window = buffer[:, :, self._end - self.kept : self._end]
+                window.copy_(rotation.turn(window, torch.tensor(by, device=window.device)))
 
     def lazy_initialization(self, key_states: Cached, value_states: Cached) -> None:
         with _plain():
@@ -208,9 +209,9 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         self._expose(start)
 
     def state(self) -> dict[str, Any]:
-        own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
+        fields = {name: value for name, value in vars(self).items() if name not in UNSAVED}
         kept = slice(self._end - self.kept, self._end)
-        return own | {"kept": None if self._buffers is None else [held[:, :, kept] for held in self._buffers]}
+        return fields | {"kept": None if self._buffers is None else [buffer[:, :, kept] for buffer in self._buffers]}
 
     def restore(self, state: dict[str, Any]) -> None:
         kept, first = state.pop("kept"), state.pop("first")
@@ -234,7 +235,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             self._choose(torch.arange(len(self._buffers[0])).repeat_interleave(repeats))
 
     def offload(self) -> None:
-        raise InputError("a streaming cache is small and stays where its layer is: it cannot be offloaded")
+        raise InputError("a streaming cache is small and stays on its layer's device: it cannot be offloaded")
 
     prefetch = offload
 
@@ -245,7 +246,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         self.is_initialized = False
 
     def _keep_first(self, coming: Coming, states: Pair) -> None:
-        """Keep each row's first real tokens where they are among the new ones."""
+        """Store each row's first real tokens that are among the new ones."""
         pads = [0] if coming.pads is None else coming.pads.tolist()
         if self.first is None or self.sinks == 0 or coming.seen >= max(pads) + self.sinks:
             return
@@ -261,14 +262,14 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             self.first = kept(states[0], self.first[0]), kept(states[1], self.first[1])
 
     def _append(self, states: Pair) -> Pair:
-        """Store new tokens; returns what is seen meanwhile."""
+        """Store new tokens; returns what the pass sees."""
         assert self._buffers is not None
         queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
         if self._end + queries > room and room < self.room:
             room = min(self.room, kept + queries + max(SPARE, (kept + queries) // 8))
             self._move(kept, room)
         elif self._end + queries > room:
-            for buffer in self._buffers:  # a copy: source and target may overlap
+            for buffer in self._buffers:  # clone: source and target may overlap
                 buffer[:, :, :kept] = buffer[:, :, self._end - kept : self._end].clone()
             self._end = kept
         start = self._end - kept
@@ -289,7 +290,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         return keys, values
 
     def _move(self, kept: int, room: int) -> None:
-        """What is kept, to the front of larger buffers."""
+        """Move what is kept to the front of larger buffers."""
         assert self._buffers is not None
         with _plain():
             keys, values = (buffer.new_zeros((*buffer.shape[:2], room, buffer.shape[3])) for buffer in self._buffers)
@@ -298,7 +299,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         self._buffers, self._end = (keys, values), kept
 
     def _stand(self, shown: Shown, returned: Pair) -> None:
-        """Write the turned sinks over the first rows of what is seen, where the row has dropped tokens."""
+        """Write the rotated sinks over the first rows of what is seen, for rows that have dropped tokens."""
         assert self._standing is not None
         for seen, sinks in zip(returned, self._standing, strict=True):
             front = seen.narrow(2, 0, self.sinks)
@@ -308,7 +309,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
                 front.copy_(torch.where(shown.dropped[..., None, None].to(front.device), sinks, front))
 
     def _with_copies(self, shown: Shown, returned: Pair) -> Pair:
-        """The sinks once for each query, turned for it, and then what is seen."""
+        """One copy of the sinks per query, rotated for it, followed by what is seen."""
         assert self.first is not None
         assert shown.by is not None
         by = shown.by[:, None].to(returned[0].device)
@@ -332,18 +333,18 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         self._expose(self._end - self.kept)
 
     def _expose(self, start: int) -> None:
-        """What transformers reads of a layer: views of what is stored."""
+        """Set the views of the stored keys and values that transformers reads."""
         assert self._buffers is not None
         self.keys, self.values = (buffer.narrow(2, start, self._end - start) for buffer in self._buffers)
 
 
 def rows_of(sinks: int, window: int) -> int:
-    """Rows of a buffer for so many sinks and a window, the originals of the sinks not among them."""
+    """Rows of a buffer for so many sinks and a window, not counting the original sinks."""
     return sinks + window + max(1, window // 16)
 
 
 class _plain:
-    """Tensors made inside can be written to wherever the cache is used later, inference mode or not."""
+    """Tensors created inside can be written to later, in inference mode or not."""
 
     def __enter__(self) -> None:
         self._modes = torch.inference_mode(False), torch.no_grad()

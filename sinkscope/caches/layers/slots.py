@@ -1,4 +1,4 @@
-"""A cache layer of kept sets: per head, in rectangles that are allocated once and overwritten in place."""
+"""A cache layer that keeps a set of keys per head."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ from sinkscope.caches.layers.rectangle import EMPTY, SPARE, Slots
 from sinkscope.errors import InputError
 
 
-class Mark:
-    """Tells a stack from others. Parts have it in place of their stack.
-
-    In a circle with its layers a stack would stay until Python's collector runs, and with it all keys and values of a
-    cache that nobody holds any more.
-    """
-
-
 @dataclass(eq=False)
-class Part:
-    """Views of what a layer of a stack stores, of where its next key goes, and of room for a token's weights.
+class StackView:
+    """A layer's views of its stack: its keys and values, where its next key goes, and room for one token's weights.
 
-    `mark`: that of the stack.
+    `stack`: the identity of its stack (`Stack.identity`).
     """
 
-    mark: Mark
+    stack: object
     keys: Float[Tensor, "batch heads slots dim"]
     values: Float[Tensor, "batch heads slots value_dim"]
     into_keys: Int[Tensor, "batch heads 1 dim"]
@@ -41,26 +33,26 @@ class Part:
     weights: Float[Tensor, "batch heads group 1 slots"]
 
     def put(self, key: Tensor, value: Tensor) -> None:
-        """A token's key and value, where the key stood that went last."""
+        """Store a token's key and value in the free slot."""
         self.keys.scatter_(2, self.into_keys, key)
         self.values.scatter_(2, self.into_values, value)
 
 
-PLAIN = ("keys", "values", "places", "pads")  # rows that are no notes
-UNSAVED = ("slots", "samples", "groups", "part", "met", "coming", "steady", "note_names")
-NO_NUMBER = "a policy's score is NaN: no key can be chosen by it"
+PLAIN = ("keys", "values", "places", "pads")  # rows other than notes
+UNSAVED = ("slots", "samples", "groups", "view", "pending", "coming", "steady", "note_names")
+NO_NUMBER = "a policy's score is NaN, so no key can be chosen"
 
 
 class KeptSets(FollowedLayer, DynamicLayer):
-    """What a layer of kept sets has beside the kind of transformers layer that it stands for.
+    """Kept sets of keys, combined with the transformers layer that they replace.
 
-    `limits`: how many keys each head may keep, (batch, kv_heads), `rectangle` the largest of them, and `count` their
-    mean, (batch,); unknown before the first eviction. `whole`: nothing was dropped so far. `gaps`: some slots may be
-    empty. `rows`: what is known of each sample beside its keys. `groups`: where heads keep unlike numbers, two
-    rectangles in place of `slots`; `update` then returns tensors that only have the shape of keys and values. `met`:
-    what the pass under way brings, for as long as it is not attended. `part`: its part of a stack of layers, where it
-    is in one; `steady`: how many tokens in a row came one by one and took another key's slot. `note_names`: the
-    policy's notes by their words, to find them again in a file.
+    `limits`: how many keys each head may keep, (batch, kv_heads); `rectangle`: the largest of them; `count`: their
+    mean, (batch,); all unknown before the first eviction. `whole`: nothing has been dropped. `gaps`: some slots may be
+    empty. `samples`: what is known of each sample in addition to its keys. `groups`: two rectangles in place of
+    `slots`, if heads keep different numbers of keys; `update` then returns tensors that merely have the shape of keys
+    and values. `pending`: the current pass, until its keys have been attended to. `view`: views of a stack of layers,
+    if the layer is in one. `steady`: how many tokens in a row came one by one and each replaced another key.
+    `note_names`: the policy's notes by `repr`, to find them again in a file.
     """
 
     is_sliding = False
@@ -75,9 +67,9 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.count: Tensor | None = None
         self.rectangle = 0
         self.samples: dict[object, Tensor] = {}
-        self.met: Coming | None = None
+        self.pending: Coming | None = None
         self.groups: list[Group] | None = None
-        self.part: Part | None = None
+        self.view: StackView | None = None
         self.steady = 0
         self.note_names: dict[str, object] = {}
 
@@ -87,7 +79,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     @property
     def used(self) -> int:
-        """Slots of the largest rectangle."""
+        """Slots of the larger rectangle."""
         return self.slots.used if self.groups is None else max(group.slots.used for group in self.groups)
 
     @property
@@ -97,11 +89,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     @property
     def real(self) -> Bool[Tensor, "batch heads stored"]:
-        """Which slots hold a key of a real token."""
+        """Which slots hold a real token's key."""
         return self.real_among(self.places)
 
     def real_among(self, places: Int[Tensor, "batch heads stored"]) -> Bool[Tensor, "batch heads stored"]:
-        """Which of these places are those of real tokens."""
+        """Which of these places belong to real tokens."""
         return places >= (0 if self.pads is None else self.pads[:, None, None].to(places.device))
 
     @property
@@ -110,20 +102,20 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     @property
     def full(self) -> bool:
-        """Whether a head may hold more than it is to keep."""
+        """Whether a head may hold more keys than it is to keep."""
         return self.limits is not None and (self.slots.used > self.rectangle or self.gaps)
 
     def notes_of(self, slots: Slots) -> Mapping[object, Tensor]:
-        """What is known of stored keys and of rows, by its name or note."""
-        return _Notes(slots, self.samples)
+        """Notes of stored keys and of samples, by note."""
+        return NotesView(slots, self.samples)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         coming = self.taken(key_states)
-        if self.part is not None:  # a pass of one token: the cache saw to that
-            self.part.put(key_states, value_states)
+        if self.view is not None:  # one token: for several, the cache has dissolved the stack
+            self.view.put(key_states, value_states)
             self.slots.used, self.slots.displaced = self.slots.used + 1, False
-            self.seen, self.met = coming.total, coming
-            return self.part.keys, self.part.values
+            self.seen, self.pending = coming.total, coming
+            return self.view.keys, self.view.values
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if coming.queries == 1:
@@ -137,19 +129,19 @@ class KeptSets(FollowedLayer, DynamicLayer):
             slots.append(**rows)
         if coming.pads is not None:
             self.samples["pads"] = coming.pads
-        self.seen, self.met = coming.total, coming
+        self.seen, self.pending = coming.total, coming
         if self.groups is not None:
             return self._stand_in(key_states), self._stand_in(value_states)
         return self.slots["keys"], self.slots["values"]
 
     def regroup(self) -> None:
-        """Two rectangles in place of one, where heads keep unlike numbers and that saves enough."""
+        """Split into two rectangles if heads keep different numbers of keys and that saves enough."""
         self.groups = split(self.slots)
         if self.groups is not None:
             self.slots = Slots()
 
     def keep_samples(self, name: object, rows: Tensor) -> None:
-        """A note of samples, in place of what it was."""
+        """Store a note of samples."""
         self.samples[name] = rows
 
     def forget(self, notes: Iterable[object]) -> None:
@@ -159,9 +151,9 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.slots.rows.pop(note, None)
 
     def leave(self) -> None:
-        """Out of its stack."""
+        """Leave the stack."""
         self.slots.settle()
-        self.part, self.steady = None, 0
+        self.view, self.steady = None, 0
 
     def _shared(self, new: dict[str, Tensor]) -> list[tuple[Slots, dict[str, Tensor]]]:
         if self.groups is None:
@@ -176,7 +168,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
 
     def lazy_initialization(self, *args: Tensor, **kwargs: Any) -> None:
         super().lazy_initialization(*args, **kwargs)
-        if args:  # transformers' own tensors stay empty: what is stored is in `slots`
+        if args:  # transformers' own tensors stay empty: keys are stored in `slots`
             self.keys = self.values = None
 
     def get_seq_length(self) -> int:
@@ -195,12 +187,13 @@ class KeptSets(FollowedLayer, DynamicLayer):
         count: Int[Tensor, " batch"],
         merges: str | None = None,
     ) -> None:
-        """Keep in each head the `limits` keys of highest score; of equal ones the newest. −inf is never kept.
+        """Keep the `limits` keys of highest score in each head, the newest among equals. A key of score −inf is never
+        kept.
 
-        `count`: what they are on average, which later steps are told as their budget. `merges`: how those that go are
-        merged into those that stay (`merging.merged`).
+        `count`: the mean of `limits`, which later steps see as their budget. `merges`: how evicted keys are merged into
+        kept ones (`merging.merged`).
 
-        Raises `InputError` where a score is NaN, and where more keys have +inf, which must stay, than may be kept.
+        Raises `InputError` if a score is NaN, and if more keys have score +inf, which must stay, than may be kept.
         """
         self.leave()
         real = self.real
@@ -212,7 +205,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         if bool((must > limits).any()):
             raise InputError(
                 f"{int(must.max())} keys of a head are protected, but it may keep {int(limits.min())}: raise the "
-                "budget, or protect fewer"
+                "budget or protect fewer"
             )
         held = torch.minimum(limits, (scores > -torch.inf).sum(-1))
         width = int(held.max())
@@ -235,7 +228,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.whole = False
 
     def evict_one(self, scores: Float[Tensor, "batch heads stored"]) -> None:
-        """The same after one further token, in place: the last slot takes that of the key that goes."""
+        """Evict after one more token, in place: the last slot moves to the slot of the evicted key."""
         assert self.limits is not None
         surplus = self.slots.used > self.rectangle
         if not surplus and not self.gaps:
@@ -246,7 +239,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.steady += 1
             return
         real = self.real
-        scores = scores.masked_fill(~real, -torch.inf)  # what a policy says of padding may be anything, NaN too
+        scores = scores.masked_fill(~real, -torch.inf)  # scores of padding are arbitrary, even NaN
         over = (real.sum(-1) > self.limits)[..., None]
         leaves = torch.where(over, real, ~real)
         lowest = _lowest(scores.masked_fill(~leaves, torch.inf))
@@ -259,11 +252,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.places.scatter_(-1, index, emptied)
 
     def round_new(self, rounding: Callable[[Tensor], Tensor], since: int) -> None:
-        """Put what `rounding` makes of keys and values in their place, of those that stay from column `since` on."""
+        """Replace kept keys and values from column `since` on by what `rounding` returns for them."""
         new = (self.places >= since)[..., None]
         for name in ("keys", "values"):
-            held = self.slots[name]
-            held.copy_(torch.where(new, rounding(held.float()).to(held.dtype), held))
+            stored = self.slots[name]
+            stored.copy_(torch.where(new, rounding(stored.float()).to(stored.dtype), stored))
 
     @property
     def uncroppable(self) -> str | None:
@@ -277,15 +270,15 @@ class KeptSets(FollowedLayer, DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         self.leave()
         if self.is_initialized and tokens_to_remove < 0:
-            # A copy: rows may be held as they came, in memory that is not to be written to.
+            # A copy: the first rows may still be in memory of the pass that made them, which must not be written to.
             self.slots = Slots.of({name: self.slots[name][:, :, :tokens_to_remove] for name in self.slots.rows}, SPARE)
             self.seen += tokens_to_remove
 
     def state(self) -> dict[str, Any]:
         self.leave()
-        own = {name: value for name, value in vars(self).items() if name not in UNSAVED}
+        fields = {name: value for name, value in vars(self).items() if name not in UNSAVED}
         groups = self.groups or []
-        return own | {
+        return fields | {
             "notes": {_name(name): rows for name, rows in self.samples.items()},
             "heads": [group.heads for group in groups],
             "empty": [group.gaps for group in groups],
@@ -307,11 +300,11 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.groups = [Group(*each) for each in zip(heads, slots, empty, strict=True)]
 
     def reset(self) -> None:
-        self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
+        self.is_initialized = False  # first: transformers 5.17 would zero tensors that do not exist
         super().reset()
         self.slots, self.samples = Slots(), {}
         self.seen, self.whole, self.gaps, self.limits, self.count, self.rectangle = 0, True, False, None, None, 0
-        self.met = self.coming = self.groups = self.part = None
+        self.pending = self.coming = self.groups = self.view = None
         self.steady = 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -324,7 +317,9 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self._over_batch(lambda rows: rows[indices])
 
     def offload(self) -> None:
-        raise InputError("this cache keeps places and scores beside its keys and cannot be offloaded: leave it out")
+        raise InputError(
+            "this cache keeps places and scores with its keys and cannot be offloaded: leave that option out"
+        )
 
     prefetch = offload
 
@@ -338,8 +333,8 @@ class KeptSets(FollowedLayer, DynamicLayer):
             self.count = None if self.count is None else change(self.count)
 
 
-class _Notes(Mapping[object, Tensor]):
-    """Rows of slots and those of samples, looked up when they are asked for."""
+class NotesView(Mapping[object, Tensor]):
+    """Notes of keys and of samples, looked up on demand."""
 
     def __init__(self, slots: Slots, rows: Mapping[object, Tensor]) -> None:
         self._slots, self._rows = slots, rows
@@ -363,13 +358,13 @@ class SlotsLayer(KeptSets):
 
 
 def oldest_of_lowest(scores: Tensor, places: Tensor) -> Int[Tensor, "batch heads 1"]:
-    """The slot of the lowest score in each head; of equal ones that of the lowest place. Raises as `_lowest` does."""
+    """The slot of the lowest score in each head, of the lowest place among equals. Raises as `_lowest` does."""
     lowest = _lowest(scores)
     return torch.where(scores == lowest, places, torch.iinfo(places.dtype).max).argmin(-1, keepdim=True)
 
 
 def _lowest(scores: Tensor) -> Float[Tensor, "batch heads 1"]:
-    """The lowest score of each head. Raises `InputError` where one is NaN, as the lowest then is too."""
+    """The lowest score of each head. Raises `InputError` if any score is NaN, which makes the lowest NaN too."""
     lowest = scores.amin(-1, keepdim=True)
     if bool(lowest.isnan().any()):
         raise InputError(NO_NUMBER)

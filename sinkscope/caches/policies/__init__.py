@@ -1,6 +1,6 @@
-"""Eviction policies: which stored keys stay. One line in `POLICIES` puts a policy on the command line.
+"""Eviction policies: which stored keys to keep. One line in `OWN` puts a policy on the command line.
 
-A policy of another package gets its name by `sinkscope.policy`.
+Policies of other packages are registered with `sinkscope.policy`.
 """
 
 from __future__ import annotations

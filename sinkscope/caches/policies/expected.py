@@ -1,4 +1,4 @@
-"""Expected attention of the queries that are to come."""
+"""Expected attention from future queries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sinkscope.caches.rotation import Rotation
 
 @dataclass(frozen=True)
 class QueryMoments(RowNote):
-    """Moments of real queries after the first `sinks`, turned back to place 0: (batch, heads, 1+d, 1+d), fp32.
+    """Moments of real queries after the first `sinks`, rotated back to position 0: (batch, heads, 1+d, 1+d), fp32.
 
-    The count n at [0, 0], the mean μ at [0, 1:], Σ (q − μ)(q − μ)ᵀ at [1:, 1:]. They are added up in fp64; centered, as
-    they are, fp32 is enough to keep them.
+    The count n at [0, 0], the mean μ at [0, 1:], Σ (q − μ)(q − μ)ᵀ at [1:, 1:]. Sums are computed in fp64; fp32 is
+    enough to store them because they are centered.
     """
 
     sinks: int
@@ -37,7 +37,7 @@ class QueryMoments(RowNote):
             query = call.rotation.turn(query, -positions[:, None].clamp(min=0))
         counts = (positions >= self.sinks)[:, None, :, None]
         number = counts.sum(2)[..., None].double()
-        if call.queries == 1:  # its own mean, from which it does not differ
+        if call.queries == 1:  # it is its own mean
             mean, spread = query, query.new_zeros(1)
         else:
             mean = (query * counts).sum(2, keepdim=True) / number.clamp(min=1)
@@ -57,13 +57,16 @@ class QueryMoments(RowNote):
 
 @dataclass(frozen=True)
 class ExpectedAttention(Policy):
-    """What keys will receive if queries go on as they were: a normal distribution at the next `future` places.
+    """The attention that keys will receive if queries keep their distribution: normal, at the next `future` positions.
 
-    With μ, Σ the mean and covariance of queries before rotation, R the mean rotation of the next places:
-    score = softmax_k(k·Rμ·s + kᵀRΣRᵀk·s²/2), mean over a head group, times ‖v_k‖₂. The first `sinks` tokens stay, and
-    their queries do not count. Source: Devoto et al. 2025. Theirs rebuilds queries from hidden states, family by
-    family; ours turns the layer's own queries back by its measured rotation, so any family will do. A softcap and a
-    learned sink are left out.
+    With μ, Σ the mean and covariance of queries before rotation and R the mean rotation of the next positions: score =
+    softmax_k(k·Rμ·s + kᵀRΣRᵀk·s²/2), averaged over a head group, times ‖v_k‖₂. The first `sinks` tokens stay, and their
+    queries do not count. Source: Devoto et al. 2025. Their code rebuilds queries from hidden states, per family; here
+    the layer's own queries are rotated back by its measured rotation, which works for any family. A softcap and a
+    learned sink are ignored.
+
+    R changes with every token, so each decoded token multiplies every key by a new d × d matrix. On a CPU these
+    products alone take about half as long as a step of SmolLM2-135M (`benchmarks.eviction`).
     """
 
     sinks: int = 4
@@ -102,7 +105,7 @@ class ExpectedAttention(Policy):
         quadratic = (covariance * (call.scaling**2 / 2)).reshape(-1, heads, group, dim, dim).transpose(2, 3).flatten(3)
         others = call.real & (call.positions >= self.sinks)
         score = torch.empty(others.shape, dtype=mean.dtype, device=mean.device)
-        for row in range(len(others)):  # one at a time: what is made of it stays in the processor's cache
+        for row in range(len(others)):  # a sample at a time, so that intermediate results stay in the processor's cache
             key, value = wide(call.key[row]), wide(call.value[row])
             turned = torch.baddbmm(linear[row], key, quadratic[row]).unflatten(2, (group, dim))
             likely = turned.mul_(key[:, :, None]).sum(-1).masked_fill_(~others[row, :, :, None], -torch.inf)
@@ -112,8 +115,8 @@ class ExpectedAttention(Policy):
 
 @lru_cache(maxsize=64)
 def _mean_turn(rotation: Rotation, dim: int, future: int, device: torch.device) -> Float[Tensor, "1 dim dim"]:
-    """The matrix by which rows are multiplied to turn them forward by 0 … future − 1 places, on average."""
+    """The matrix that, multiplied from the right, rotates rows forward by 0 … future − 1 positions, on average."""
     with torch.inference_mode(False):
-        one = torch.eye(dim, dtype=torch.float64, device=device)
+        identity = torch.eye(dim, dtype=torch.float64, device=device)
         places = torch.arange(future, dtype=torch.float64, device=device)
-        return torch.stack([rotation.turn(one, place.expand(dim)) for place in places]).mean(0)[None]
+        return torch.stack([rotation.turn(identity, place.expand(dim)) for place in places]).mean(0)[None]

@@ -1,4 +1,4 @@
-"""FastGen: each head the cheapest set of keys that holds what it attends to."""
+"""FastGen: for each head, the cheapest set of keys that recovers its attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ FULL = 4  # the class of heads that keep everything
 
 @dataclass(frozen=True)
 class _Classes(RowNote):
-    """(batch, kv_heads, 2): the class of each head, decided on a pass of several queries, and the tokens of then."""
+    """(batch, kv_heads, 2): the class of each head, decided in a pass of several queries, and the number of tokens
+    then.
+    """
 
     of: FastGen
     one_pass = True
@@ -34,11 +36,11 @@ class _Classes(RowNote):
 class FastGen(Policy):
     """At the end of the prompt, each head gets the first of these sets that recovers `threshold` of its attention.
 
-    special tokens; + punctuation; + the share `heavy` of tokens with the highest mean attention; + the newest share
-    `window`; everything. What a set recovers: mean over the pass's queries of Σ_{k in set} A[t, k], a window being the
-    last ones before each query; mean over a head group. Give it a budget of 1.0: sets are what they are, and a smaller
-    budget cuts them at their oldest keys. Source: Ge et al. 2024. The threshold is a mean over queries, and heads that
-    retrieve once in a while pass it too: see `HeadClasses` for a stricter rule.
+    Special tokens; + punctuation; + the share `heavy` of tokens with the highest mean attention; + the newest share
+    `window`; everything. A set recovers the mean over the pass's queries of Σ_{k in set} A[t, k], where a window is the
+    last tokens before each query; averaged over a head group. Use a budget of 1.0: the sets determine their own sizes,
+    and a smaller budget drops their oldest keys. Source: Ge et al. 2024. The threshold is a mean over queries, so heads
+    that retrieve occasionally pass it too; `HeadClasses` has a stricter rule.
     """
 
     special: tuple[int, ...] = ()
@@ -67,11 +69,11 @@ class FastGen(Policy):
         sets = self._sets(call, before)
         newest = call.places >= call.total - (before * self.window).long()[..., None]
         sets = [*sets, sets[2] | newest, torch.ones_like(newest)]
-        kept = torch.stack([(chosen[..., None] == number) & found for number, found in enumerate(sets)]).any(0)
+        kept = torch.stack([(chosen[..., None] == number) & members for number, members in enumerate(sets)]).any(0)
         return call.places.double().masked_fill(~kept, -torch.inf)
 
     def classes(self, call: EvictionCall) -> Int[Tensor, "batch kv_heads pair"]:
-        """The class of each head by this pass's queries, and the real tokens so far."""
+        """The class of each head by this pass's queries, and the number of real tokens so far."""
         tokens = call.tokens[:, None].expand(-1, call.key.shape[1])
         sets = self._sets(call, tokens)
         reach = (tokens * self.window).long()[:, :, None, None]
@@ -80,8 +82,8 @@ class FastGen(Policy):
             weights = call.weights(rows).mean(2)
             columns = torch.arange(call.total - call.queries, call.total, device=tokens.device)[rows]
             near = call.places[:, :, None] > columns[:, None] - reach
-            for number, found in enumerate(sets):
-                mass[number] += (weights * found[:, :, None]).sum((-1, -2))
+            for number, members in enumerate(sets):
+                mass[number] += (weights * members[:, :, None]).sum((-1, -2))
             mass[3] += (weights * (sets[2][:, :, None] | near)).sum((-1, -2))
         queries = torch.minimum(call.tokens, torch.tensor(call.queries))[:, None]
         enough = torch.cat([mass / queries >= self.threshold, torch.ones_like(mass[:1], dtype=torch.bool)])
@@ -90,7 +92,7 @@ class FastGen(Policy):
     def _sets(
         self, call: EvictionCall, tokens: Int[Tensor, "batch kv_heads"]
     ) -> list[Bool[Tensor, "batch kv_heads key"]]:
-        """Special tokens; with punctuation; with heavy hitters of a text of so many `tokens`."""
+        """Special tokens; with punctuation; with the heavy hitters of a text of so many `tokens`."""
         special = (call.positions < self.first) & call.real
         special = special | (call.notes[Marked(self.special)] > 0) if self.special else special
         marks = special | (call.notes[Marked(self.punctuation)] > 0) if self.punctuation else special

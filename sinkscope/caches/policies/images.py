@@ -1,4 +1,4 @@
-"""Policies for texts with images in them."""
+"""Policies for texts that contain images."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ HOW = ("averaged", "pivot", "weighted")
 
 
 @dataclass(frozen=True)
-class Columns(RowNote):
-    """Where tokens of these ids stood, (batch, n), and a place far away where a row has fewer."""
+class BorderColumns(RowNote):
+    """The columns of tokens with these ids, (batch, n), padded with a very distant column."""
 
     ids: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return f"Columns(ids={self.ids})"  # its name in saved caches
+
     def after(self, call: EvictionCall, before: Tensor | None) -> Int[Tensor, "batch n"]:
         if call.ids is None:
-            raise InputError("which tokens begin and end an image shows in input_ids: the model was given embeddings")
+            raise InputError("the borders of images are found by input_ids, but the model was given embeddings")
         columns = torch.arange(call.total - call.queries, call.total, device=call.ids.device)
-        found = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device))
-        there = columns.where(found, NOWHERE)[:, found.any(0)]
-        return there if before is None else torch.cat([before, there], 1)
+        is_border = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device))
+        border_columns = columns.where(is_border, NOWHERE)[:, is_border.any(0)]
+        return border_columns if before is None else torch.cat([before, border_columns], 1)
 
 
 @dataclass(frozen=True)
 class ImageEdges(Policy):
-    """The first tokens, those around the borders of images, and the newest.
+    """The first tokens, those around image borders, and the newest tokens.
 
-    Where an image begins at column b and ends at e (tokens `begin`, `end`), [b − 4, b + 8) and [e − 8, e + 4) rank
-    above everything but the first `sinks` tokens and the newest `recent`, which stay; the rest ranks by place.
-    Source: Yang et al. 2024 (SEED-Story), whose window counts images; ours counts tokens, and where the budget does not
-    hold all borders, the newest stay.
+    For an image from column b to column e (tokens `begin`, `end`), [b − 4, b + 8) and [e − 8, e + 4) rank above
+    everything except the first `sinks` tokens and the newest `recent`, which stay; the rest ranks by place. Source:
+    Yang et al. 2024 (SEED-Story), whose window counts images; here it counts tokens, and if the budget does not hold
+    all borders, the newest ones stay.
     """
 
     begin: tuple[int, ...]
@@ -55,7 +58,7 @@ class ImageEdges(Policy):
 
     @property
     def needs(self) -> tuple[Note, ...]:
-        return (Columns(self.begin), Columns(self.end))
+        return (BorderColumns(self.begin), BorderColumns(self.end))
 
     @property
     def least(self) -> int:
@@ -76,12 +79,12 @@ class ImageEdges(Policy):
 
 @dataclass(frozen=True)
 class LookM(Policy):
-    """Text first, images after it, by what they received; what goes is merged into what stays.
+    """Keep text before images, by received attention, and merge evicted keys into kept ones.
 
-    score = Σ_t A[t, k], below every text's for tokens of images (`image`: their ids); the first `sinks` tokens and the
-    newest `recent` stay. Each evicted key is merged, with its value, into the kept key c of highest cosine:
-    "averaged": c ← mean of c and its evicted ones; "pivot": of c and all (e + c) / 2; "weighted": of c and all
-    cos(e, c) · e. Source: Wan et al. 2024.
+    score = Σ_t A[t, k], with image tokens (`image`: their ids) below all text; the first `sinks` tokens and the newest
+    `recent` stay. Each evicted key e is merged, with its value, into the kept key c of highest cosine similarity.
+    "averaged": c ← mean of c and its evicted keys; "pivot": mean of c and all (e + c) / 2; "weighted": mean of c and
+    all cos(e, c) · e. Source: Wan et al. 2024.
     """
 
     image: tuple[int, ...] = ()
@@ -118,7 +121,7 @@ class LookM(Policy):
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         score = call.notes[Received()]
-        if self.image:  # below 0, in the same order, to the last digit
+        if self.image:  # below 0 and in the same order, without losing digits
             score = torch.where(call.notes[Marked(self.image)] > 0, -1 / (1 + score), score)
         stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
         return score.masked_fill(stays, torch.inf)

@@ -1,4 +1,4 @@
-"""Policies that ask what the last queries attend to."""
+"""Policies that use what the last queries attend to."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sinkscope.caches.notes import LastQueries, Marked, Note, Pivotal
 from sinkscope.caches.policies.policy import Policy, counted
 from sinkscope.errors import InputError
 
-FEW_COLUMNS = 8
+FEW_COLUMNS = 8  # times the slots: up to so many columns, counting is faster than sorting
 
 
 class _Window(Policy):
-    """Reads the weights of a window of queries, and keeps that window's own tokens."""
+    """Uses the attention weights of a window of queries, and keeps that window's own tokens."""
 
     window: int
     reads_weights = True
@@ -33,10 +33,14 @@ class _Window(Policy):
 
 @dataclass(frozen=True)
 class SnapKV(_Window):
-    """Mean weight from the last `window` queries on what is before them, pooled over `kernel` neighbors.
+    """Mean weight from the last `window` queries on the keys before them, pooled over `kernel` neighbors.
 
-    score = avg_pool(mean_t A[t, k]) over stored keys in the order of their places, zeros beyond the ends, mean over a
-    head group; the window's own keys stay. While decoding, the last `window` queries are kept. Source: Li et al. 2024.
+    score = avg_pool(mean_t A[t, k]) over stored keys in the order of their places, with zeros beyond the ends, averaged
+    over a head group; the window's own keys stay. During decoding, the last `window` queries are kept. Source: Li et
+    al. 2024.
+
+    A decoded token changes the softmax of all `window` queries, so each step computes `window` · keys weights anew. On
+    a CPU these products alone take about a third as long as a step of SmolLM2-135M (`benchmarks.eviction`).
     """
 
     window: int = 32
@@ -62,7 +66,7 @@ class SnapKV(_Window):
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         before = call.real & (call.places < call.total - self.window)
         mean = (LastQueries(self.window).received(call) / self.window).masked_fill(~before, 0.0)
-        # By rank among the keys before the window; the others go behind the last, where a 0 stands.
+        # In the order of places, without the window and empty slots, whose zeros all go to one further entry.
         rank = ranks(call.places, before, call.total)
         by_rank = mean.new_zeros(*mean.shape[:2], mean.shape[2] + 1).scatter_(-1, rank, mean)
         pooled = functional.avg_pool1d(by_rank, self.kernel, stride=1, padding=self.kernel // 2)
@@ -72,12 +76,12 @@ class SnapKV(_Window):
 def ranks(
     places: Int[Tensor, "batch kv_heads key"], among: Bool[Tensor, "batch kv_heads key"], total: int
 ) -> Int[Tensor, "batch kv_heads key"]:
-    """How many of the keys `among` a head's stand before each of them; the number of slots for the others."""
+    """How many of a head's keys `among` precede each of them; the number of slots for all other keys."""
     slots = places.shape[2]
     if total > FEW_COLUMNS * slots:
         order = places.masked_fill(~among, total).argsort(-1)
         rank = torch.empty_like(order).scatter_(-1, order, torch.arange(slots, device=order.device).expand_as(order))
-    else:  # counting columns takes an eighth of a sort, as long as they are not many times the slots
+    else:  # count the held columns: an eighth of the time of a sort
         at = places.masked_fill(~among, total)
         held = torch.zeros(*places.shape[:2], total + 1, dtype=torch.int32, device=places.device).scatter_(-1, at, 1)
         rank = held.cumsum(-1).gather(-1, at) - 1
@@ -86,7 +90,7 @@ def ranks(
 
 @dataclass(frozen=True)
 class TOVA(_Window):
-    """Weight from the last query, mean over all heads, the same for each. Source: Oren et al. 2024."""
+    """Weight from the last query, averaged over all heads, the same for each. Source: Oren et al. 2024."""
 
     window = 1
     together = True
@@ -97,10 +101,10 @@ class TOVA(_Window):
 
 @dataclass(frozen=True)
 class Scissorhands(Policy):
-    """How many of the last `window` queries gave a key at least what is even: A[t, k] ≥ 1 / (keys that t sees).
+    """How many of the last `window` queries gave a key at least the uniform share: A[t, k] ≥ 1 / (keys that t sees).
 
-    A is the mean over a head group, as it was when t came; the newest `recent` tokens stay. Source: Liu et al. 2023,
-    who count the queries that gave less, among the last 400. A bit is kept for each stored key and query.
+    A is averaged over a head group, as computed when t arrived; the newest `recent` tokens stay. Source: Liu et al.
+    2023, who count the queries that gave less, among the last 400. One bit is kept per stored key and query.
     """
 
     window: int = 400
@@ -132,11 +136,11 @@ class Scissorhands(Policy):
 
 @dataclass(frozen=True)
 class FastV(_Window):
-    """Drop the tokens of images (`image`: their ids) that the last query attends to least; text goes last.
+    """Drop the image tokens (`image`: their ids) that the last query attends to least; text is dropped last.
 
-    score = A[last, k], mean over heads, + 1 for what is no image. The first `layers` layers keep everything.
-    Source: Chen et al. 2024b. They rank once, behind layer `layers`, and drop the tokens from all later layers' hidden
-    states; here every later layer ranks its own keys, and no hidden state is dropped.
+    score = A[last, k], averaged over heads, + 1 for tokens outside images. The first `layers` layers keep everything.
+    Source: Chen et al. 2024b. They rank once, after layer `layers`, and drop the tokens from the hidden states of all
+    later layers; here each later layer ranks its own keys, and no hidden state is dropped.
     """
 
     image: tuple[int, ...] = ()
@@ -164,7 +168,7 @@ class FastV(_Window):
 
 
 def _last(call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
-    """Weight from the last query, mean over all heads, of keys of one place; 0 from heads that keep none of it."""
+    """Weight from the last query, averaged over all heads; heads that do not keep the key of that place count as 0."""
     weights = LastQueries(1).weights(call).mean((2, 3))
     if torch.equal(call.places, call.places[:, :1].expand_as(call.places)):
         return weights.mean(1, keepdim=True).expand_as(weights)

@@ -1,4 +1,4 @@
-"""Policies that look at where keys stand, and at nothing else."""
+"""Policies that use only the places of keys."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sinkscope.caches.policies.policy import Policy, Wrapping, counted
 
 @dataclass(frozen=True)
 class Streaming(Policy):
-    """The first `sinks` tokens and the newest ones, at their own places.
+    """The first `sinks` tokens and the newest ones, at their true positions.
 
-    score = place. Source: Xiao et al. 2024. Ours leaves positions as they are; `StreamingCache` renumbers them.
+    score = place. Source: Xiao et al. 2024. Positions are unchanged here; `StreamingCache` renumbers them.
     """
 
     sinks: int = 4
@@ -35,10 +35,10 @@ class Streaming(Policy):
 
 @dataclass(frozen=True)
 class RandomKeys(Policy):
-    """A random order of the places of each head: the control that spends the same budget.
+    """A random order of places per head: the control with the same budget.
 
-    The order is a function of `seed`, layer, head and position alone, so that it is the same in a batch, in chunks and
-    on every device. `texts`: the number of each row's text, where each is to have an order of its own.
+    The order depends only on `seed`, layer, head and position, so it is the same in a batch, in chunks and on every
+    device. `texts`: the number of each row's text, if each is to have its own order.
     """
 
     seed: int = 0
@@ -58,16 +58,17 @@ class RandomKeys(Policy):
 
 @dataclass(frozen=True)
 class RandomLike(Wrapping):
-    """The control of a policy: it keeps what that one always keeps, in its layers, and the rest in a random order.
+    """The control of a policy: it keeps what that policy always keeps, in the same layers, and the rest in random
+    order.
 
-    What must stay (+inf) stays, layers that keep everything do, classes of keys go in their order (`Policy.ranks`), and
-    where the policy drops keys of its own accord (−inf) as many go. Notes are kept as that policy keeps them, so both
-    hold the same bytes.
+    Keys that must stay (+inf) stay, layers that keep everything do so, classes of keys are evicted in their order
+    (`Policy.ranks`), and if the policy drops keys by itself (−inf), as many are dropped. Notes are kept as for that
+    policy, so both hold the same bytes.
     """
 
     seed: int = 0
     texts: tuple[int, ...] = ()
-    together = False  # the order is another one in each layer
+    together = False  # each layer has its own order
 
     def __post_init__(self) -> None:
         counted("RandomLike", "seed", self.seed)
@@ -85,7 +86,7 @@ class RandomLike(Wrapping):
 
 
 def _mixed(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """A scrambled number in 0 … 2^31 − 1 of the low 32 bits of `x` (the integer hash "lowbias32")."""
+    """A scrambled number in 0 … 2^31 − 1 from the low 32 bits of `x` (the integer hash "lowbias32")."""
     low = 0xFFFFFFFF
     x = x & low
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & low

@@ -1,4 +1,4 @@
-"""What a policy is: a small frozen value that scores stored keys."""
+"""The interface of eviction policies: a small frozen value that scores stored keys."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ PLAIN = (bool, int, float, str)
 
 
 class Policy(ABC):
-    """Which stored keys are worth keeping: those of the highest score stay.
+    """Which stored keys are worth keeping: those with the highest scores stay.
 
-    A score of +inf says that a key must stay, −inf that it goes even where there is room; what padding and empty slots
-    get does not matter. Where heads share a latent, their scores are averaged.
+    A score of +inf means that a key must stay, −inf that it is evicted even if there is room; scores of padding and
+    empty slots are ignored. If heads share a latent, their scores are averaged.
     """
 
     @property
     def needs(self) -> tuple[Note, ...]:
-        """What is to be kept of passes; found in `call.notes`."""
+        """Notes to keep of passes; `score` finds them in `call.notes`."""
         return ()
 
     @property
     def reads_weights(self) -> bool:
-        """Whether it asks for attention weights, in `score` or in a note."""
+        """Whether it needs attention weights, in `score` or in a note."""
         return any(note.reads_weights for note in self.needs)
 
     @property
     def least(self) -> int:
-        """The smallest budget of a head that it can keep to: what it always keeps, and one more."""
+        """The smallest budget per head that it supports: the keys that it always keeps, and one more."""
         return 1
 
     @property
@@ -47,59 +47,60 @@ class Policy(ABC):
 
     @property
     def reads_rotation(self) -> bool:
-        """Whether it asks how the layer turns its keys (`call.rotation`)."""
+        """Whether it needs the layer's rotation (`call.rotation`)."""
         return False
 
     @property
     def together(self) -> bool:
-        """Whether a decoded token's scores come of what a call has of all layers at once: no `module`, no note of rows.
+        """Whether a decoded token may be scored in one call for all layers: `score` and notes treat rows of the batch
+        independently and do not read `module` or `layer`.
 
-        Layers that store alike are then scored in one call, which costs a fraction. Their keys and values are those of
-        all layers, of which no copy is to be made.
+        Layers of the same shape are then scored in one call, at a fraction of the cost. It holds the keys and values of
+        all layers, so `score` should not copy them as a whole.
         """
         return False
 
     @property
     def drops(self) -> bool:
-        """Whether its scores may be −inf, so that more than one key may go at a step."""
+        """Whether its scores may be −inf, so that several keys may be evicted in one step."""
         return False
 
     @property
     def merges(self) -> str | None:
-        """How evicted keys are merged into kept ones (`merging.merged`); None: they are gone."""
+        """How evicted keys are merged into kept ones (`merging.merged`); None: they are discarded."""
         return None
 
     @property
     def rounding(self) -> Callable[[Tensor], Tensor] | None:
-        """What becomes of each key and value (…, dim) that a pass adds, once the pass has run; None: nothing."""
+        """A function of the keys and values (…, dim) that a pass adds, applied after the pass; None: none."""
         return None
 
     def spread(self, budget: Budget) -> Budget:
-        """How it spreads a budget over layers and heads, where its paper says so; default: as it is."""
+        """How it distributes a budget over layers and heads, if its paper defines that; default: unchanged."""
         return budget
 
     def newest(self, keys: int) -> int:
-        """How many of the newest tokens it keeps by itself, where a head may keep so many `keys`."""
+        """How many of the newest tokens it keeps by itself if a head may keep so many `keys`."""
         return 0
 
     def fitted(self, newest: int) -> Policy:
-        """The same policy, which keeps at most so many of the newest tokens by itself, and at least one."""
+        """The same policy, keeping at most `newest` of the newest tokens by itself, and at least one."""
         return self
 
     def ranks(self, call: EvictionCall) -> Tensor | None:
-        """Classes of stored keys (0, 1, …), of which the higher go last whatever is said within a class."""
+        """Classes of stored keys (0, 1, …); keys of a higher class are evicted last, whatever their scores."""
         return None
 
     def describe(self, keys: int | None = None) -> dict[str, Any]:
-        """The policy as it is used, as JSON: its name and fields, and the policy that it is around (`of`).
+        """The policy as JSON: its name and fields, and the policy that it wraps (`of`).
 
-        `changed_from`: the defaults of fields that have other values; `newest`: how many of the newest tokens it keeps
-        by itself with a budget of so many `keys`.
+        `changed_from`: the defaults of fields with other values. `newest`: how many of the newest tokens it keeps by
+        itself with a budget of so many `keys`.
         """
         about: dict[str, Any] = {"policy": type(self).__name__}
         changed: dict[str, Any] = {}
-        own: Any = fields(self) if is_dataclass(self) else ()
-        for each in own:
+        all_fields: Any = fields(self) if is_dataclass(self) else ()
+        for each in all_fields:
             value = getattr(self, each.name)
             if isinstance(value, Policy):
                 about["of"] = value.describe(keys)
@@ -117,7 +118,7 @@ class Policy(ABC):
 
 @dataclass(frozen=True)
 class Wrapping(Policy):
-    """A policy around another one, `policy`: what it does not change is that one's."""
+    """A policy around another one, `policy`; whatever it does not override is that policy's."""
 
     policy: Policy
 
@@ -181,6 +182,6 @@ def _plain(value: Any) -> Any:
 
 
 def counted(owner: str, name: str, value: int, least: int = 0) -> None:
-    """Check a number in a policy's field. Raises `InputError`."""
+    """Check a policy's integer field. Raises `InputError`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(f"{owner}: {name} is {value!r}, expected a whole number of at least {least}")

@@ -1,4 +1,4 @@
-"""Policies that add up what keys received from all queries so far."""
+"""Policies that sum the attention that keys received from all queries so far."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sinkscope.errors import InputError
 
 @dataclass(frozen=True)
 class H2O(Policy):
-    """Heavy hitters and recent tokens: score = Σ_t A[t, k]; of the budget, the share `recent` is for the newest.
+    """Heavy hitters and recent tokens: score = Σ_t A[t, k]; the share `recent` of the budget goes to the newest tokens.
 
-    Source: Zhang et al. 2023, who give both halves of the budget; ours pools the heads of a group by their mean.
+    Source: Zhang et al. 2023, who give half of the budget to each; here the heads of a group are pooled by their mean.
     """
 
     recent: float = 0.5
@@ -43,7 +43,7 @@ class H2O(Policy):
 class ObservedAttention(Policy):
     """Mean attention that a key received: α_k = Σ_{t ≥ k} A[t, k] / (T − k), as sinks are measured.
 
-    Source: the definition of Gu et al. 2025, section 3; kvpress calls it so.
+    Source: the definition of Gu et al. 2025, section 3; the name is kvpress's.
     """
 
     together = True
@@ -58,7 +58,7 @@ class ObservedAttention(Policy):
 
 @dataclass(frozen=True)
 class VATP(Policy):
-    """Value-aware: score = Σ_t A[t, k] · ‖v_k‖₁; the first `sinks` tokens stay, whose values are short.
+    """Value-aware: score = Σ_t A[t, k] · ‖v_k‖₁. The first `sinks` tokens stay, because their values are short.
 
     `recent`: share of the budget for the newest tokens. Source: Guo et al. 2024b, with H2O and 20 sink tokens.
     """
@@ -89,7 +89,7 @@ class VATP(Policy):
 
 
 def recent_stay(score: Tensor, call: EvictionCall, share: float) -> Float[Tensor, "batch kv_heads key"]:
-    """`score`, +inf for the newest tokens, as many as that share of the budget."""
+    """`score`, with +inf for the newest tokens, a `share` of the budget."""
     if not share:
         return score
     newest = (call.budget * share).long()[:, None, None]

@@ -1,4 +1,4 @@
-"""Policies that spread a budget over layers or heads as their papers do, around any that scores keys."""
+"""Policies that distribute a budget over layers or heads as their papers do, around any policy that scores keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from sinkscope.errors import InputError
 
 @dataclass(frozen=True)
 class AdaKV(Wrapping):
-    """SnapKV (or another), of which a layer's keys go to the heads with the highest scores (`AdaptiveHeads`).
+    """SnapKV (or another policy), with a layer's keys distributed to the heads with the highest scores
+    (`AdaptiveHeads`).
 
-    The window that every head keeps stands outside of what is distributed. Source: Feng et al. 2024.
+    The window that every head keeps is not distributed. Source: Feng et al. 2024.
     """
 
     policy: Policy = field(default_factory=SnapKV)
@@ -29,9 +30,9 @@ class AdaKV(Wrapping):
 
 @dataclass(frozen=True)
 class PyramidKV(Wrapping):
-    """SnapKV (or another), with more keys in early layers than in late ones (`Pyramid`).
+    """SnapKV (or another policy), with more keys in early layers than in late ones (`Pyramid`).
 
-    The window that every head keeps stands outside of what is distributed. Source: Cai et al. 2024.
+    The window that every head keeps is not distributed. Source: Cai et al. 2024.
     """
 
     policy: Policy = field(default_factory=SnapKV)
@@ -46,5 +47,5 @@ class PyramidKV(Wrapping):
 
 def _number(policy: Policy, budget: Budget) -> Budget:
     if not isinstance(budget, Uniform):
-        raise InputError(f"{type(policy).__name__} spreads a budget by itself: give it a number of keys or a share")
+        raise InputError(f"{type(policy).__name__} distributes a budget by itself: give it a number of keys or a share")
     return budget

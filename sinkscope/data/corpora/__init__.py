@@ -2,15 +2,15 @@
 
 from sinkscope.data.corpora.catalog import FORMS, is_chat, is_corpus, load_corpus, parse_corpus
 from sinkscope.data.corpora.conversations import chat_template, responses
-from sinkscope.data.corpora.corpus import Corpus, Document, Split, TextDigest, digest, shuffled, split_names
+from sinkscope.data.corpora.corpus import Corpus, CorpusSplit, TextDigest, TextDocument, digest, shuffled, split_names
 from sinkscope.data.corpora.text_files import domains, texts
 
 __all__ = [
     "FORMS",
     "Corpus",
-    "Document",
-    "Split",
+    "CorpusSplit",
     "TextDigest",
+    "TextDocument",
     "chat_template",
     "digest",
     "domains",

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.corpus import Corpus, CorpusEntry, read_text
 from sinkscope.data.corpora.text_files import files_of
 from sinkscope.errors import InputError
 
@@ -66,7 +65,7 @@ def load_chat(pattern: str) -> Corpus:
     return Corpus(name=f"chat:{Path(pattern).name}", entries=tuple(entries), chat=True)
 
 
-def _conversations(path: Path, name: str) -> Iterator[Entry]:
+def _conversations(path: Path, name: str) -> Iterator[CorpusEntry]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):  # strings may hold other line ends
         if not line.strip():
             continue
@@ -76,4 +75,4 @@ def _conversations(path: Path, name: str) -> Iterator[Entry]:
             form = 'expected {"messages": [{"role", "content"}, ...]}'
             reason = str(error) if isinstance(error, InputError) else form
             raise InputError(f"{path}, line {number}: {reason}") from error
-        yield Entry(f"{name}#{number:06d}", partial(str, text))
+        yield CorpusEntry(f"{name}#{number:06d}", partial(str, text))

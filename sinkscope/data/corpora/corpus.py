@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sinkscope.errors import InputError
 
 
 @dataclass(frozen=True)
-class Document:
+class TextDocument:
     """A text and its name: relative to the corpus, unique in it, the same on every machine."""
 
     name: str
@@ -18,7 +19,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CorpusEntry:
     """A document that was not read yet. `read` gives its text, or "" where there turns out to be none."""
 
     name: str
@@ -35,7 +36,7 @@ class Corpus:
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CorpusEntry, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     truncated: bool = False
     chat: bool = False
@@ -47,7 +48,7 @@ class Corpus:
 
     def domains(self) -> dict[str, Corpus]:
         """What lies in each folder at the top, by the folder's name: `torch` holds `torch/nn/functional.py`."""
-        held: dict[str, list[Entry]] = {}
+        held: dict[str, list[CorpusEntry]] = {}
         for entry in self.entries:
             domain, slash, _ = entry.name.partition("/")
             if slash:
@@ -57,14 +58,14 @@ class Corpus:
             for domain, entries in sorted(held.items())
         }
 
-    def documents(self, names: Collection[str] | None = None) -> Iterator[Document]:
+    def documents(self, names: Collection[str] | None = None) -> Iterator[TextDocument]:
         """Read the documents, or those named, one after the other in the corpus's order; empty ones are left out."""
         chosen = None if names is None else set(names)
         for entry in self.entries:
             if chosen is None or entry.name in chosen:
                 text = entry.read()
                 if text.strip():
-                    yield Document(entry.name, text)
+                    yield TextDocument(entry.name, text)
 
 
 class TextDigest:
@@ -79,7 +80,7 @@ class TextDigest:
         self.characters = 0
         self.contents: dict[str, bytes] = {}
 
-    def add(self, document: Document) -> None:
+    def add(self, document: TextDocument) -> None:
         """Take in a document. Lengths come first, so that no two sequences of documents give the same bytes."""
         name, text = document.name.encode(), document.text.encode()
         self._hash.update(b"%d %d\n" % (len(name), len(text)))
@@ -103,13 +104,13 @@ def digest(corpus: Corpus) -> TextDigest:
 
 
 @dataclass(frozen=True)
-class Split:
+class CorpusSplit:
     """Names of the documents of each part, in the corpus's order."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
 
-    def training_without(self, held: Callable[[str], bool]) -> Split:
+    def training_without(self, held: Callable[[str], bool]) -> CorpusSplit:
         """The same split, whose training lacks the documents that are `held` back for another one's validation."""
         return replace(self, train=tuple(name for name in self.train if not held(name)))
 
@@ -119,7 +120,7 @@ def shuffled(names: Iterable[str], seed: int) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\n{name}".encode()).digest())
 
 
-def split_names(names: Sequence[str], share: float, seed: int) -> Split:
+def split_names(names: Sequence[str], share: float, seed: int) -> CorpusSplit:
     """Give `share` of the documents, at least one and not all, to validation: the first ones of `shuffled`.
 
     Raises `InputError` for fewer than two documents, since the parts share none.
@@ -128,7 +129,32 @@ def split_names(names: Sequence[str], share: float, seed: int) -> Split:
         raise InputError(f"the corpus has {len(names)} document(s); training and validation need at least one each")
     count = min(max(round(share * len(names)), 1), len(names) - 1)
     chosen = set(shuffled(names, seed)[:count])
-    return Split(
+    return CorpusSplit(
         train=tuple(name for name in names if name not in chosen),
         validation=tuple(name for name in names if name in chosen),
     )
+
+
+def read_bytes(path: Path, start: int = 0, stop: int | None = None) -> bytes:
+    """The bytes [start, stop) of a file. `InputError` if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(start)
+            return stream.read(-1 if stop is None else stop - start)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_text(path: Path, start: int = 0, stop: int | None = None) -> str:
+    """The UTF-8 text of a file, or of its bytes [start, stop). `InputError` if it is not text.
+
+    A NUL byte decodes, but no text holds one: UTF-16 and many binary files are recognized by it.
+    """
+    raw = read_bytes(path, start, stop)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text: invalid UTF-8 at byte {start + error.start}") from error
+    if "\0" in text:
+        raise InputError(f"{path} is not text: NUL byte at {start + raw.index(0)}")
+    return text

@@ -11,8 +11,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from sinkscope.data.corpora.corpus import Corpus, Entry
-from sinkscope.data.corpora.plain import read_text
+from sinkscope.data.corpora.corpus import Corpus, CorpusEntry, read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, cached_folder, write_json
 
@@ -42,7 +41,7 @@ def load_hub(address: str, max_characters: int | None = None, field: str | None 
     folder = cached_folder(cache_dir() / "hub" / key, build, reuse=not local)
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     entries = tuple(
-        Entry(f"{number:09d}", partial(read_text, folder / "text", start, stop))
+        CorpusEntry(f"{number:09d}", partial(read_text, folder / "text", start, stop))
         for number, (start, stop) in enumerate(pairwise(index["bounds"]))
     )
     if index["truncated"]:

@@ -24,8 +24,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from sinkscope.data.corpora.conversations import HEAD, rendered
-from sinkscope.data.corpora.corpus import Corpus, Document, Entry, digest
-from sinkscope.data.corpora.plain import read_bytes, read_text
+from sinkscope.data.corpora.corpus import Corpus, CorpusEntry, TextDocument, digest, read_bytes, read_text
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, cached_folder, write_json
 
@@ -54,7 +53,7 @@ def load_python() -> Corpus:
     """
     roots = {"stdlib": Path(sysconfig.get_paths()["stdlib"])} | {name: _package(name) for name in PACKAGES}
     entries = [entry for name, root in roots.items() for entry in _sources(name, root)]
-    entries += [Entry(f"topics/{topic}", partial(topics.__getitem__, topic)) for topic in topics]
+    entries += [CorpusEntry(f"topics/{topic}", partial(topics.__getitem__, topic)) for topic in topics]
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES}
     return Corpus(
         name="python",
@@ -70,14 +69,14 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _sources(name: str, root: Path) -> Iterator[Entry]:
+def _sources(name: str, root: Path) -> Iterator[CorpusEntry]:
     for folder, below, files in os.walk(root):
         below[:] = [entry for entry in below if entry not in SKIPPED_FOLDERS]
         for file in files:
             path = Path(folder, file)
             relative = f"{name}/{path.relative_to(root).as_posix()}"
             if file.endswith(".py") and not any(fnmatchcase(relative, skipped) for skipped in SKIPPED):
-                yield Entry(relative, partial(_read_source, path))
+                yield CorpusEntry(relative, partial(_read_source, path))
 
 
 def _read_source(path: Path) -> str:
@@ -101,21 +100,21 @@ def load_python_part(part: str) -> Corpus:
     folder = cache_dir() / "python" / hashlib.sha256(known.encode()).hexdigest()[:24]
     cached_folder(folder, lambda draft: _store(whole, PARTS[part], draft))
     index: dict[str, tuple[int, int]] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    entries = tuple(Entry(name, partial(read_text, folder / "text", *span)) for name, span in index.items())
+    entries = tuple(CorpusEntry(name, partial(read_text, folder / "text", *span)) for name, span in index.items())
     return replace(whole, name=f"python:{part}", entries=entries, chat=part == "chat")
 
 
-def _store(whole: Corpus, part: Callable[[Document], NamedTexts], draft: Path) -> None:
+def _store(whole: Corpus, part: Callable[[TextDocument], NamedTexts], draft: Path) -> None:
     index: dict[str, tuple[int, int]] = {}
     end = 0
     with (draft / "text").open("wb") as stream:
         for entry in whole.entries:
-            for name, text in part(Document(entry.name, entry.read())):
+            for name, text in part(TextDocument(entry.name, entry.read())):
                 index[name] = (end, end := end + stream.write(text.encode()))
     write_json(draft / "index.json", index)
 
 
-def code(document: Document) -> NamedTexts:
+def code(document: TextDocument) -> NamedTexts:
     """The source without the lines of its docstrings; nothing of what is no source."""
     if (tree := _parsed(document)) is None:
         yield document.name, ""
@@ -127,7 +126,7 @@ def code(document: Document) -> NamedTexts:
     yield document.name, "\n".join(line for number, line in enumerate(lines, 1) if number not in docstrings)
 
 
-def prose(document: Document) -> NamedTexts:
+def prose(document: TextDocument) -> NamedTexts:
     """The docstrings of a source, a line between them; a help topic as it is."""
     if document.name.startswith("topics/"):
         yield document.name, document.text
@@ -138,7 +137,7 @@ def prose(document: Document) -> NamedTexts:
     yield document.name, "".join(f"{text}\n\n" for text in dedented)
 
 
-def chat(document: Document) -> NamedTexts:
+def chat(document: TextDocument) -> NamedTexts:
     """The conversations about a source's functions."""
     if (tree := _parsed(document)) is None:
         return
@@ -154,10 +153,10 @@ def chat(document: Document) -> NamedTexts:
         yield f"{document.name}#{number:04d}", rendered(messages)
 
 
-PARTS: Mapping[str, Callable[[Document], NamedTexts]] = {"code": code, "prose": prose, "chat": chat}
+PARTS: Mapping[str, Callable[[TextDocument], NamedTexts]] = {"code": code, "prose": prose, "chat": chat}
 
 
-def _parsed(document: Document) -> ast.Module | None:
+def _parsed(document: TextDocument) -> ast.Module | None:
     if document.name.startswith("topics/"):
         return None
     try:
@@ -169,10 +168,10 @@ def _parsed(document: Document) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> list[ast.Expr]:
-    found = []
+    docstrings = []
     for node in ast.walk(tree):
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | Definition) else []
         first = body[0] if body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            found.append(first)
-    return sorted(found, key=lambda statement: statement.lineno)
+            docstrings.append(first)
+    return sorted(docstrings, key=lambda statement: statement.lineno)

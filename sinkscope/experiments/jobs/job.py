@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sinkscope.errors import unknown
 from sinkscope.experiments.observed import Metrics
-from sinkscope.invalid import Part, in_one_line
+from sinkscope.invalid import ConfigPart, in_one_line
 from sinkscope.training import Run
 
 
@@ -76,7 +76,7 @@ class Job(ABC):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
 
-class Task(Part, Job):
+class Task(ConfigPart, Job):
     """A synthetic task. `sizes`: the fields that make it up at each scale, where they are not the defaults.
 
     Wrong fields raise `InputError`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import CURVES, RATES, Heads, Observed
+from sinkscope.experiments.registration import registered
 from sinkscope.files import write_json
 from sinkscope.measurement.metrics import FEWEST
 from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
@@ -117,6 +118,7 @@ def _measured(run: Run, kind: type[Job]) -> Observed:
         started=record.get("started", ""),
         heads=_heads(run, steps),
         host=record.get("host", {}),
+        registered=registered(run.path),
     )
 
 
@@ -128,10 +130,6 @@ def _heads(run: Run, steps: Sequence[int]) -> Heads:
         name: tuple(tuple(map(_number, kept.get(step, {}).get(name, [None] * len(row)))) for step in steps)
         for name, row in known.items()
     }
-
-
-def _curve(values: Iterable[float], unknown: bool) -> tuple[float, ...]:
-    return tuple(math.nan if unknown else float(value) for value in values)
 
 
 def _number(value: float | None) -> float:

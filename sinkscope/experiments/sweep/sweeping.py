@@ -39,7 +39,7 @@ Watch = Callable[[Sweep], None]
 
 
 @runtime_checkable
-class Backend(Protocol):
+class SweepBackend(Protocol):
     """Does jobs (by the names of their runs' folders) in a folder and says where it stands.
 
     What the returned sweep has waiting was not made, and is left out of the findings.

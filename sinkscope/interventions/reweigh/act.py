@@ -1,4 +1,4 @@
-"""ACT: less weight on sinks beyond the first one, and what is freed goes to the other tokens."""
+"""ACT: less weight on sinks other than the first, and more on the other tokens (Yu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Sets = Bool[Tensor, "batch heads key"]
 
 @dataclass(frozen=True)
 class ACT(HeadChange):
-    """A'[t, k] = β A[t, k] for the sinks k of a head, A[t, j] (1 + (1 − β) m_t / r_t) for the other tokens j.
+    """A'[t, k] = β A[t, k] for the sinks k of a head, and A[t, j] (1 + (1 − β) m_t / r_t) for the other tokens j.
 
-    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query that sees nothing but S keeps
-    its row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T − k) above `threshold`
-    (bidirectional: over T), but for the first of them. α divides by T − k, so that the last columns, which a few
-    queries see, pass most thresholds. `guarded`: of S only what at least half of the queries see, and never position 0,
-    whichever was found first. Found where a row begins, and kept for the passes that continue it.
+    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query that sees only S keeps its
+    row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T − k) above `threshold`
+    (bidirectional: over T), except the first of them. α divides by T − k, so most thresholds select the last columns,
+    which few queries see. `guarded`: S only contains columns that at least half of the queries see, and never position
+    0. S is computed where a row begins, and kept for the passes that continue it.
 
-    From the output o: o' = β o_S + o_R (1 + (1 − β) m / r), the parts by the layer's own function on a part of the
-    values: no T × T map, two passes more for each query head of a group, and one with a derivative for α. What
-    observers read of a layer are its weights before this change. `heads`: (layer, head), None for all. `seed`: as many
-    random columns in the place of those that were found, of those that count: the control.
+    From the output o: o' = β o_S + o_R (1 + (1 − β) m / r), with both parts from the layer's own function on a part of
+    the values: no T × T map, but two more passes per query head of a group, and one with a derivative for α. Observers
+    of a layer read its weights before this change. `heads`: (layer, head), None for all. `seed`: as many random columns
+    instead of S, among those that may be in it: the control.
 
-    Source: Yu et al. 2024, whose code works on written-out maps of one sample, leaves the first row as it is (ours
-    follows), and takes β = 0.4 and the threshold 0.1.
+    Source: Yu et al. 2024, whose code works on written-out maps of one sample, leaves the first row unchanged (this
+    follows), and uses β = 0.4 and the threshold 0.1.
     """
 
     beta: float = 0.4
@@ -48,37 +48,37 @@ class ACT(HeadChange):
     def __post_init__(self) -> None:
         check_factor("beta", self.beta)
         if not self.beta <= 1:
-            raise InputError(f"beta = {self.beta!r}: a share of what sinks receive, from 0 to 1")
+            raise InputError(f"beta = {self.beta!r}: expected a share of what sinks receive, from 0 to 1")
         check_factor("threshold", self.threshold)
         object.__setattr__(self, "heads", pairs(self.heads))
 
     def change(self, opened: OpenStream) -> Change:
-        found: dict[nn.Module, Tensor] = {}
-        return lambda call: calibrated(call, self._sets(call, found), self.beta)
+        sinks: dict[nn.Module, Tensor] = {}
+        return lambda call: calibrated(call, self._sets(call, sinks), self.beta)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> ACT:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
 
-    def _sets(self, call: Call, found: dict[nn.Module, Tensor]) -> Sets:
-        """The sinks of this call's keys, which a pass that begins its rows finds."""
+    def _sets(self, call: Call, by_layer: dict[nn.Module, Tensor]) -> Sets:
+        """The sinks among this call's keys, computed in the pass that began its rows."""
         keys = call.key.shape[2]
         if call.starts:
-            found[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)
+            by_layer[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)
             if self.seed is not None:
                 eligible = _counted(call, guarded=self.guarded)
-                found[call.module] = _elsewhere(found[call.module], eligible, self.seed)
-        known = found.get(call.module)
+                by_layer[call.module] = _elsewhere(by_layer[call.module], eligible, self.seed)
+        known = by_layer.get(call.module)
         if known is None or len(known) != len(call.query):
             raise InputError(
-                "ACT finds its sinks where rows begin, and this pass continues other ones: apply it before the prompt "
-                "is read, and give it one batch after the other"
+                "ACT computes its sinks where rows begin, and this pass continues other rows: apply it before the "
+                "prompt, one batch after the other"
             )
         first = call.opened.seen + call.query.shape[2] - keys if not call.starts else 0
         return functional.pad(known, (0, max(0, first + keys - known.shape[-1])))[..., max(0, first) :][..., :keys]
 
 
 def sinks_of(call: Call, threshold: float, *, guarded: bool) -> Sets:
-    """The columns of each head whose attention received α exceeds the threshold, without the one to leave alone."""
+    """The columns of each head whose attention received α exceeds the threshold, without the excluded one."""
     order = call.tokens.order
     total, causal = _tokens(call), call.opened.stream.stack == "decoder"
     queries = total - order if causal else total.expand(-1, order.shape[-1])
@@ -89,38 +89,41 @@ def sinks_of(call: Call, threshold: float, *, guarded: bool) -> Sets:
 
 
 def calibrated(call: Call, sinks: Sets, beta: float) -> Float[Tensor, "batch heads query value_dim"]:
-    """What an attention call returns with β on its sinks."""
+    """The output of an attention call with β on its sinks."""
     if beta == 1 or not bool(sinks.any()):
         return call.output
-    part, rest = call.part(sinks), call.part(~sinks)
+    on_sinks, on_rest = call.part(sinks), call.part(~sinks)
     mass, remaining = call.masses(sinks, ~sinks)
     slots = call.constant if call.has_slot_values else 0.0
     return torch.where(
-        (remaining > 0)[..., None], redistributed(part, rest, mass, remaining, beta) + slots, call.output
+        (remaining > 0)[..., None], redistributed(on_sinks, on_rest, mass, remaining, beta) + slots, call.output
     )
 
 
 def redistributed(
-    part: Float[Tensor, "batch heads query dim"],
-    rest: Float[Tensor, "batch heads query dim"],
+    on_sinks: Float[Tensor, "batch heads query dim"],
+    on_rest: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     remaining: Float[Tensor, "batch heads query"],
     beta: float,
 ) -> Float[Tensor, "batch heads query dim"]:
-    """β o_S + o_R (1 + (1 − β) m / r). Not from (o − o_S) / (1 − m), of which no digit is right where m is near 1."""
+    """β o_S + o_R (1 + (1 − β) m / r).
+
+    Not computed from (o − o_S) / (1 − m), which loses all digits where m is near 1.
+    """
     divisor = remaining.masked_fill(remaining == 0, 1.0)
-    return beta * part + rest * (1 + (1 - beta) * mass / divisor)[..., None]
+    return beta * on_sinks + on_rest * (1 + (1 - beta) * mass / divisor)[..., None]
 
 
 def _tokens(call: Call) -> Tensor:
-    """How many real tokens each row has, (batch, 1)."""
+    """The number of real tokens of each row, (batch, 1)."""
     valid = call.tokens.valid
     whole = torch.full((len(call.query), 1), call.query.shape[2], device=call.query.device)
     return whole if valid is None else valid.sum(-1, keepdim=True).expand(len(call.query), 1)
 
 
 def _counted(call: Call, *, guarded: bool) -> Bool[Tensor, "batch key"]:
-    """Which keys may be sinks: real tokens; guarded, those that at least half of the queries see, but for the first."""
+    """Keys that may be sinks: real tokens; guarded, those that at least half of the queries see, except the first."""
     order, total = call.tokens.order, _tokens(call)
     valid = torch.ones_like(order, dtype=torch.bool) if call.tokens.valid is None else call.tokens.valid
     if guarded:
@@ -130,9 +133,9 @@ def _counted(call: Call, *, guarded: bool) -> Bool[Tensor, "batch key"]:
 
 
 def _elsewhere(sinks: Sets, eligible: Bool[Tensor, "batch key"], seed: int) -> Sets:
-    """As many columns of each head and row, at random among the eligible ones that were not found."""
+    """As many columns of each head and row, at random among the other eligible ones."""
     generator = torch.Generator().manual_seed(seed)
     draws = torch.rand(sinks.shape, generator=generator).to(sinks.device)
     free = eligible[:, None] & ~sinks
-    place = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-    return (place < sinks.sum(-1, keepdim=True)) & free
+    rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
+    return (rank < sinks.sum(-1, keepdim=True)) & free

@@ -1,9 +1,9 @@
-"""One attention call under calibration: what its weights give to chosen keys, and what they make of other values.
+"""One attention call: the weight on chosen keys, and the output for other values, without T × T maps.
 
-Attention is linear in its values: o = A v. So the layer's own function, run once more with marks in the place of
-values, says what weight lies on marked keys, A 1_S, with whatever masks, windows, softcaps and learned sinks it has.
-Nothing is written out as a T × T map, and gradients flow where the function has them. Where the CPU's flash kernel ran
-and nothing is differentiated, its log-sum-exp L says the same of a few keys at no cost: a_k = exp(scaling · q·k − L).
+Attention is linear in its values: o = A v. So the layer's own function, run once more with marks instead of values,
+gives the weight on marked keys, A 1_S, with whatever masks, windows, softcaps and learned sinks it has, and gradients
+flow where the function has them. If the CPU's flash kernel ran without gradients, its log-sum-exp L gives the weights
+of a few keys at no cost: a_k = exp(scaling · q·k − L).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sinkscope.attention import Softmax, Tokens, Visibility, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Invocation, OpenStream, family, hosted
 
-BESIDE = ("softcap", "s_aux", "sinks", "position_bias")  # what a log-sum-exp may hold beside scaled products
+BESIDE = ("softcap", "s_aux", "sinks", "position_bias")  # arguments that a log-sum-exp includes besides products
 SINKS = ("s_aux", "sinks")  # arguments that are learned logits of no token
-AGREES = 1e-4  # by how much the two readings of a weight may differ, beside rounding
+AGREES = 1e-4  # allowed difference between the two readings of a weight, besides rounding
 
 Columns = Int[Tensor, "batch n"]
 Chosen = Bool[Tensor, "batch *heads key"]
@@ -31,8 +31,10 @@ Chosen = Bool[Tensor, "batch *heads key"]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An attention call, and the tokens of its queries and keys. `trusted`: layers whose log-sum-exp was compared with
-    what the function says; shared by all calls of a block."""
+    """An attention call with the tokens of its queries and keys.
+
+    `trusted`: layers whose log-sum-exp was compared with the function itself; shared by all calls of a context.
+    """
 
     opened: OpenStream
     run: Invocation
@@ -56,7 +58,7 @@ class Call:
 
     @property
     def output(self) -> Float[Tensor, "batch heads query value_dim"]:
-        """What the function returned, in fp32 at least."""
+        """The output of the function, in fp32 at least."""
         return wide(self.run.output.transpose(1, 2))
 
     @property
@@ -72,95 +74,99 @@ class Call:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """The tokens of the keys; a sliding cache holds the last ones only."""
+        """The tokens of the keys; a sliding cache only holds the last ones."""
         total, keys = self.opened.seen + self.query.shape[2], self.key.shape[2]
         first = max(0, total - keys)
         return self.opened.tokens(first, first + keys, self.key.device)
 
     @property
     def starts(self) -> bool:
-        """Whether this pass begins its rows: nothing is in the cache."""
+        """Whether this pass begins its rows: the cache is empty."""
         return self.opened.seen == 0
 
     def at(self, positions: tuple[int, ...]) -> Bool[Tensor, "batch key"]:
-        """Which keys stand at these positions, counted in real tokens."""
+        """Which keys are at these positions, counted in real tokens."""
         tokens = self.tokens
-        found = torch.isin(tokens.order, tokens.order.new_tensor(positions))
-        return (found if tokens.valid is None else found & tokens.valid).expand(len(self.query), -1)
+        mask = torch.isin(tokens.order, tokens.order.new_tensor(positions))
+        return (mask if tokens.valid is None else mask & tokens.valid).expand(len(self.query), -1)
 
     @property
     def causal(self) -> bool:
-        """Whether the layer says that it is."""
+        """Whether the layer declares to be causal."""
         argument = self.run.arguments.get("is_causal")
         return bool(getattr(self.module, "is_causal", True) if argument is None else argument)
 
     def through(self, values: Float[Tensor, "batch kv_heads key value_dim"]) -> Float[Tensor, "batch heads query _"]:
-        """A v for other values, fp32 at least; what values of slots add is left out."""
+        """A v for other values, in fp32 at least, without the values of slots."""
         return self._through(values) - self.constant if self.has_slot_values else self._through(values)
 
     @cached_property
     def constant(self) -> Float[Tensor, "batch heads query value_dim"]:
-        """What the values of slots add to the output, whatever the tokens' values are."""
+        """What the values of slots add to the output, independent of the tokens' values."""
         return self._through(torch.zeros_like(self.value))
 
     def _through(self, values: Tensor) -> Tensor:
         return wide(self.run.again(value=values.to(self.value.dtype)).transpose(1, 2))
 
     def masses(self, *sets: Chosen) -> tuple[Float[Tensor, "batch heads query"], ...]:
-        """Σ_{k in a set} A[t, k] for each set, by the function itself: exact in relative terms, however small it is."""
+        """Σ_{k in a set} A[t, k] for each set, by the function itself: small masses keep their relative precision."""
 
-        def marked(own: tuple[Tensor, ...]) -> Tensor:
+        def marked(masks: tuple[Tensor, ...]) -> Tensor:
             marks = torch.zeros_like(self.value)
-            for channel, chosen in enumerate(own):
+            for channel, chosen in enumerate(masks):
                 marks[..., channel] = chosen.to(marks.dtype)
             return marks
 
-        found = self._of_sets(sets, marked)
-        return tuple(found[..., channel] for channel in range(len(sets)))
+        masses = self._of_sets(sets, marked)
+        return tuple(masses[..., channel] for channel in range(len(sets)))
 
     def part(self, chosen: Chosen) -> Float[Tensor, "batch heads query value_dim"]:
         """Σ_{k in the set} A[t, k] v_k, by the function itself."""
-        return self._of_sets((chosen,), lambda own: self.value.masked_fill(~own[0][..., None], 0.0))
+        return self._of_sets((chosen,), lambda masks: self.value.masked_fill(~masks[0][..., None], 0.0))
 
     def _of_sets(self, sets: tuple[Chosen, ...], values: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
-        """A v with values made for sets of keys (batch, key), or (batch, heads, key), where each query head has its
-        own: then one run for each member of a group, whose heads share their values."""
+        """A v with values made for sets of keys, (batch, key), or (batch, heads, key) if each query head has its own.
+
+        The latter takes one run per member of a group, since the heads of a group share their values.
+        """
         if all(chosen.ndim == 2 for chosen in sets):
             return self.through(values(tuple(chosen[:, None] for chosen in sets)))
-        own = [chosen.unflatten(1, (-1, self.group)) for chosen in sets]
-        runs = (self.through(values(tuple(chosen[:, :, g] for chosen in own))) for g in range(self.group))
+        by_member = [chosen.unflatten(1, (-1, self.group)) for chosen in sets]
+        runs = (self.through(values(tuple(chosen[:, :, g] for chosen in by_member))) for g in range(self.group))
         members = [run.unflatten(1, (-1, self.group))[:, :, g] for g, run in enumerate(runs)]
         return torch.stack(members, 2).flatten(1, 2)
 
     def received(self) -> Float[Tensor, "batch heads key"]:
         """Σ_t A[t, k] over the real queries of this pass: the derivative of Σ_t (A v)_t, since A v is linear in v."""
         with torch.inference_mode(False), torch.enable_grad():
-            given = {name: _outside_inference(value) for name, value in self.run.arguments.items()}
-            value = torch.zeros_like(given["value"]).requires_grad_()
-            given |= {"query": given["query"].detach(), "key": given["key"].detach(), "value": value}
-            output = self.run.again(**given)[..., 0].unflatten(-1, (-1, self.group))
+            arguments = {name: _outside_inference(value) for name, value in self.run.arguments.items()}
+            value = torch.zeros_like(arguments["value"]).requires_grad_()
+            arguments |= {"query": arguments["query"].detach(), "key": arguments["key"].detach(), "value": value}
+            output = self.run.again(**arguments)[..., 0].unflatten(-1, (-1, self.group))
             real = self.asking.valid
             rows = output if real is None else output * real[..., None, None].to(output.dtype)
-            found = [
+            members = [
                 torch.autograd.grad(rows[..., member].sum(), value, retain_graph=member + 1 < self.group)[0][..., 0]
                 for member in range(self.group)
             ]
-        return wide(torch.stack(found, 2).flatten(1, 2))
+        return wide(torch.stack(members, 2).flatten(1, 2))
 
     def weights(self, columns: Columns) -> Float[Tensor, "batch heads query n"]:
-        """A[t, k] for a few keys k of each row, fp32 at least."""
+        """A[t, k] for a few keys k of each row, in fp32 at least."""
         fast = self._by_lse(columns)
         if fast is None:
             return self.asked(columns)
         if self.module not in self.trusted:
             asked = self.asked(columns)
-            bound = AGREES + 4 * torch.finfo(self.value.dtype).eps * asked  # which the function rounds to its dtype
+            bound = (
+                AGREES + 4 * torch.finfo(self.value.dtype).eps * asked
+            )  # the function rounds its output to this dtype
             self.trusted[self.module] = bool(((asked - fast).abs() <= bound).all())
             return asked
         return fast if self.trusted[self.module] else self.asked(columns)
 
     def asked(self, columns: Columns) -> Float[Tensor, "batch heads query n"]:
-        """The same by the function itself, run on marks: as many runs as there are keys over the width of a value."""
+        """The same by the function itself on marks: as many runs as keys divided by the width of a value."""
         rows = torch.arange(len(columns), device=columns.device)[:, None]
         parts = []
         for some in columns.split(self.value.shape[-1], 1):
@@ -171,7 +177,7 @@ class Call:
 
     @property
     def has_slots(self) -> bool:
-        """Whether weights may lie on something that is no token."""
+        """Whether weight may be on something other than tokens."""
         operation = operation_of(self.module)
         return any(self.run.arguments.get(name) is not None for name in SINKS) or bool(operation and operation.slots)
 
@@ -182,27 +188,27 @@ class Call:
 
     @property
     def differentiated(self) -> bool:
-        """Whether gradients are wanted of this call."""
+        """Whether gradients of this call are required."""
         return torch.is_grad_enabled() and any(x.requires_grad for x in (self.query, self.key, self.value))
 
     def _by_lse(self, columns: Columns) -> Float[Tensor, "batch heads query n"] | None:
-        """By the kernel's log-sum-exp; None where there is none, or where it may hold more than scaled products."""
-        given: dict[str, Any] = {**self.run.arguments, **hosted(self.module)}
+        """By the kernel's log-sum-exp; None if there is none, or if it may include more than scaled products."""
+        arguments: dict[str, Any] = {**self.run.arguments, **hosted(self.module)}
         lse, operation = self.run.kernel_lse, operation_of(self.module)
         if lse is None or self.differentiated or lse.numel() != self.query.shape[:3].numel():
             return None
-        if any(given.get(name) is not None for name in (*BESIDE, "bias")):
+        if any(arguments.get(name) is not None for name in (*BESIDE, "bias")):
             return None
         if operation is not None and not (operation.spec.is_plain_softmax and not operation.slots):
             return None
-        hidden = self._hidden(given.get("attention_mask"), columns)
+        hidden = self._hidden(arguments.get("attention_mask"), columns)
         if hidden is None:
             return None
-        scaling = self.query.shape[-1] ** -0.5 if given.get("scaling") is None else float(given["scaling"])
+        scaling = self.query.shape[-1] ** -0.5 if arguments.get("scaling") is None else float(arguments["scaling"])
         return weights_on(self.query, keys_at(self.key, columns), lse.reshape(self.query.shape[:3]), scaling, hidden)
 
     def _hidden(self, mask: Any, columns: Columns) -> Bool[Tensor, "_ _ _ _"] | None:
-        """Which queries do not see these keys; None where that would take reading a mask of another kind."""
+        """Which queries do not see these keys; None for kinds of masks that are not read here."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         if isinstance(mask, Visibility):
             if not mask.is_causal_square:
@@ -227,7 +233,7 @@ def weights_on(
     scaling: float,
     hidden: Bool[Tensor, "_ _ _ _"],
 ) -> Float[Tensor, "batch heads query n"]:
-    """a_k = exp(scaling · q·k − L), 0 where hidden; L is the log-sum-exp over all that a query sees.
+    """a_k = exp(scaling · q·k − L), 0 where hidden; L is the log-sum-exp over all visible keys.
 
     Differentiable as far as L is: that of a kernel is not, silently.
     """
@@ -246,40 +252,42 @@ def keys_at(
 
 
 def columns_of(chosen: Bool[Tensor, "batch key"]) -> tuple[Columns, Bool[Tensor, "batch n"]]:
-    """The columns of a set, as many for each row as the row has that has most; and which of them are in it."""
+    """The columns of a set, padded to the largest number in any row; and which of them are in the set."""
     most = int(chosen.sum(-1).max())
     columns = torch.argsort((~chosen).int(), dim=-1, stable=True)[:, :most]
     return columns, chosen.gather(-1, columns)
 
 
 def _outside_inference(value: Any) -> Any:
-    """A copy of what was made in inference mode, which no derivative can be taken through."""
+    """A copy of a tensor made in inference mode, which has no derivatives."""
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def wide(x: Tensor) -> Tensor:
-    """What is computed with: fp32, or fp64 where the model is."""
+    """In the dtype of computations: fp32, or fp64 if the model is."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def check_call(module: nn.Module, given: dict[str, Any], opened: OpenStream) -> None:
-    """Raises `UnsupportedModelError` for a call of which calibration does not know what its weights are."""
+def check_call(module: nn.Module, arguments: dict[str, Any], opened: OpenStream) -> None:
+    """Raises `UnsupportedModelError` for a call whose weights cannot be computed here."""
     name = f"family '{family(module)}', {type(module).__name__}"
     operation = operation_of(module)
     if operation is not None:
         if not isinstance(operation.spec.normalizer, Softmax) or operation.spec.difference is not None:
-            raise UnsupportedModelError(f"{name}: its weights are no softmax, and calibration is of shares of one")
+            raise UnsupportedModelError(f"{name}: its weights are not a softmax, so they cannot be reweighed")
         if operation.spec.output:
             kinds = ", ".join(piece.kind for piece in operation.spec.output)
-            raise UnsupportedModelError(f"{name}: '{kinds}' changes what its weights gave, so they cannot be asked for")
-    if given.get("dropout"):
+            raise UnsupportedModelError(
+                f"{name}: '{kinds}' changes the output of its weights, so they cannot be computed from it"
+            )
+    if arguments.get("dropout"):
         raise UnsupportedModelError(f"{name}: attention dropout is on, so its weights are random: use model.eval()")
     cache = opened.passes.now.forward.cache
     if cache is not None and any(hasattr(layer, "places") for layer in cache.layers):
-        raise UnsupportedModelError(f"{name}: the cache drops keys, so positions are not known by their column")
+        raise UnsupportedModelError(f"{name}: the cache drops keys, so columns do not give positions")
 
 
-LARGE = 1e-3  # a weight from which the slots' own follows with all its digits
+LARGE = 1e-3  # a weight above this gives the weight on slots to full precision
 
 
 def slot_mass(
@@ -288,18 +296,18 @@ def slot_mass(
     mass: Float[Tensor, "batch heads query"],
     remaining: Float[Tensor, "batch heads query"],
 ) -> Float[Tensor, "batch heads query"]:
-    """The weight on slots, where `mass` is that on a set of keys and `remaining` that on the other tokens.
+    """The weight on slots, with `mass` on a set of keys and `remaining` on the other tokens.
 
-    1 − m − r has no digit where m is near 1. There a key k of the set has a large weight a_k = exp(s_k − L), and the
-    slots of logit b have exp(b − L) = a_k exp(b − s_k). Raises `UnsupportedModelError` where scores are more than
-    scaled products.
+    1 − m − r loses all digits where m is near 1. There, a key k of the set has a large weight a_k = exp(s_k − L), and
+    slots with logit b have exp(b − L) = a_k exp(b − s_k). Raises `UnsupportedModelError` if scores are more than scaled
+    products.
     """
-    given: dict[str, Any] = {**call.run.arguments, **hosted(call.module)}
-    logit = _slot_logit(call, given)
+    arguments: dict[str, Any] = {**call.run.arguments, **hosted(call.module)}
+    logit = _slot_logit(call, arguments)
     columns, there = columns_of(chosen)
     weights = call.weights(columns) * there[:, None, None]
     largest = weights.max(-1)
-    scaling = call.query.shape[-1] ** -0.5 if given.get("scaling") is None else float(given["scaling"])
+    scaling = call.query.shape[-1] ** -0.5 if arguments.get("scaling") is None else float(arguments["scaling"])
     keys = keys_at(call.key, columns)
     grouped = wide(call.query).reshape(len(keys), keys.shape[1], -1, keys.shape[-1])
     scores = (scaling * torch.matmul(grouped, wide(keys).mT)).view(weights.shape)
@@ -308,19 +316,18 @@ def slot_mass(
     return torch.where(largest.values > LARGE, by_score, (1 - mass - remaining).clamp(min=0))
 
 
-def _slot_logit(call: Call, given: dict[str, Any]) -> Float[Tensor, "batch heads query"]:
+def _slot_logit(call: Call, arguments: dict[str, Any]) -> Float[Tensor, "batch heads query"]:
     """log Σ exp of the logits of all slots."""
     operation, shape = operation_of(call.module), call.query.shape[:3]
-    plain = all(given.get(name) is None for name in ("softcap", "position_bias", "bias"))
+    plain = all(arguments.get(name) is None for name in ("softcap", "position_bias", "bias"))
     if not plain or (operation is not None and not operation.spec.is_plain_softmax):
         raise UnsupportedModelError(
-            f"family '{family(call.module)}', {type(call.module).__name__}: it has slots, and scores that are more "
-            "than scaled products, so what slots would take without these tokens has no exact digits: take gamma of "
-            "at least 0.125"
+            f"family '{family(call.module)}', {type(call.module).__name__}: it has slots and scores that are more "
+            "than scaled products, so the weight on slots without these tokens is imprecise: use gamma ≥ 0.125"
         )
     if operation is not None:
         names = ("attention_mask", "hidden_states", "scaling", "carried", "bias")
-        context = operation.context(call.query, call.key, *(given.get(name) for name in names))
+        context = operation.context(call.query, call.key, *(arguments.get(name) for name in names))
         return wide(torch.logsumexp(operation.slot_logits(call.query, context), -1)).expand(shape)
-    sink = next(given[name] for name in SINKS if given.get(name) is not None)
+    sink = next(arguments[name] for name in SINKS if arguments.get(name) is not None)
     return wide(sink[None, :, None] if sink.ndim == 1 else sink[..., 0]).expand(shape)

@@ -1,4 +1,4 @@
-"""The editor that changes what heads return, by what their own attention function says."""
+"""Changes of what attention heads return, computed by their own attention function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Callable[[Call], Float[Tensor, "batch heads query value_dim"]]
 
 
 class HeadChange(Intervention):
-    """A calibration of heads of which each call says what they would return: heads can be scored by derivatives.
+    """A change of heads whose effect is known for each call, so that heads can be scored by derivatives.
 
     `heads`: (layer, head), None for all of the changed stack. `controlled_by_heads`: whether the control of some heads
     is the same change in others.
@@ -33,15 +33,17 @@ class HeadChange(Intervention):
 
     @abstractmethod
     def change(self, opened: OpenStream) -> Change:
-        """What all heads of a call would return under this calibration, in every head of `heads` or not."""
+        """What each head of a call would return under this change, whether it is in `heads` or not."""
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         recast(model, stack, self.heads, self.change)
 
 
 class Recast(Editor):
-    """Replaces what chosen heads return by `change(call)`. It watches the call first: its arguments, its log-sum-exp,
-    and the function itself."""
+    """Replaces the output of chosen heads by `change(call)`.
+
+    It first watches the call: its arguments, its log-sum-exp, and the function itself.
+    """
 
     def __init__(self, opened: OpenStream, heads: Mapping[nn.Module, Sequence[int]], change: Change) -> None:
         self._opened, self._heads, self._change = opened, heads, change
@@ -75,8 +77,10 @@ class Recast(Editor):
 def recast(
     model: nn.Module, stack: ExitStack, heads: Sequence[Head] | None, change: Callable[[OpenStream], Change]
 ) -> None:
-    """Let `change(opened)` make what these heads return, all heads where None. Raises `InputError` for heads that do
-    not exist, and `UnsupportedModelError` where no layer dispatches."""
+    """Let `change(opened)` compute the output of these heads; None for all heads.
+
+    Raises `InputError` for heads that do not exist, and `UnsupportedModelError` if no layer dispatches.
+    """
     opened = opening(model, stack)
     editing_heads(opened, stack, heads_of(model, opened, heads), change(opened))
 
@@ -84,7 +88,7 @@ def recast(
 def editing_heads(
     opened: OpenStream, stack: ExitStack, heads: Mapping[nn.Module, Sequence[int]], change: Change
 ) -> None:
-    """Let `change` make what these heads return; every pass must come by each of their layers."""
+    """Let `change` compute the output of these heads; each of their layers must run in every pass."""
     required(opened, heads)
     editor = Recast(opened, heads, change)
     opened.edit_attention(editor)
@@ -92,67 +96,70 @@ def editing_heads(
 
 
 def opening(model: nn.Module, stack: ExitStack) -> OpenStream:
-    """The changed stack. Raises `UnsupportedModelError` where no layer dispatches."""
+    """The changed stack. Raises `UnsupportedModelError` if no layer dispatches."""
     if not has_attention(model):
         raise UnsupportedModelError(
-            f"family '{family(model)}' computes attention in code of its own, where weights can be hidden but not "
-            "asked for: calibration works on families that dispatch through transformers' AttentionInterface"
+            f"family '{family(model)}' computes attention in custom code, where weights can be hidden but not "
+            "reweighed: this works on families that dispatch through transformers' AttentionInterface"
         )
     return OpenStream(model, stack)
 
 
 def required(opened: OpenStream, layers: Iterable[nn.Module]) -> None:
-    """Each of these layers must be changed in every pass, and used once in it."""
-    every = list(layers)
-    for attention in every:
+    """Each of these layers must be changed in every pass, and run once in it."""
+    modules = list(layers)
+    for attention in modules:
         opened.only_once(attention)
-    opened.require(*([attention] for attention in every))
+    opened.require(*([attention] for attention in modules))
 
 
 def heads_of(model: nn.Module, opened: OpenStream, heads: Sequence[Head] | None) -> dict[nn.Module, Sequence[int]]:
-    """Heads by their layer's module. Raises `InputError` for a layer or head that does not exist."""
+    """Heads by the module of their layer. Raises `InputError` for a layer or head that does not exist."""
     layers = opened.stream.attention(model)
     if heads is None:
         return {module: tuple(range(head_count(model, module))) for module in layers}
-    found: dict[nn.Module, list[int]] = {}
+    by_module: dict[nn.Module, list[int]] = {}
     for layer, head in heads:
         module = opened.stream.layer(layer)
         count = head_count(model, module)
         if head >= count:
             raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
-        found.setdefault(module, []).append(head)
-    return dict(found)
+        by_module.setdefault(module, []).append(head)
+    return dict(by_module)
 
 
 def pairs(heads: Any) -> tuple[Head, ...] | None:
-    """Heads as given to an intervention: None for all, else different (layer, head), whole numbers from 0 on."""
+    """The heads of an intervention: None for all, otherwise different (layer, head), non-negative integers."""
     if heads is None:
         return None
-    found = tuple(tuple(head) if isinstance(head, Sequence) and not isinstance(head, str) else () for head in heads)
-    for given, head in zip(heads, found, strict=True):
+    checked = tuple(tuple(head) if isinstance(head, Sequence) and not isinstance(head, str) else () for head in heads)
+    for written, head in zip(heads, checked, strict=True):
         if len(head) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in head):
-            raise InputError(f"head {given!r}: expected (layer, head), whole numbers from 0 on")
-    if not found or len(set(found)) != len(found):
+            raise InputError(f"head {written!r}: expected (layer, head), non-negative integers")
+    if not checked or len(set(checked)) != len(checked):
         raise InputError("heads: expected at least one (layer, head), all different; None for all")
-    return found
+    return checked
 
 
-def _taken(module: nn.Module, head: int, output: Tensor, own: Tensor) -> bool:
-    """Whether another intervention took this head out, which it then stays. Raises where it was changed otherwise."""
-    mine, theirs = own[:, :, head], output[:, :, head]
+def _taken(module: nn.Module, head: int, output: Tensor, unchanged: Tensor) -> bool:
+    """Whether another intervention zeroed this head, which then stays so. Raises if it was changed otherwise."""
+    mine, theirs = unchanged[:, :, head], output[:, :, head]
     if torch.equal(mine, theirs):
         return False
     if not theirs.any():
         return True
     raise UnsupportedModelError(
-        f"family '{family(module)}', {type(module).__name__}: another intervention changed what head {head} returns, "
-        "and two such changes do not add up: put positions into one intervention, or choose other heads"
+        f"family '{family(module)}', {type(module).__name__}: another intervention changed the output of head {head}, "
+        "and two such changes cannot be combined: name all positions in one, or choose other heads"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class InRows(Intervention):
-    """A `HeadChange` in other heads (layer, head) of each row; a pass has as many rows as there are sets of heads."""
+    """A `HeadChange` in different heads (layer, head) of each row; a pass has one row per set of heads.
+
+    This is how random heads, drawn anew for each text, are run.
+    """
 
     changes: HeadChange
     heads: Sequence[Sequence[Head]]
@@ -163,23 +170,23 @@ class InRows(Intervention):
         change, masks = self.changes.change(opened), dict[nn.Module, Tensor]()
         heads = heads_of(model, opened, used)
         numbers = {opened.stream.layer(layer): layer for layer, _ in used}
-        every = heads_of(model, opened, None)
+        all_heads = heads_of(model, opened, None)
         for module in heads:
-            mask = torch.zeros(len(self.heads), len(every[module]), dtype=torch.bool)
-            for row, own in enumerate(self.heads):
-                mask[row, [head for layer, head in own if layer == numbers[module]]] = True
+            mask = torch.zeros(len(self.heads), len(all_heads[module]), dtype=torch.bool)
+            for row, row_heads in enumerate(self.heads):
+                mask[row, [head for layer, head in row_heads if layer == numbers[module]]] = True
             masks[module] = mask
 
         def changed(call: Call) -> Tensor:
             mask = masks[call.module].to(call.output.device)
             if len(mask) != len(call.output):
-                raise InputError(f"heads of {len(mask)} rows, and a pass of {len(call.output)} rows")
+                raise InputError(f"heads for {len(mask)} rows, but a pass of {len(call.output)} rows")
             return torch.where(mask[..., None, None], change(call), call.output)
 
         editing_heads(opened, stack, heads, changed)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> InRows:
-        raise InputError("no control of a control: ask the calibration in its own heads for one")
+        raise InputError("InRows is a control itself and has none")
 
     def describe(self) -> dict[str, Any]:
         return {

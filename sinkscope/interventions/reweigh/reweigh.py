@@ -1,4 +1,4 @@
-"""More or less weight on chosen tokens, the rest of each row renormalized."""
+"""More or less weight on chosen tokens, with the rest of each row renormalized (ZeroTuning's change of a head)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sinkscope.interventions.residual import other_positions
 from sinkscope.interventions.reweigh.call import Call, columns_of, keys_at, slot_mass, wide
 from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
 
-PRECISE = 0.125  # factors below take the rest from a second pass: o − o_S has no digits where the set holds all weight
-FEW = 64  # keys of a set that are weighed one by one; larger sets go through the function as a whole
+PRECISE = 0.125  # below, the rest comes from a second pass: o − o_S loses its digits if the set has all the weight
+FEW = 64  # larger sets of keys go through the function as a whole instead of key by key
 
 
 @dataclass(frozen=True)
 class Reweigh(HeadChange):
-    """A'[t, k] = γ A[t, k] / Z for keys k at `positions`, A[t, k] / Z for the others, with Z the sum over the row.
+    """A'[t, k] = γ A[t, k] / Z for keys k at `positions`, and A[t, k] / Z for all others, with Z the sum over the row.
 
-    As if log γ were added to the logits of these keys; slots (learned sinks) are among the others. With the weight
-    m = Σ_S A and its share of the output o_S = Σ_S A v: o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), exactly and without
-    a T × T map. γ = 0 takes them out; a query that sees nothing else keeps what it had, so position 0 keeps itself.
-    γ = 1 changes nothing. Positions count real tokens; `heads`: (layer, head), None for all of the changed stack.
+    This adds log γ to the logits of these keys; slots (learned sinks) are among the others. With the weight m = Σ_S A
+    and its share of the output o_S = Σ_S A v: o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), exactly and without a T × T
+    map. γ = 0 removes them; a query that sees nothing else keeps what it had, so position 0 keeps itself. γ = 1 changes
+    nothing. Positions count real tokens; `heads`: (layer, head), None for all of the changed stack.
 
-    What observers read of a layer are its weights before this change. Raises `InputError` for a γ below 0 or not
-    finite; when applied, `UnsupportedModelError` for weights that are no softmax. Control: the same γ on as many other
-    positions, of those that at least half of the queries see. Source: Han et al. 2025 (ZeroTuning), of whom only the
-    first token's factor is; theirs renormalizes written-out maps.
+    Observers of a layer read its weights before this change. Raises `InputError` for a γ that is negative or not
+    finite; when applied, `UnsupportedModelError` for weights that are not a softmax. Control: the same γ on as many
+    other positions, among those that at least half of the queries see. Source: Han et al. 2025 (ZeroTuning), who scale
+    the first token only, on written-out maps.
     """
 
     gamma: float
@@ -59,7 +59,7 @@ class Reweigh(HeadChange):
 
 
 def of_call(call: Call, chosen: Bool[Tensor, "batch key"], gamma: float) -> Float[Tensor, "batch heads query dim"]:
-    """What an attention call returns with γ on a set of keys, which may be another one in each row."""
+    """The output of an attention call with γ on a set of keys, which may differ between rows."""
     if gamma == 1 or not bool(chosen.any()):
         return call.output
     if gamma < PRECISE:
@@ -73,29 +73,31 @@ def of_call(call: Call, chosen: Bool[Tensor, "batch key"], gamma: float) -> Floa
 
 def reweighed(
     output: Float[Tensor, "batch heads query dim"],
-    part: Float[Tensor, "batch heads query dim"],
+    on_set: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     gamma: float,
 ) -> Float[Tensor, "batch heads query dim"]:
-    """o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), from the output o and the set's part o_S = Σ_S A v and mass m = Σ_S A.
+    """o' = (o + (γ − 1) o_S) / (1 + (γ − 1) m), with the set's part o_S = Σ_S A v and mass m = Σ_S A.
 
-    The rounding error grows as 1/γ where the set holds all the weight: use `joined` for small γ.
+    The rounding error grows as 1/γ if the set has all the weight: use `joined` for small γ.
     """
-    return torch.addcmul(output, part, output.new_tensor(gamma - 1)) / (1 + (gamma - 1) * mass)[..., None]
+    return torch.addcmul(output, on_set, output.new_tensor(gamma - 1)) / (1 + (gamma - 1) * mass)[..., None]
 
 
 def joined(
-    part: Float[Tensor, "batch heads query dim"],
-    rest: Float[Tensor, "batch heads query dim"],
+    on_set: Float[Tensor, "batch heads query dim"],
+    on_rest: Float[Tensor, "batch heads query dim"],
     mass: Float[Tensor, "batch heads query"],
     remaining: Float[Tensor, "batch heads query"],
     gamma: float,
 ) -> Float[Tensor, "batch heads query dim"]:
-    """o' = (γ o_S + o_R) / (γ m + r) from the parts and masses of the set and of the rest; where both weigh nothing
-    (γ = 0, and nothing else is seen) γ counts as 1."""
+    """o' = (γ o_S + o_R) / (γ m + r), from the parts and masses of the set and of the rest.
+
+    If both are 0 (γ = 0, and nothing else is visible), γ counts as 1.
+    """
     factor = torch.full_like(mass, gamma).masked_fill(gamma * mass + remaining == 0, 1.0)
     total = factor * mass + remaining
-    return (factor[..., None] * part + rest) / total.masked_fill(total == 0, 1.0)[..., None]  # 0: a row of padding
+    return (factor[..., None] * on_set + on_rest) / total.masked_fill(total == 0, 1.0)[..., None]  # 0: a row of padding
 
 
 def weighed(
@@ -108,17 +110,17 @@ def weighed(
 
 
 def check_factor(name: str, value: Any, least: float = 0.0) -> None:
-    """Raises `InputError` for what is no finite number from `least` on."""
+    """Raises `InputError` for anything but a finite number of at least `least`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not isfinite(value) or value < least:
-        raise InputError(f"{name} = {value!r}: expected a finite number from {least:g} on")
+        raise InputError(f"{name} = {value!r}: expected a finite number, at least {least:g}")
 
 
 def _precisely(call: Call, chosen: Tensor, gamma: float) -> Tensor:
-    """From the rest as the function gives it, which stays exact where the set holds nearly all the weight."""
-    rest, part = call.part(~chosen), call.part(chosen)
+    """From the rest as the function gives it, which is exact even if the set has nearly all the weight."""
+    on_rest, on_set = call.part(~chosen), call.part(chosen)
     mass, remaining = call.masses(chosen, ~chosen)
-    if call.has_slots:  # they are a part of the rest, and have no marks
+    if call.has_slots:  # slots belong to the rest, and cannot be marked
         remaining = remaining + slot_mass(call, chosen, mass, remaining)
-        rest = rest + call.constant if call.has_slot_values else rest
-    return joined(part, rest, mass, remaining, gamma)
+        on_rest = on_rest + call.constant if call.has_slot_values else on_rest
+    return joined(on_set, on_rest, mass, remaining, gamma)

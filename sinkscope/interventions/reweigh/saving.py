@@ -1,7 +1,8 @@
-"""A calibration that stays: put on a model, saved with it so that it cannot be lost, loaded again.
+"""A calibration kept on a model, saved with it, and loaded again.
 
-A saved folder holds the model as it is under `uncalibrated/`, and a `config.json` of a type that transformers does not
-know: whoever opens the folder without sinkscope is told so, instead of getting a model without its calibration.
+A saved folder holds the unchanged model in `uncalibrated/`, and a `config.json` of a type that transformers does not
+know: opening the folder without sinkscope fails with that message, instead of silently giving a model without its
+calibration.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from sinkscope.model.hub import CALIBRATED, UNCALIBRATED
 TYPE = "sinkscope_calibrated"
 NEEDS = "unknown to transformers: this model has a calibration, load it with sinkscope"
 VERSION = 1
-PLACE = "kept_calibration"  # the attribute of a model under which its calibration is
+PLACE = "kept_calibration"  # the attribute of a model that holds its calibration
 KINDS: dict[str, Callable[..., Intervention]] = {
     kind.__name__: kind for kind in (Reweigh, ACT, Temperature, VisualRedistribution)
 }
@@ -39,7 +40,7 @@ KINDS: dict[str, Callable[..., Intervention]] = {
 
 @dataclass(frozen=True, eq=False)
 class KeptCalibration:
-    """A calibration on a model, and what takes it off again."""
+    """A calibration on a model, and the stack that removes it."""
 
     calibration: Intervention
     stack: ExitStack
@@ -48,14 +49,14 @@ class KeptCalibration:
 def keep(model: nn.Module, calibration: Intervention) -> None:
     """Put a calibration on a model until `release`; its `save_pretrained` then writes a folder that `load` reads.
 
-    The model runs eagerly meanwhile. Raises `InputError` where it has one already, or for one that is no calibration,
-    and as `applied` does.
+    The model runs eagerly meanwhile. Raises `InputError` if it has one already, for interventions of other kinds, and
+    as `applied` does.
     """
     model = unwrapped(model)
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"a calibration is kept on a transformers model, not on a {type(model).__name__}")
     if kept(model) is not None:
-        raise InputError("this model has a calibration already: release it first, or put both into one All(...)")
+        raise InputError("this model already has a calibration: release it first, or keep both as one All(...)")
     described = to_json(calibration)
 
     def save_pretrained(folder: str | Path, **options: Any) -> None:
@@ -69,35 +70,35 @@ def keep(model: nn.Module, calibration: Intervention) -> None:
 
 
 def kept(model: nn.Module) -> Intervention | None:
-    """The calibration that a model has."""
-    found = getattr(unwrapped(model), PLACE, None)
-    return found.calibration if isinstance(found, KeptCalibration) else None
+    """The calibration of a model, or None."""
+    held = getattr(unwrapped(model), PLACE, None)
+    return held.calibration if isinstance(held, KeptCalibration) else None
 
 
 def release(model: nn.Module) -> None:
-    """Take a kept calibration off: the model is what it was. Raises `InputError` where there is none."""
-    found = getattr(unwrapped(model), PLACE, None)
-    if not isinstance(found, KeptCalibration):
+    """Remove a kept calibration: the model is what it was. Raises `InputError` if there is none."""
+    held = getattr(unwrapped(model), PLACE, None)
+    if not isinstance(held, KeptCalibration):
         raise InputError("no calibration is kept on this model")
     delattr(unwrapped(model), PLACE)
-    found.stack.close()
+    held.stack.close()
 
 
 def save_calibrated(model: nn.Module, calibration: Intervention, folder: str | Path, tokenizer: Any = None) -> None:
     """Write a model with a calibration, whole or not at all; `load(folder)` gives it back with it.
 
-    `tokenizer`, or the processor of a model that reads images, is written beside it.
+    `tokenizer`: saved with it; for a model that reads images, its processor.
     """
     model = unwrapped(model)
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"only transformers models are saved, not a {type(model).__name__}")
     if kept(model) is not None:
-        raise InputError("this model has a calibration already: save it with its save_pretrained, or release it first")
+        raise InputError("this model already has a calibration: save it with its save_pretrained, or release it first")
     _write(model, to_json(calibration), Path(folder), {}, tokenizer)
 
 
 def load_calibrated(folder: str | Path, **options: Any) -> PreTrainedModel:
-    """The model of a saved folder, with its calibration; `options` as of `sinkscope.load`, which calls this."""
+    """The model of a saved folder with its calibration; `options` as of `sinkscope.load`, which calls this."""
     described = read_described(folder)
     model = load(Path(folder) / UNCALIBRATED, **options)
     keep(model, from_json(described["calibration"]))
@@ -106,7 +107,7 @@ def load_calibrated(folder: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def read_described(folder: str | Path) -> dict[str, Any]:
-    """What a saved folder says. Raises `InputError` for one that is none, or newer."""
+    """The description in a saved folder. Raises `InputError` for other folders, and for newer ones."""
     try:
         described = json.loads((Path(folder) / CALIBRATED).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -121,13 +122,11 @@ def read_described(folder: str | Path) -> dict[str, Any]:
 
 
 def to_json(calibration: Intervention) -> dict[str, Any]:
-    """A calibration as data. Raises `InputError` for an intervention that is none."""
+    """A calibration as data. Raises `InputError` for interventions of other kinds."""
     if isinstance(calibration, All):
         return {"name": "All", "parts": [to_json(part) for part in calibration.parts]}
     if type(calibration).__name__ not in KINDS:
-        raise InputError(
-            f"{type(calibration).__name__} is no calibration that can be kept: {', '.join(KINDS)}, or All of them"
-        )
+        raise InputError(f"{type(calibration).__name__} cannot be kept: expected {', '.join(KINDS)}, or All of them")
     return json.loads(json.dumps(calibration.describe()))
 
 

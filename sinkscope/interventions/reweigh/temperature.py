@@ -24,11 +24,11 @@ from sinkscope.interventions.reweigh.reweigh import check_factor
 class Temperature(HeadChange):
     """A' = softmax(s / τ) for the logits s of a row on tokens: τ < 1 sharpens, τ > 1 flattens, 1 changes nothing.
 
-    Divided are scaled products behind a softcap, and position biases; learned sinks keep their logits, and what is
-    masked stays so. Queries carry the factor, so every kernel computes it and observers read the weights that follow;
-    norms of queries that they read are those of scaled ones. `heads`: (layer, head), None for all of the changed stack.
-    Raises `InputError` for a τ that is not above 0, and when applied `UnsupportedModelError` where a softcap or a bias
-    would have to differ between heads and cannot. Control: as many other heads; of all heads, the inverse temperature.
+    τ divides scaled products after a softcap, and position biases; learned sinks keep their logits, and masked keys
+    stay masked. The factor is applied to queries, so every kernel computes it and observers read the resulting weights;
+    query norms that they read are those of scaled queries. `heads`: (layer, head), None for all of the changed stack.
+    Raises `InputError` for τ ≤ 0, and when applied, `UnsupportedModelError` if a softcap or a bias would have to differ
+    between heads and cannot. Control: as many other heads; for all heads, the inverse temperature.
     """
 
     tau: float
@@ -38,14 +38,14 @@ class Temperature(HeadChange):
     def __post_init__(self) -> None:
         check_factor("tau", self.tau)
         if self.tau == 0:
-            raise InputError("tau = 0: a temperature is above 0; 1 changes nothing")
+            raise InputError("tau = 0: expected a positive temperature; 1 changes nothing")
         object.__setattr__(self, "heads", pairs(self.heads))
 
     def change(self, opened: OpenStream) -> Change:
         def changed(call: Call) -> Tensor:
             heads = {call.module: tuple(range(call.query.shape[1]))}
-            given = _Tempering(opened, heads, self.tau).tempered(call.module, dict(call.run.arguments))
-            return wide(call.run.again(**given).transpose(1, 2))
+            arguments = _Tempering(opened, heads, self.tau).tempered(call.module, dict(call.run.arguments))
+            return wide(call.run.again(**arguments).transpose(1, 2))
 
         return changed
 
@@ -64,7 +64,7 @@ class Temperature(HeadChange):
 
 @dataclass(frozen=True, eq=False)
 class _Tempering(Editor):
-    """Divides what attention functions make logits of."""
+    """Scales the arguments from which attention functions compute logits."""
 
     opened: OpenStream
     heads: Mapping[nn.Module, Sequence[int]]
@@ -79,7 +79,7 @@ class _Tempering(Editor):
         return self.tempered(module, arguments)
 
     def tempered(self, module: nn.Module, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with the temperature in them."""
+        """The arguments with the temperature applied."""
         query: Tensor = arguments["query"]
         factor = query.new_ones(query.shape[1], dtype=torch.float32)
         factor[list(self.heads[module])] = 1 / self.tau
@@ -91,14 +91,16 @@ class _Tempering(Editor):
             changed["position_bias"] = bias * factor[:, None, None].to(bias.dtype)
         return changed
 
-    def _refuse(self, module: nn.Module, given: Mapping[str, Any], alike: bool) -> None:
+    def _refuse(self, module: nn.Module, arguments: Mapping[str, Any], alike: bool) -> None:
         name = f"family '{family(module)}', {type(module).__name__}"
         operation = operation_of(module)
         slots = () if operation is None else operation.spec.slots
-        products = operation is None or (operation.spec.is_plain_softmax and given.get("bias") is None)
+        products = operation is None or (operation.spec.is_plain_softmax and arguments.get("bias") is None)
         if not products or any(isinstance(slot, KeySlot | LatentSlots) for slot in slots):
-            raise UnsupportedModelError(f"{name}: its logits are more than scaled products, which queries cannot carry")
-        if given.get("softcap") is not None and not alike:
             raise UnsupportedModelError(
-                f"{name}: its softcap is one number for all heads, so they take one temperature: choose all of a layer"
+                f"{name}: its logits are more than scaled products, so scaling queries is not enough"
+            )
+        if arguments.get("softcap") is not None and not alike:
+            raise UnsupportedModelError(
+                f"{name}: its softcap is shared by all heads, so they need one temperature: choose all heads of a layer"
             )

@@ -1,4 +1,4 @@
-"""VAR: weight of visual sinks goes to the other tokens of an image."""
+"""VAR: weight on visual sinks moves to the other tokens of an image (Kang et al. 2025)."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ NAMES = ("image_token_id", "image_token_index")  # of a configuration
 
 
 def image_token(model: nn.Module) -> int | None:
-    """The id that stands for a part of an image in the model's texts; None where its configuration names none."""
+    """The id that represents a part of an image in a model's texts; None if its configuration names none."""
     config = getattr(model, "config", None)
-    return next((found for name in NAMES if isinstance(found := getattr(config, name, None), int)), None)
+    return next((token for name in NAMES if isinstance(token := getattr(config, name, None), int)), None)
 
 
-FIRST_LAYERS = 2  # that have no sinks yet
-EPSILON = 1e-6  # of the share of visual sinks, for each token of the image, as in the authors' code
+FIRST_LAYERS = 2  # without sinks
+EPSILON = 1e-6  # per image token, in the share of visual sinks, as in the authors' code
 NORM = 1e-6
-FOUND = 16  # activations that stand out, of which the dimensions are taken
+FOUND = 16  # largest activations, whose dimensions are used
 
 
 @dataclass(frozen=True)
 class VisualRedistribution(Intervention):
-    """In image-centric heads, A'[t, k] = p A[t, k] for sinks k, and what is freed goes to the image's other tokens.
+    """In image-centric heads, A'[t, k] = p A[t, k] for sinks k, and the freed weight goes to the image's other tokens.
 
-    A token is a sink of a layer where max_d |x_d| / rms(x) > τ for the layer's input x and d in `dimensions`; a visual
-    one, where it is the image's (`image_token`). A head is image-centric for a query t behind the image where the
-    visual sinks have at most ρ of its weight on the image, and the image at least `least` of all. There visual sinks
-    and those of text keep p of their weight, and Ω_t = (1 − p) Σ_sinks A[t, k] is added to the image's other tokens in
-    proportion: A'[t, j] = A[t, j] (1 + Ω_t / Σ_others A). Layers without a visual sink, the first two and the last stay
-    as they are.
+    A token is a sink of a layer if max_d |x_d| / rms(x) > τ for the layer's input x and d in `dimensions`; a visual one
+    if it belongs to the image (`image_token`). A head is image-centric for a query t after the image if the visual
+    sinks have at most ρ of its weight on the image, and the image has at least `least` of its whole weight. There,
+    visual sinks and text sinks keep p of their weight, and Ω_t = (1 − p) Σ_sinks A[t, k] is distributed over the
+    image's other tokens in proportion: A'[t, j] = A[t, j] (1 + Ω_t / Σ_others A). Layers without a visual sink, the
+    first two and the last stay unchanged.
 
-    By the layer's own function on marks and on parts of the values: three runs more, no T × T map. What observers read
-    of a layer are its weights before this change. `seed`: as many random tokens of the image and of the text in the
-    place of the sinks: the control. Source: Kang et al. 2025, with the constants of their code for LLaVA-1.5 (their
-    dimensions for Llama-2-7B are 1415 and 2533; `of` finds those of another model). They compare with the norm's gain
-    left out, as here, and take one sample without padding.
+    Computed by the layer's own function on marks and parts of the values: three more runs, no T × T map. Observers of a
+    layer read its weights before this change. `seed`: as many random tokens of the image and of the text instead of the
+    sinks: the control. Source: Kang et al. 2025, with the constants of their code for LLaVA-1.5 (their dimensions for
+    Llama-2-7B are 1415 and 2533; `of` finds those of another model). As here, they leave out the norm's gain in the
+    comparison; they take one sample without padding.
     """
 
     dimensions: Sequence[Any]
@@ -67,21 +67,21 @@ class VisualRedistribution(Intervention):
         for name in ("tau", "rho", "least", "p"):
             check_factor(name, getattr(self, name))
         if max(self.rho, self.least, self.p) > 1:
-            raise InputError(f"rho = {self.rho}, least = {self.least}, p = {self.p}: shares, from 0 to 1")
+            raise InputError(f"rho = {self.rho}, least = {self.least}, p = {self.p}: expected shares from 0 to 1")
 
     @classmethod
     def of(
         cls, model: nn.Module, inputs: Any, count: int = 2, batch_size: int = 8, **options: Any
     ) -> VisualRedistribution:
-        """With the dimensions of the `count` activations that stand out most, and the configuration's image token."""
+        """With the dimensions of the `count` largest activations, and the configuration's image token."""
         model = unwrapped(model)
         token = image_token(model)
         if token is None:
             raise UnsupportedModelError(
                 f"family '{family(model)}': its configuration names no image token (looked for {', '.join(NAMES)})"
             )
-        found = largest_activations(model, inputs, FOUND, batch_size)
-        dimensions = list(dict.fromkeys(activation.entry[2] for activation in found))[:count]
+        activations = largest_activations(model, inputs, FOUND, batch_size)
+        dimensions = list(dict.fromkeys(activation.entry[2] for activation in activations))[:count]
         return cls(tuple(dimensions), token, **options)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
@@ -90,12 +90,12 @@ class VisualRedistribution(Intervention):
         if len(layers) != len(opened.stream.blocks):
             raise UnsupportedModelError(
                 f"family '{opened.stream.family}': {len(layers)} attention layers in {len(opened.stream.blocks)} "
-                "blocks, so which stream a layer reads is not known"
+                "blocks, so it is unknown which stream a layer reads"
             )
         chosen = layers[FIRST_LAYERS:-1]
         if not chosen:
             raise InputError(
-                f"{len(layers)} layers: the first {FIRST_LAYERS} and the last stay as they are, so none is left"
+                f"{len(layers)} layers: the first {FIRST_LAYERS} and the last stay unchanged, so none is left"
             )
         state = _Seen(self, opened)
         for number in range(FIRST_LAYERS, len(layers) - 1):
@@ -109,7 +109,7 @@ class VisualRedistribution(Intervention):
 
 @dataclass(eq=False)
 class _Seen:
-    """What was seen of the rows so far: which columns hold the image, and which are sinks of each layer."""
+    """The rows so far: which columns hold the image, and which are sinks of each layer."""
 
     of: VisualRedistribution
     opened: OpenStream
@@ -117,7 +117,7 @@ class _Seen:
     sinks: dict[nn.Module, Bool[Tensor, "batch column"]] = field(default_factory=dict)
 
     def note(self, module: nn.Module, hidden: Float[Tensor, "batch position width"]) -> None:
-        """Note the sinks of a layer, and once a pass where the image is."""
+        """Note the sinks of a layer, and once per pass where the image is."""
         if max(self.of.dimensions) >= hidden.shape[-1]:
             raise InputError(
                 f"dimension {max(self.of.dimensions)} does not exist: the stream has 0 to {hidden.shape[-1] - 1}"
@@ -125,18 +125,18 @@ class _Seen:
         ids = self.opened.passes.now.forward.ids
         if ids is None or ids.shape[1] != hidden.shape[1]:
             raise UnsupportedModelError(
-                f"family '{self.opened.stream.family}': which tokens are an image's shows in input_ids, one for each "
+                f"family '{self.opened.stream.family}': the tokens of an image are recognized in input_ids, one per "
                 "token of the stream, and there are none"
             )
         real = self.opened.at(None, hidden).expand(hidden.shape[:2])
         image = (ids.to(hidden.device) == self.of.image_token) & real
-        found = sinks_of(hidden, tuple(self.of.dimensions), self.of.tau) & real
+        sinks = sinks_of(hidden, tuple(self.of.dimensions), self.of.tau) & real
         if self.of.seed is not None:
-            found = _elsewhere(found, image, real, self.of.seed)
+            sinks = _elsewhere(sinks, image, real, self.of.seed)
         before = None if self.opened.seen == 0 else self.sinks.get(module)
         if self.opened.seen and (before is None or before.shape != (len(hidden), self.opened.seen)):
             raise InputError("VAR reads the image where rows begin: apply it before the prompt is read")
-        self.sinks[module] = found if before is None else torch.cat([before, found], 1)
+        self.sinks[module] = sinks if before is None else torch.cat([before, sinks], 1)
         if self.images is None or self.opened.seen == 0:
             self.images = image
         elif self.images.shape[1] == self.opened.seen:
@@ -146,7 +146,7 @@ class _Seen:
         keys, total = call.key.shape[2], self.opened.seen + call.query.shape[2]
         assert self.images is not None
         first = max(0, total - keys)
-        image, sinks = (_columns(found, first, keys) for found in (self.images, self.sinks[call.module]))
+        image, sinks = (_columns(mask, first, keys) for mask in (self.images, self.sinks[call.module]))
         visual, others = image & sinks, image & ~sinks
         if not bool((visual.any(-1) & others.any(-1)).any()):
             return call.output
@@ -173,16 +173,16 @@ def sinks_of(
 
 
 def _columns(known: Tensor, first: int, count: int) -> Tensor:
-    """Columns first … first + count − 1; those that are not known yet hold nothing."""
+    """Columns first … first + count − 1; unknown ones are False."""
     return functional.pad(known, (0, max(0, first + count - known.shape[1])))[:, first : first + count]
 
 
 def _elsewhere(sinks: Tensor, image: Tensor, real: Tensor, seed: int) -> Bool[Tensor, "batch position"]:
-    """As many tokens of the image, and of the text, at random among those that are no sinks."""
+    """As many tokens of the image, and of the text, at random among those that are not sinks."""
     draws = torch.rand(sinks.shape, generator=torch.Generator().manual_seed(seed)).to(sinks.device)
-    found = torch.zeros_like(sinks)
+    chosen = torch.zeros_like(sinks)
     for kind in (image, real & ~image):
         free = kind & ~sinks
-        place = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-        found |= (place < (sinks & kind).sum(-1, keepdim=True)) & free
-    return found
+        rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
+        chosen |= (rank < (sinks & kind).sum(-1, keepdim=True)) & free
+    return chosen

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,9 +14,104 @@ from torch import Tensor
 
 from sinkscope.attention import Context, Operation, Weights, dot_product
 from sinkscope.hooks import Layer
-from sinkscope.measurement.calls.arithmetic import UNIT, lengths, product, shares
 from sinkscope.measurement.calls.masks import Columns, Rule, VisibleKeys, take
-from sinkscope.measurement.calls.positions import locate
+
+
+def locate(
+    positions: Sequence[int], real: Bool[Tensor, "batch position"] | None, like: Tensor, start: int, length: int
+) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
+    """Column of each row's p-th real token for p in `positions`, and whether it is among the columns at hand.
+
+    `real`: every token so far, None where all are real; `like`: a tensor with the rows and on the device; the columns
+    at hand are the `length` absolute positions from `start`.
+    """
+    wanted = torch.tensor(positions, device=like.device).expand(len(like), -1)
+    if real is None:
+        absolute, exists = wanted, torch.ones_like(wanted, dtype=torch.bool)
+    else:
+        real = real.to(like.device)
+        order = torch.argsort((~real).int(), dim=-1, stable=True)
+        absolute = order.gather(1, wanted.clamp(max=order.shape[1] - 1))
+        exists = wanted < real.sum(-1, keepdim=True)
+    column = absolute - start
+    return column.clamp(0, length - 1), exists & (column >= 0) & (column < length)
+
+
+_BACKENDS = {"cuda": torch.backends.cuda.matmul, "cpu": torch.backends.mkldnn.matmul}  # type: ignore[attr-defined]
+_SHORTENED = {"tf32": 2**-10, "bf16": 2**-7}  # rounding of fp32 products where a user allowed faster ones
+UNIT = 1 / math.log(2)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """fp32 that is fp32, without autocast and shortened products; no gradients; results outlive inference mode."""
+    allowed = {name: backend.fp32_precision for name, backend in _BACKENDS.items()}
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        try:
+            for backend in _BACKENDS.values():
+                backend.fp32_precision = "ieee"
+            yield
+        finally:
+            for name, backend in _BACKENDS.items():
+                backend.fp32_precision = allowed[name]
+
+
+def in_bits(scores: Tensor, shift: Tensor) -> Tensor:
+    """(scores − lse) / log 2, in place of the scores: log2 of the weights. `shift`: −lse / log 2."""
+    return torch.add(shift, scores, alpha=UNIT, out=scores)
+
+
+def shares(scores: Tensor, shift: Tensor) -> Tensor:
+    """exp(scores − lse), in place of the scores. `shift`: −lse / log 2.
+
+    As a power of two, which CPUs compute in a third of the time of torch.exp; the relative error, some 1e-7 ·
+    (|scores − lse| + |lse|), is one that no weight shows.
+    """
+    return in_bits(scores, shift).exp2_()
+
+
+def lengths(vectors: Float[Tensor, "batch heads position dim"]) -> Float[Tensor, "batch heads position"]:
+    """‖v‖₂ in fp32, taken in the order in which layers lay vectors out: token after token, or head after head.
+
+    Against that order it takes six times as long.
+    """
+    if vectors.is_contiguous():
+        return vectors.float().norm(dim=-1)
+    return vectors.transpose(1, 2).float().norm(dim=-1).transpose(1, 2)
+
+
+def product(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    room: Float[Tensor, "_"] | None = None,
+) -> Float[Tensor, "batch heads query key"]:
+    """q·k, in the memory `room` where that is given. Grouped queries meet the key head of their group.
+
+    The log-sum-exp is no part of the product, although that would spare a pass: a score must be rounded as it was in
+    the layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
+    """
+    groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
+    left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
+    shape = (*query.shape[:3], keys)
+    if room is None and 2 * keys <= left.shape[1]:  # as k·q, few rows of many, which takes a third of the time
+        return torch.bmm(right, left.mT).mT.reshape(shape)
+    out = query.new_empty(shape) if room is None else room[: math.prod(shape)].view(shape)
+    torch.bmm(left, right.mT, out=out.view(groups, -1, keys))
+    return out
+
+
+def rounding(*tensors: Tensor) -> float:
+    """Relative rounding of the coarsest of these tensors' products, in the model's own arithmetic."""
+    return max(_rounding(tensor) for tensor in tensors)
+
+
+def _rounding(tensor: Tensor) -> float:
+    eps = torch.finfo(tensor.dtype).eps
+    backend = _BACKENDS.get(tensor.device.type)
+    if tensor.dtype != torch.float32 or backend is None:
+        return eps
+    return max(eps, _SHORTENED.get(backend.fp32_precision, 0.0))
+
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
 ROWS = 64  # queries of a chunk; fewer where that many do not fit, up to twice as many where they see few keys
@@ -80,7 +177,7 @@ class AttentionCall:
         """Query heads per key-value head."""
         return self.query.shape[1] // self.key.shape[1]
 
-    @property
+    @cached_property
     def is_softmax(self) -> bool:
         """True where weights are exp(score − log-sum-exp), and scores are known."""
         if self.collected is not None:
@@ -148,7 +245,7 @@ class AttentionCall:
         """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
         return self.counted_lse * -UNIT
 
-    @property
+    @cached_property
     def is_product(self) -> bool:
         """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides

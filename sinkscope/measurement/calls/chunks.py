@@ -3,16 +3,182 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
-from sinkscope.measurement.calls.arithmetic import in_bits
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.row_scores import RowScores, Where
+from sinkscope.measurement.calls.call import AttentionCall, in_bits
+from sinkscope.measurement.calls.masks import Rule
+
+ROWS = 64  # queries of a block, whose own keys are met one by one
+HELD = 2**19  # products at once: more leave the cache
+
+
+def is_plain(call: AttentionCall) -> bool:
+    """Whether queries see everything, or everything up to themselves, and nothing is padding."""
+    return isinstance(call.mask, Rule) and call.mask.is_triangle
+
+
+def is_linear(call: AttentionCall) -> bool:
+    """Whether logits are scaling · q·k, nothing else, on all keys or all up to the query."""
+    plain = call.is_softmax and is_plain(call) and call.entries is None
+    return plain and call.softcap is None and call.bias is None
+
+
+def seen_by_plain(call: AttentionCall, rows: slice) -> Int[Tensor, "query"]:
+    """How many keys these queries see, where `is_plain`."""
+    mask = call.mask
+    assert isinstance(mask, Rule)
+    places = torch.arange(rows.start, rows.stop, device=call.query.device) + mask.start + 1
+    return places.clamp(max=mask.keys) if mask.causal else torch.full_like(places, mask.keys)
+
+
+def linear_spread(
+    call: AttentionCall,
+) -> tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch #heads query"]]:
+    """σ_t, the norm of the centered logits of each row with the sink's among them, and n_t, how many they are.
+
+    For `is_linear` calls. With M = Σ_k k kᵀ over the keys before a block of queries, Σ_k (q·k)² = qᵀ M q: O(T · dim²)
+    time. The mean key is taken off all keys, which shifts all logits of a row alike and leaves their digits.
+    """
+    batch, heads, queries, _ = call.query.shape
+    center = call.wide_key.mean(2, keepdim=True)
+    key = (call.wide_key - center).flatten(0, 1)
+    query = call.scaled_query.reshape(len(key), call.group, queries, -1)
+    step = max(1, HELD // (call.group * (queries + ROWS) * ROWS))
+    parts = [_moments(call, query[at : at + step], key[at : at + step]) for at in range(0, len(key), step)]
+    total, squares = (torch.cat(part).view(batch, heads, queries) for part in zip(*parts, strict=True))
+    count = seen_by_plain(call, slice(0, queries)).float().expand(batch, 1, -1)
+    if call.sink is not None:
+        sink = call.sink.expand(batch, heads, queries)
+        shift = (query.view(batch, -1, call.group, queries, query.shape[-1]) * center[:, :, None]).sum(-1)
+        shown = sink > -torch.inf  # a slot without any mass is none
+        slot_logit = (sink - shift.reshape(sink.shape)).where(shown, 0.0)
+        total, squares, count = total + slot_logit, squares + slot_logit.square(), count + shown
+    count = count.clamp(min=1)
+    spread = (squares - total.square() / count).clamp(min=0).sqrt()
+    return spread, count
+
+
+def _moments(
+    call: AttentionCall, query: Float[Tensor, "kv group query dim"], key: Float[Tensor, "kv key dim"]
+) -> tuple[Tensor, Tensor]:
+    """Σ_k s and Σ_k s² of each row, (kv, group, query)."""
+    mask = call.mask
+    assert isinstance(mask, Rule)
+    if not mask.causal:
+        return _of_all(query, key)
+    queries, start = query.shape[2], mask.start
+    short = -queries % ROWS
+    in_block = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
+    cut = F.pad(query, (0, 0, 0, short)).unflatten(2, (-1, ROWS))
+    before = key[:, :start]
+    sums = _before(in_block.sum(2), before.sum(1))
+    grams = _before(in_block.mT @ in_block, before.mT @ before)
+    beside = cut @ in_block[:, None].mT
+    beside.flatten(0, 2).tril_()  # of more than three axes torch makes a copy
+    total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
+    squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
+    return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]
+
+
+def _before(parts: Float[Tensor, "kv block *n"], first: Float[Tensor, "kv *n"]) -> Float[Tensor, "kv block *n"]:
+    """Of each block, the sum of all before it; added up in float64, as a product, which is faster than a sum."""
+    blocks = parts.shape[1]
+    earlier = torch.ones(blocks, blocks, dtype=torch.float64, device=parts.device).tril(-1)
+    total = (earlier @ parts.flatten(2).double()).unflatten(2, parts.shape[2:])
+    return (total + first[:, None]).to(parts.dtype)
+
+
+def _of_all(query: Float[Tensor, "kv group query dim"], key: Float[Tensor, "kv key dim"]) -> tuple[Tensor, Tensor]:
+    total = (query @ key.sum(1)[:, None, :, None])[..., 0]
+    return total, ((query @ (key.mT @ key)[:, None]) * query).sum(-1)
+
+
+RowKind = Literal["largest", "entropy", "spread"]
+Where = tuple[slice, slice, slice]  # samples, rows and columns of a chunk
+
+
+@dataclass(frozen=True, eq=False)
+class RowScores:
+    """Of each row of a call what was `asked` for: filled chunk by chunk, to be read when all are through."""
+
+    call: AttentionCall
+    asked: Collection[RowKind]
+
+    @cached_property
+    def largest(self) -> Float[Tensor, "batch heads query"]:
+        """max over visible keys of |score|; −inf where nothing is visible."""
+        return self._filled(-torch.inf)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "batch heads query"]:
+        """−Σ A log A over keys and the sink, in nats; 0 in rows that do not count."""
+        entropy = self._bits * -math.log(2)
+        if (sink := self.sink) is not None:  # one without any mass adds nothing
+            below = (self.call.lse - sink).where(sink > -torch.inf, 0.0)
+            entropy += (-below).exp() * below
+        return entropy.clamp_(min=0).where(self.call.counted, 0.0)
+
+    @cached_property
+    def spread(self) -> tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch heads query"]] | None:
+        """σ_t and n_t as in `linear_spread`; None where that gives them: σ² = Σ d² − (Σ d)² / n, d = log A + log n.
+
+        Adding log n leaves the digits where they matter: d is 0 in flat rows.
+        """
+        return None if is_linear(self.call) else (self._filled(0.0), self._filled(1.0))
+
+    @cached_property
+    def sink(self) -> Float[Tensor, "batch heads query"] | None:
+        """The logit of what the rows attend to beside keys."""
+        return None if self.call.sink is None else self.call.sink.expand_as(self.call.lse)
+
+    def take_scores(self, where: Where, scores: Float[Tensor, "_ heads _ key"]) -> None:
+        """Read a chunk of scores, which are 0 where the mask hides the key."""
+        if "largest" in self.asked:
+            samples, rows, _ = where
+            torch.maximum(scores.amax(-1), -scores.amin(-1), out=self.largest[samples, :, rows])
+
+    def take_weights(self, where: Where, weights: Float[Tensor, "_ heads _ key"], bits: Tensor) -> None:
+        """Read a chunk of weights, and their logarithms to the base 2, which are written over.
+
+        `bits`: some finite number where the mask hides the key, −inf in rows that do not count.
+        """
+        samples, rows, columns = where
+        if "spread" in self.asked and self.spread is not None:
+            spread, count = self._spread(samples, rows, columns, bits)
+            self.spread[0][samples, :, rows], self.spread[1][samples, :, rows] = spread, count
+        if "entropy" in self.asked:
+            torch.sum(bits.mul_(weights), -1, out=self._bits[samples, :, rows])
+
+    @cached_property
+    def _bits(self) -> Float[Tensor, "batch heads query"]:
+        """Σ A log2 A over keys."""
+        return self._filled(0.0)
+
+    def _filled(self, value: float) -> Float[Tensor, "batch heads query"]:
+        return torch.full_like(self.call.lse, value)
+
+    def _spread(
+        self, samples: slice, rows: slice, columns: slice, bits: Float[Tensor, "_ heads _ key"]
+    ) -> tuple[Float[Tensor, "_ heads _"], Float[Tensor, "_ _ _"]]:
+        visible = self.call.mask.visible(samples, rows, columns).to(bits.device)
+        sink = None if self.sink is None else self.sink[samples, :, rows]
+        slots = 0 if sink is None else (sink > -torch.inf).int()
+        count = (visible.sum(-1) + slots).clamp(min=1).float()
+        logits = torch.add(count.log()[..., None], bits, alpha=math.log(2)).masked_fill_(~visible, 0.0)
+        total, squares = logits.sum(-1), torch.linalg.vector_norm(logits, dim=-1).square()
+        if sink is not None:
+            slot_logit = (sink - self.call.lse[samples, :, rows] + count.log()).where(sink > -torch.inf, 0.0)
+            total, squares = total + slot_logit, squares + slot_logit.square()
+        return (squares - total.square() / count).clamp(min=0).sqrt(), count
+
 
 EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 
@@ -38,42 +204,48 @@ def has_scores(call: AttentionCall) -> bool:
     return call.is_softmax and call.entries is None
 
 
-def chunks(call: AttentionCall, told: RowScores | None = None) -> Iterator[Chunk]:
-    """All weights of a call, in O(chunk) memory and O(T²) arithmetic. `told` is filled on the way, if it `has_scores`.
+def chunks(call: AttentionCall, row_scores: RowScores | None = None) -> Iterator[Chunk]:
+    """All weights of a call, in O(chunk) memory and O(T²) arithmetic. Fills `row_scores` if the call `has_scores`.
 
-    Softmax: exp(score − lse), the weights that the layer used. Other operations: theirs, row by row renormalized to
-    |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come in one piece.
+    Softmax: A[t, k] = exp(s[t, k] − lse[t]), the weights that the layer used. Other operations: their own weights,
+    renormalized row by row to |w| / (Σ|w| + 1e-8) where `metric_weights` says so. Weights that the model returned come
+    in one piece.
     """
     if call.collected is not None:
         batch, _, queries, keys = call.collected.shape
         yield Chunk(slice(0, batch), slice(0, queries), slice(0, keys), call.collected)
-    else:
-        yield from _from_scores(call, told if has_scores(call) else None) if call.is_softmax else _from_operation(call)
-
-
-def _from_scores(call: AttentionCall, told: RowScores | None) -> Iterator[Chunk]:
+        return
+    if not call.is_softmax:
+        yield from _from_operation(call)
+        return
+    row_scores = row_scores if has_scores(call) else None
     lse = call.counted_lse[..., None]
     slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
-    parts = [(samples, rows, call.mask.extent(samples, rows)) for samples, rows in call.parts()]
-    sizes = [call.heads * math.prod(part.stop - part.start for part in where) for where in parts]
+    places: list[Where] = []
+    sizes: list[int] = []
+    for samples, rows in call.parts():
+        places.append((samples, rows, call.mask.extent(samples, rows)))
+        sizes.append(call.heads * math.prod(part.stop - part.start for part in places[-1]))
     # Fresh memory for each chunk would cost a quarter of the time.
-    room = call.query.new_empty(1 if told is None else 2, max(sizes, default=0), dtype=torch.float32)
-    for (samples, rows, columns), need in zip(reversed(parts), reversed(sizes), strict=True):
-        if need:  # the last rows first: in causal layers they see most keys, and no sum has to grow
-            slot = None if slots is None else slots[samples, :, rows]
-            if told is not None:
-                yield _with_scores(told, (samples, rows, columns), slot, room[:, :need])
-                continue
-            weights = call.weights(samples, rows, columns, room[0, :need])
-            if call.entries is not None:
-                entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
-                slot = entries if slot is None else torch.cat([slot, entries], -1)
-            yield Chunk(samples, rows, columns, weights, slot)
+    room = call.query.new_empty(1 if row_scores is None else 2, max(sizes, default=0), dtype=torch.float32)
+    # The last rows first: in causal layers they see most keys, and no sum has to grow.
+    for (samples, rows, columns), size in zip(reversed(places), reversed(sizes), strict=True):
+        if not size:
+            continue
+        slot = None if slots is None else slots[samples, :, rows]
+        if row_scores is not None:
+            yield _with_scores(row_scores, (samples, rows, columns), slot, room[:, :size])
+            continue
+        weights = call.weights(samples, rows, columns, room[0, :size])
+        if call.entries is not None:
+            entries = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
+            slot = entries if slot is None else torch.cat([slot, entries], -1)
+        yield Chunk(samples, rows, columns, weights, slot)
 
 
-def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
+def _with_scores(row_scores: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
     """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
-    call, (samples, rows, columns) = told.call, where
+    call, (samples, rows, columns) = row_scores.call, where
     hidden: Tensor | None = None
     if call.is_product:
         scores = call.products(samples, rows, columns, room[0])
@@ -88,11 +260,11 @@ def _with_scores(told: RowScores, where: Where, slot: Tensor | None, room: Float
             values.masked_fill_(hidden, 0.0)
 
     blank(scores)
-    told.take_scores(where, scores)
+    row_scores.take_scores(where, scores)
     bits = in_bits(scores, call.shift[samples, :, rows, None])
     weights = torch.exp2(bits, out=room[1].view(bits.shape))
     blank(weights)
-    told.take_weights(where, weights, bits)
+    row_scores.take_weights(where, weights, bits)
     return Chunk(samples, rows, columns, weights, slot)
 
 
@@ -100,8 +272,8 @@ def _from_operation(call: AttentionCall) -> Iterator[Chunk]:
     operation = call.operation
     assert operation is not None
     for rows in call.row_parts():
-        found = call.operation_weights(rows)
-        token, slot = found.token, found.slot
+        weights = call.operation_weights(rows)
+        token, slot = weights.token, weights.slot
         if operation.spec.metric_weights == "renormalized":
             total = token.abs().sum(-1, keepdim=True) + slot.abs().sum(-1, keepdim=True) + EPSILON
             token, slot = token.abs() / total, slot.abs() / total

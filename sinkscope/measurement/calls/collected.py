@@ -9,7 +9,8 @@ What the caller gets is what they would have got without: maps that they did not
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,25 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import Forward, Layer, axes, block_lists, family, no_attention, own_stack, unmasked
+from sinkscope.hooks import (
+    Computed,
+    Forward,
+    Layer,
+    Passes,
+    axes,
+    block_lists,
+    family,
+    following,
+    following_softmaxes,
+    no_attention,
+    own_stack,
+    unmasked,
+)
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.masks import Written
+from sinkscope.measurement.calls.masks import DenseMask
+from sinkscope.measurement.calls.own import OwnCalls
 from sinkscope.measurement.calls.reading import Refusal, real_tokens
+from sinkscope.measurement.observers.observer import Observer
 
 ENDING = "attentions"  # of the names under which maps are returned
 STACKS = {"encoder_attentions": "encoder", "decoder_attentions": "decoder", "cross_attentions": "cross"}
@@ -49,12 +65,12 @@ class _Stack:
 
     name: str
     maps: list[Any]
-    masks: list[Written]
+    masks: list[DenseMask]
     start: int
     real: Bool[Tensor, "batch query"] | None
     real_keys: Bool[Tensor, "batch key"] | None
 
-    def sees_future(self, mask: Written) -> bool:
+    def sees_future(self, mask: DenseMask) -> bool:
         """Whether a real query sees a later key."""
         later = mask.mask.triu(self.start + 1)
         return bool((later if self.real is None else later & self.real[:, None, :, None]).any())
@@ -79,7 +95,7 @@ class Softmaxes:
         """`dtype`: the model's, of which masks are made."""
         self._dtype = dtype
         self._taken: list[_Softmax] = []
-        self._masks: list[Written] = []
+        self._masks: list[DenseMask] = []
 
     def clear(self) -> None:
         """Forget the last pass."""
@@ -94,7 +110,7 @@ class Softmaxes:
         same = (taken.visible for taken in self._taken if torch.equal(taken.visible, visible))
         self._taken.append(_Softmax(weights.numel(), _some_rows(weights).clone(), next(same, visible)))
 
-    def mask(self, weights: Float[Tensor, "batch heads query key"]) -> Written:
+    def mask(self, weights: Float[Tensor, "batch heads query key"]) -> DenseMask:
         """The mask behind a map; layers share theirs.
 
         Where no softmax made the map, keys that a query gives weight to in some head are what it sees.
@@ -108,7 +124,7 @@ class Softmaxes:
                 visible = visible[:, :1]
         known = next((mask for mask in self._masks if torch.equal(mask.mask, visible)), None)
         if known is None:
-            self._masks.append(known := Written(visible))
+            self._masks.append(known := DenseMask(visible))
         return known
 
 
@@ -136,15 +152,15 @@ class Collector:
 
     def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
         """The arguments of a forward pass, all by name, that make the model return its maps; what was asked for."""
-        given = dict(zip(self._names, args, strict=False)) | dict(kwargs)
+        arguments = dict(zip(self._names, args, strict=False)) | dict(kwargs)
         self.softmaxes.clear()
-        maps, named = given.get("output_attentions"), given.get("return_dict")
+        maps, named = arguments.get("output_attentions"), arguments.get("return_dict")
         request = Request(
             maps=bool(self._config.output_attentions if maps is None else maps),
             as_tuple=not (self._config.return_dict if named is None else named),
-            encoded=given.get("encoder_outputs") is not None,
+            encoded=arguments.get("encoder_outputs") is not None,
         )
-        return given | {"output_attentions": True} | ({"return_dict": True} if request.as_tuple else {}), request
+        return arguments | {"output_attentions": True} | ({"return_dict": True} if request.as_tuple else {}), request
 
     def answer(self, output: Any, request: Request) -> Any:
         """The model's output as the caller wants it."""
@@ -161,14 +177,14 @@ class Collector:
         the first.
         """
         entries = output.items() if isinstance(output, Mapping) else ()
-        found = {name: list(maps) for name, maps in entries if name.endswith(ENDING) and maps}
+        returned = {name: list(maps) for name, maps in entries if name.endswith(ENDING) and maps}
         if encoded:
-            found.pop("encoder_attentions", None)
-        if not found:
+            returned.pop("encoder_attentions", None)
+        if not returned:
             raise self._refusal("attention")(
                 "it has no attention that can be observed, and returns no attention maps: nothing to measure"
             )
-        for name, maps in found.items():
+        for name, maps in returned.items():
             if name != ENDING and name not in STACKS:
                 raise self._refusal(name)("its attention is more than one map of weights per layer")
             stack = self._read(STACKS.get(name, self._stack), name, maps, forward)
@@ -185,8 +201,8 @@ class Collector:
                 raise refuse("returns something else than maps (sample, head, query, key) of its samples")
         sizes = {(weights.shape[2], weights.shape[3]) for weights in maps}
         queries, keys = sizes.pop()
-        given = forward.ids.shape[1] if forward.ids is not None and sides[0] == "tokens" else queries
-        if sizes or queries != given or (name != "cross" and keys != start + queries):
+        tokens = forward.ids.shape[1] if forward.ids is not None and sides[0] == "tokens" else queries
+        if sizes or queries != tokens or (name != "cross" and keys != start + queries):
             raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
         spans = slice(start, start + queries), slice(0, keys)
         masks = [self.softmaxes.mask(weights) for weights in maps]
@@ -207,7 +223,7 @@ class Collector:
         weights = weights.detach().float()
         if stack.real is not None:
             weights = weights.masked_fill(~stack.real[:, None, :, None], 0.0)
-        keys, own = weights.shape[3], 0 if stack.name == "cross" else stack.start
+        keys, first_own = weights.shape[3], 0 if stack.name == "cross" else stack.start
         return AttentionCall(
             layer=layer,
             query=weights.new_empty(*weights.shape[:3], 0),
@@ -218,7 +234,7 @@ class Collector:
             causal=stack.name != "cross" and not stack.sees_future(stack.masks[index]),
             query_start=stack.start,
             key_start=0,
-            own_keys=slice(own, keys),
+            own_keys=slice(first_own, keys),
             real=stack.real,
             real_keys=stack.real_keys,
             collected=weights,
@@ -241,7 +257,7 @@ class Collector:
         return Refusal(self.family, layer)
 
 
-def _seen(masks: list[Written]) -> Bool[Tensor, "batch key"]:
+def _seen(masks: list[DenseMask]) -> Bool[Tensor, "batch key"]:
     """Keys that any query of any layer sees: the real ones, where the inputs do not tell them."""
     return torch.stack([mask.mask.any(2).any(1) for mask in masks]).any(0)
 
@@ -262,3 +278,59 @@ def _made(taken: _Softmax, weights: Float[Tensor, "batch heads query key"]) -> b
 
 def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask.to(like.device)
+
+
+ALONE = "the family has attention of its own, of which weights are all that can be read"
+
+
+class ReturnedMaps:
+    """Asks a model for its maps in every pass, and gives the caller what they asked for.
+
+    Raises `UnsupportedModelError` for a model that has no maps to give, or none under its implementation.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._collector, self._own = Collector(model), OwnCalls(model)
+        self._request = Request(maps=False, as_tuple=False)
+        self._unread: dict[str, str] = {}  # reason → the first layer
+
+    def follow(self, model: nn.Module, passes: Passes, stack: ExitStack, vectors: bool) -> None:
+        """Read masks from the scores of softmaxes, until `stack` closes; with `vectors`, keep what modules with
+        attention of their own multiply."""
+        following_softmaxes(model, self._collector.softmaxes.take, stack)
+        if not vectors:
+            return
+
+        def attended(module: nn.Module, computed: Computed | str) -> None:
+            if passes.under_way is not None:
+                self._own.take(module, computed)
+
+        stack.enter_context(following(model, attended))
+
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, all by name, with which the model gives its maps."""
+        self._own.begin()
+        asked, self._request = self._collector.ask(args, kwargs)
+        return asked
+
+    def calls(
+        self, output: Any, forward: Forward, vectors: bool
+    ) -> Iterator[tuple[AttentionCall, AttentionCall | None]]:
+        """Layer by layer the map; where `vectors` are wanted and known, a call with queries, keys and values beside."""
+        for returned in self._collector.calls(output, forward, self._request.encoded):
+            known = self._own.call(returned) if vectors else None
+            if isinstance(known, str):
+                self._unread.setdefault(known, returned.layer.name)
+                known = None
+            yield returned, known
+
+    def answer(self, output: Any) -> Any:
+        """The model's output as the caller wants it."""
+        return self._collector.answer(output, self._request)
+
+    def not_measured(self, blind: Iterable[Observer]) -> dict[str, str]:
+        """Why the `blind` observers, to whom maps alone say nothing, have no numbers, or not of every layer."""
+        if not self._unread:
+            return {}
+        reasons = "; ".join(f"layer '{layer}': {reason}" for reason, layer in self._unread.items())
+        return {type(observer).__name__: f"{ALONE}: {reasons}" for observer in blind}

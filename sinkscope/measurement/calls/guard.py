@@ -1,7 +1,7 @@
-"""Are the weights that we measure those that the layer used? Checked on a few rows: no number is wrong silently.
+"""Checks on a few rows that the weights we compute are those that the layer used, so that no number is silently wrong.
 
-A sink logit, window, softcap, bias or index mask that an attention function applies without telling would make our
-weights differ from the model's; here that becomes an error that names the family and the layer.
+An attention function may apply a sink logit, window, softcap, bias or index mask that its arguments do not show. Our
+weights would then differ from the model's; here that becomes an error that names the family and the layer.
 """
 
 from __future__ import annotations
@@ -13,17 +13,43 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinkscope.attention import Bias, Full
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.measurement.calls.call import AttentionCall
 
 FLOOR = 1e-5  # of the tolerance, relative to Σ_k w_k |v_k|
-KERNEL = 1e-3  # by how much a kernel's log-sum-exp may differ, relative to 1 + |lse|
+KERNEL = 1e-3  # largest difference of a kernel's log-sum-exp from ours, relative to 1 + |lse|
+
+
+def verified(call: AttentionCall, family: str, host: float, *, attached: bool = False) -> AttentionCall:
+    """`call`, checked on two rows; without the kernel's log-sum-exp if that disagrees with ours.
+
+    A layer of transformers must return output = Σ_k w_k v_k. A lab or attached layer whose weights are a softmax must
+    write out the weights exp(score − lse); other operations are always read from themselves. An `attached` layer must
+    return the output of its operation. `host`: relative rounding of the layer's own arithmetic. Rows of padding, rows
+    that see nothing and rows that are not finite are skipped (the last are reported with the measurement). Raises
+    `UnsupportedModelError` for a difference beyond rounding.
+    """
+    if call.is_softmax:
+        rows = _rows(call)
+        if call.operation is None:
+            _check_output(rows, family, host)
+        else:
+            for index, row in enumerate(rows.rows):
+                weights = call.operation_weights(slice(row, row + 1)).token[:, :, 0]
+                excess = (weights - rows.weights[:, :, index]).abs() > 1e-4
+                if bool(excess[rows.counted[:, :, index]].any()):
+                    layer = f"family '{family}', layer '{call.layer.name}'"
+                    raise UnsupportedModelError(f"{layer}: its operation's weights are not exp(score − lse)")
+        call = rows.call
+    if attached:
+        _check_attached_output(call, family, host)
+    return call
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The checked rows of a call: their scores, log-sum-exp with the sink, and which of them say something."""
+class _CheckedRows:
+    """The checked rows of a call: scores, log-sum-exp including the sink, and which rows are informative."""
 
     call: AttentionCall
     rows: list[int]
@@ -36,68 +62,45 @@ class _Rows:
         return (self.scores - self.total[..., None]).exp()
 
 
-def verified(
-    call: AttentionCall, output: Float[Tensor, "batch query heads dim"], family: str, host: float
-) -> AttentionCall:
-    """`call`, without the kernel's log-sum-exp where that disagrees with ours. Costs two rows of attention.
-
-    `host`: relative rounding of the layer's own arithmetic. Raises `UnsupportedModelError` where output ≠ Σ_k w_k v_k
-    beyond rounding. Rows that are padding, see nothing, or are not finite are skipped (the last are reported when the
-    measurement is read).
-    """
-    checked = _rows(call)
+def _check_output(checked: _CheckedRows, family: str, host: float) -> None:
+    """Raises `UnsupportedModelError` unless the layer's output is Σ_k w_k v_k within rounding."""
+    call = checked.call
+    assert call.output is not None
     ours, bound = _aggregates(call.wide_value, checked.weights)
     if call.entries is not None:
         scores = [call.entry_scores(slice(0, len(call.query)), slice(row, row + 1)) for row in checked.rows]
         more = _aggregates(call.entries.value.float(), (torch.cat(scores, 2) - checked.total[..., None]).exp())
         ours, bound = ours + more[0], bound + more[1]
-    theirs = output[:, checked.rows].transpose(1, 2).float()
+    theirs = call.output[:, :, checked.rows].float()
     excess = (ours - theirs).abs() - _tolerance(checked, host)[..., None] * bound
     if bool((excess > 0)[checked.counted & torch.isfinite(theirs).all(-1)].any()):
         raise UnsupportedModelError(
             f"family '{family}', layer '{call.layer.name}': its attention output does not follow from its queries, "
             "keys and mask, so weights computed from them would be wrong; try attn_implementation='eager' or 'sdpa'"
         )
-    return checked.call
 
 
-def verified_by_operation(call: AttentionCall, family: str) -> AttentionCall:
-    """The same for a lab or attached layer: its operation writes the rows out and must agree with exp(score − lse).
+def _check_attached_output(call: AttentionCall, family: str, host: float) -> None:
+    """Raises `UnsupportedModelError` unless an attached layer returned the output of its operation.
 
-    Raises `UnsupportedModelError` where it does not. Operations without a softmax are always read from themselves.
+    The tolerance is rounding by `host` in sums of |weight| · |value|.
     """
-    if not call.is_softmax:
-        return call
-    checked = _rows(call)
-    for index, row in enumerate(checked.rows):
-        found = call.operation_weights(slice(row, row + 1))
-        excess = (found.token[:, :, 0] - checked.weights[:, :, index]).abs() > 1e-4
-        if bool(excess[checked.counted[:, :, index]].any()):
-            raise UnsupportedModelError(
-                f"family '{family}', layer '{call.layer.name}': its operation's weights are not exp(score − lse)"
-            )
-    return checked.call
-
-
-def verified_output(call: AttentionCall, family: str, host: float) -> None:
-    """Is what an attached layer returned the output of its operation, for two rows of its queries?
-
-    Raises `UnsupportedModelError` where it is not, beyond rounding by `host` in sums of |weight| · |value|.
-    """
-    operation, known, output = call.operation, call.context, call.output
-    if operation is None or known is None or output is None:
+    operation, context, output = call.operation, call.context, call.output
+    if operation is None or context is None or output is None:
         return
     for row in _checked_rows(call):
-        part, seen = slice(row, row + 1), known.visibility
-        visible = Written(Full(), seen.query.part(part), seen.key, seen.dense(part))
-        hidden = None if known.hidden is None else known.hidden[:, part]
-        bias = None if known.bias is None else _From(known.bias, row)
-        query, value = call.query[:, :, part], call.value
-        own = value[:, :, call.own_keys][:, :, part]
-        found = operation(query, call.key, value, visible, hidden, known.scaling, path="reference", bias=bias, own=own)
-        weight = sum(w.abs().sum(-1).amax() for w in (found.weights, found.slot_weights) if w is not None)
-        scale = (1 + weight) * (1 + value.abs().amax()) + found.output.abs().amax()
-        difference = (output[:, :, part] - found.output).float().abs()
+        rows, visibility = slice(row, row + 1), context.visibility
+        visible = DenseVisibility(Full(), visibility.query.part(rows), visibility.key, visibility.dense(rows))
+        hidden = None if context.hidden is None else context.hidden[:, rows]
+        bias = None if context.bias is None else _BiasFrom(context.bias, row)
+        query, value = call.query[:, :, rows], call.value
+        own = value[:, :, call.own_keys][:, :, rows]
+        attended = operation(
+            query, call.key, value, visible, hidden, context.scaling, path="reference", bias=bias, own=own
+        )
+        weight = sum(w.abs().sum(-1).amax() for w in (attended.weights, attended.slot_weights) if w is not None)
+        scale = (1 + weight) * (1 + value.abs().amax()) + attended.output.abs().amax()
+        difference = (output[:, :, rows] - attended.output).float().abs()
         if bool((difference[torch.isfinite(difference)] > (10 * FLOOR + 32 * host) * scale).any()):
             raise UnsupportedModelError(
                 f"family '{family}', layer '{call.layer.name}': its attention output is not that of its operation"
@@ -105,7 +108,7 @@ def verified_output(call: AttentionCall, family: str, host: float) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _From:
+class _BiasFrom:
     """A bias for the queries from `start` on."""
 
     bias: Bias
@@ -120,7 +123,7 @@ def _checked_rows(call: AttentionCall) -> list[int]:
     return sorted({queries // 2, queries - 1})
 
 
-def _rows(call: AttentionCall) -> _Rows:
+def _rows(call: AttentionCall) -> _CheckedRows:
     rows = _checked_rows(call)
     samples, columns = slice(0, len(call.query)), slice(0, call.mask.keys)
     scores = torch.cat([call.scores(samples, slice(row, row + 1), columns) for row in rows], 2)
@@ -136,7 +139,7 @@ def _rows(call: AttentionCall) -> _Rows:
         kernel, ours = call.kernel_lse[:, :, rows], total if call.kernel_has_sink else lse
         if bool(((kernel - ours).abs() > KERNEL * (1 + ours.abs()))[counted].any()):
             call = replace(call, kernel_lse=None)
-    return _Rows(call, rows, scores, total, counted)
+    return _CheckedRows(call, rows, scores, total, counted)
 
 
 def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,8 +150,8 @@ def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return (grouped @ value).reshape(shape), (grouped @ value.abs()).reshape(shape)
 
 
-def _tolerance(checked: _Rows, host: float) -> Float[Tensor, "batch heads n"]:
-    """What rounding may do to a row of weights: scores as the host rounds them, and dot products in our fp32."""
+def _tolerance(checked: _CheckedRows, host: float) -> Float[Tensor, "batch heads n"]:
+    """The rounding error of a row of weights: of scores in the host's arithmetic, and of dot products in our fp32."""
     call, scores = checked.call, checked.scores
     largest = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
     lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.key_lengths.amax()

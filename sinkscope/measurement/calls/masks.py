@@ -155,7 +155,7 @@ class Rule(VisibleKeys):
 
 
 @dataclass(frozen=True, eq=False)
-class Written(VisibleKeys):
+class DenseMask(VisibleKeys):
     """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
 
     Numbers at or below `HIDDEN` mean "masked", so that a row of padding stays empty instead of uniform.
@@ -201,8 +201,8 @@ class Written(VisibleKeys):
 
     def sees_itself(self, real: Bool[Tensor, "batch key"] | None) -> bool:
         """Whether every query sees the key of the same index, where that is `real`."""
-        own = self._whole.diagonal(0, 2, 3)
-        return bool((own if real is None else own | ~real[:, None].to(own.device)).all())
+        diagonal = self._whole.diagonal(0, 2, 3)
+        return bool((diagonal if real is None else diagonal | ~real[:, None].to(diagonal.device)).all())
 
     def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
         if start not in self._shown:
@@ -247,9 +247,9 @@ class WrittenMasks:
     """The last written masks of a pass: layers share them, and what they say is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int], tuple[Tensor | BlockMask, Written]] = {}
+        self._known: dict[tuple[int, int, int], tuple[Tensor | BlockMask, DenseMask]] = {}
 
-    def of(self, mask: Tensor | BlockMask, queries: int, keys: int) -> Written:
+    def of(self, mask: Tensor | BlockMask, queries: int, keys: int) -> DenseMask:
         """The mask as its layer uses it: rows for each query, columns for `keys`.
 
         A `BlockMask` of flex attention is a function of indices. It is written out as booleans, as SDPA's mask of the
@@ -264,7 +264,7 @@ class WrittenMasks:
             else:
                 batch, heads, device = mask.shape[0], mask.shape[1], mask.kv_num_blocks.device
                 written = create_mask(mask.mask_mod, batch, heads, queries, keys, device)
-            self._known[place] = mask, Written(written)
+            self._known[place] = mask, DenseMask(written)
         return self._known[place][1]
 
 

@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.hooks import Computed, Layer, own_attention
-from sinkscope.measurement.calls.arithmetic import rounding
-from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.call import AttentionCall, rounding
 from sinkscope.measurement.calls.chunks import chunks
-from sinkscope.measurement.calls.masks import Written
+from sinkscope.measurement.calls.masks import DenseMask
 
 FACTORS = ("softmax_scale", "inv_norm_factor", "scaling", "scale", "attention_scale")  # on products of queries and keys
 DIVISORS = ("scale_attn", "norm_factor")  # of them
@@ -85,15 +84,15 @@ def _with_vectors(returned: AttentionCall, module: nn.Module, computed: Computed
         raise Unclear("its products are not of the tokens of its map")
     query = computed.query.detach()
     scoring = _scoring(module, computed, returned.real)
-    scaling, own = scoring.scaling, getattr(module, "scaling", None)
-    if scaling == 1.0 and isinstance(own, float):  # the queries were scaled before: said once, as elsewhere
-        query, scaling = query / own, own
+    scaling, module_scaling = scoring.scaling, getattr(module, "scaling", None)
+    if scaling == 1.0 and isinstance(module_scaling, float):  # the queries were scaled before: said once, as elsewhere
+        query, scaling = query / module_scaling, module_scaling
     return replace(
         returned,
         query=query,
         key=computed.key.detach(),
         value=computed.value.detach(),
-        mask=Written(computed.visible.expand(batch, -1, -1, -1)),
+        mask=DenseMask(computed.visible.expand(batch, -1, -1, -1)),
         scaling=scaling,
         bias=None if scoring.bias is None else scoring.bias.expand(-1, -1, queries, -1),
         output=computed.output.detach(),
@@ -122,8 +121,8 @@ def _scoring(module: nn.Module, computed: Computed, real: Bool[Tensor, "batch qu
         if bool((rest.abs() <= tolerance).all()):
             return _Scoring(scaling, None)
         for bias in _biases(computed, key.shape[2], scaling):
-            own = bias if bias.shape[2] == 1 else bias[:, :, rows]
-            if bool(((rest - own).where(seen, 0.0).abs() <= tolerance).all()):
+            bias_rows = bias if bias.shape[2] == 1 else bias[:, :, rows]
+            if bool(((rest - bias_rows).where(seen, 0.0).abs() <= tolerance).all()):
                 return _Scoring(scaling, bias)
     raise Unclear(
         "its scores are not a scale it names times q·k, and what is added is not the position bias it is given "
@@ -135,9 +134,9 @@ def _scales(module: nn.Module, width: int) -> Iterator[float]:
     """Factors on q·k that a module names, 1/√width and 1; each once."""
     factors = [getattr(module, name, None) for name in FACTORS]
     divisors = [getattr(module, name, None) for name in DIVISORS]
-    found = [float(factor) for factor in factors if isinstance(factor, float | int)]
-    found += [1 / float(divisor) for divisor in divisors if isinstance(divisor, float | int) and divisor]
-    yield from dict.fromkeys((*found, width**-0.5, 1.0))
+    scales = [float(factor) for factor in factors if isinstance(factor, float | int)]
+    scales += [1 / float(divisor) for divisor in divisors if isinstance(divisor, float | int) and divisor]
+    yield from dict.fromkeys((*scales, width**-0.5, 1.0))
 
 
 def _biases(computed: Computed, keys: int, scaling: float) -> Iterator[Float[Tensor, "_ heads _ key"]]:
@@ -147,11 +146,11 @@ def _biases(computed: Computed, keys: int, scaling: float) -> Iterator[Float[Ten
     """
     batch, heads, queries = computed.query.shape[:3]
     for name in BIASES:
-        given = computed.given.get(name)
-        if given is None or given.ndim < 3 or given.shape[-1] < keys or given.shape[-2] not in (1, queries):
+        argument = computed.given.get(name)
+        if argument is None or argument.ndim < 3 or argument.shape[-1] < keys or argument.shape[-2] not in (1, queries):
             continue
-        if given.shape[:-2].numel() in (heads, batch * heads):
-            bias = given.detach().float().reshape(-1, heads, *given.shape[-2:])[..., -keys:]
+        if argument.shape[:-2].numel() in (heads, batch * heads):
+            bias = argument.detach().float().reshape(-1, heads, *argument.shape[-2:])[..., -keys:]
             yield from (factor * bias for factor in (1.0, scaling, 2 * scaling))
 
 

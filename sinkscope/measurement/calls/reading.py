@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
+from transformers import Cache
 
-from sinkscope.attention import Context, Operation, Visibility, adds_slots, operation_of
+from sinkscope.attention import Context, Kept, Operation, Visibility, adds_slots, held_columns, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Axis, Forward, Invocation, Layer, hosted
 from sinkscope.measurement.calls.call import AttentionCall, Entries
-from sinkscope.measurement.calls.dropped import with_dropped_keys
-from sinkscope.measurement.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
+from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKeys, WrittenMasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Known:
     real_keys: Bool[Tensor, "batch _"] | None = None
 
 
-def read(
+def read_call(
     invocation: Invocation,
     layer: Layer,
     forward: Forward,
@@ -45,19 +45,19 @@ def read(
     Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart, and where a layer attends
     to tokens that the model's mask hides.
     """
-    given: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
+    arguments: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)
     shared = sides[0] == sides[1]
     start = forward.start(sides[0])
-    total = start + given["query"].shape[2]
+    total = start + arguments["query"].shape[2]
     if shared:
-        given = with_dropped_keys(given, forward.cache, layer.index, total, refuse)
-    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
+        arguments = with_dropped_keys(arguments, forward.cache, layer.index, total, refuse)
+    query, key, value = (arguments[name].detach() for name in ("query", "key", "value"))
     keys = min(key.shape[2], total) if shared else key.shape[2]  # a static cache hands out its whole buffer
     if shared and keys < total and not _slides(forward, layer):
         raise refuse(f"attends to {keys} of {total} tokens and does not say which")
-    scaling, operation = given.get("scaling"), operation_of(invocation.module)
-    mask = _mask(given, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
+    scaling, operation = arguments.get("scaling"), operation_of(invocation.module)
+    mask = _mask(arguments, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
     key_start = total - keys if shared else 0
     real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
     stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
@@ -66,7 +66,7 @@ def read(
     if not shared and real_keys is None and _is_of_padded_tokens(forward, sides[1], keys):
         raise refuse("its keys may be made of the model's tokens, of which some are padding, and its mask hides none")
     extra = shared and forward.cache is None and key.shape[2] > total
-    entries = _entries(given, mask, total, real_keys, refuse) if extra else None
+    entries = _entries(arguments, mask, total, real_keys, refuse) if extra else None
     call = AttentionCall(
         layer=layer,
         query=query,
@@ -75,20 +75,20 @@ def read(
         mask=mask,
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         causal=shared
-        and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(given, invocation, layer)),
+        and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(arguments, invocation, layer)),
         query_start=start,
         key_start=key_start,
         own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
         real=_on(query, real_keys[:, start:] if shared and real_keys is not None else _queries(forward, sides, total)),
         real_keys=_on(query, real_keys),
-        softcap=given.get("softcap"),
-        bias=_bias(given.get("position_bias"), query.shape[2], keys),
-        sink=_sink(given),
+        softcap=arguments.get("softcap"),
+        bias=_bias(arguments.get("position_bias"), query.shape[2], keys),
+        sink=_sink(arguments),
         entries=entries,
         kernel_lse=_fitting(invocation.kernel_lse, query),
         output=invocation.output.detach().transpose(1, 2),
     )
-    return call if operation is None else _with_operation(call, operation, given, invocation.kernel_lse, refuse)
+    return call if operation is None else _with_operation(call, operation, arguments, invocation.kernel_lse, refuse)
 
 
 @dataclass(frozen=True)
@@ -102,23 +102,23 @@ class Refusal:
         return UnsupportedModelError(f"family '{self.family}', layer '{self.layer}': {reason}")
 
 
-def _says(given: Mapping[str, Any], invocation: Invocation, layer: Layer) -> bool:
+def _says(arguments: Mapping[str, Any], invocation: Invocation, layer: Layer) -> bool:
     """Whether the layer says that it is causal; its stack where it does not say."""
-    return _module_says(given, invocation.module, layer.stack == "decoder")
+    return _module_says(arguments, invocation.module, layer.stack == "decoder")
 
 
-def _module_says(given: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
-    argument = given.get("is_causal")
+def _module_says(arguments: Mapping[str, Any], module: nn.Module, default: bool) -> bool:
+    argument = arguments.get("is_causal")
     return bool(getattr(module, "is_causal", default) if argument is None else argument)
 
 
 def _is_causal(
-    mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, said: bool
+    mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, declared: bool
 ) -> bool:
     """Read from the mask; modules say `is_causal=False` under causal masks, and the other way round."""
     ahead = None if queries == 1 else mask.looks_ahead(start, None if real is None else real[:, -mask.keys :])
     if ahead is None:
-        return said if known is None else known.causal
+        return declared if known is None else known.causal
     return not ahead
 
 
@@ -147,25 +147,27 @@ def _real_keys(
     return real
 
 
-def _entries(given: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal) -> Entries:
+def _entries(
+    arguments: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal
+) -> Entries:
     """The keys behind those of the `total` tokens.
 
     That the first ones are the tokens' own shows in the mask: each query sees its own and no later one.
     """
-    key, value, whole = given["key"], given["value"], given.get("attention_mask")
+    key, value, whole = arguments["key"], arguments["value"], arguments.get("attention_mask")
     reason = f"attends to {key.shape[2]} keys for {total} tokens, and its mask does not tell which are the tokens' own"
-    if not isinstance(mask, Written) or not isinstance(whole, Tensor) or whole.shape[-1] < key.shape[2]:
+    if not isinstance(mask, DenseMask) or not isinstance(whole, Tensor) or whole.shape[-1] < key.shape[2]:
         raise refuse(reason)
     if mask.looks_ahead(0, real) is not False or not mask.sees_itself(real):
         raise refuse(reason)
-    behind = Written(whole[..., total : key.shape[2]].expand(-1, -1, given["query"].shape[2], -1))
+    behind = DenseMask(whole[..., total : key.shape[2]].expand(-1, -1, arguments["query"].shape[2], -1))
     return Entries(key[:, :, total:].detach(), value[:, :, total:].detach(), behind)
 
 
 def _is_of_padded_tokens(forward: Forward, axis: Axis, keys: int) -> bool:
     """Whether a cross-attention layer may look at what is made of the model's own tokens, with padding (BLT)."""
-    own = forward.lengths.get("tokens", 0)
-    return not forward.stated(axis, keys) and "tokens" in forward.real and own > 0 and keys % own == 0
+    tokens = forward.lengths.get("tokens", 0)
+    return not forward.stated(axis, keys) and "tokens" in forward.real and tokens > 0 and keys % tokens == 0
 
 
 def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:
@@ -181,9 +183,14 @@ def _slides(forward: Forward, layer: Layer) -> bool:
 
 
 def _mask(
-    given: Mapping[str, Any], invocation: Invocation, queries: int, keys: int, refuse: Refusal, written: WrittenMasks
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    queries: int,
+    keys: int,
+    refuse: Refusal,
+    written: WrittenMasks,
 ) -> VisibleKeys:
-    mask, name = given.get("attention_mask"), invocation.implementation or "eager"
+    mask, name = arguments.get("attention_mask"), invocation.implementation or "eager"
     if isinstance(mask, Visibility):
         if mask.is_causal_square or mask.is_full:
             return Rule(keys, causal=mask.is_causal_square)
@@ -196,13 +203,13 @@ def _mask(
         return written.of(mask, queries, keys)
     if "flash" in name and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         padding = None if mask is None else mask[:, :keys].bool()
-        causal = _module_says(given, invocation.module, True)
-        return Rule(keys, causal, keys - queries, given.get("sliding_window"), padding)
+        causal = _module_says(arguments, invocation.module, True)
+        return Rule(keys, causal, keys - queries, arguments.get("sliding_window"), padding)
     if mask is not None:
         raise refuse(f"cannot read its {type(mask).__name__} mask; use attn_implementation='sdpa' or 'eager'")
     if name == "eager":  # eager functions add the mask they are given and nothing else
         return Rule(keys, causal=False)
-    return Rule(keys, causal=queries > 1 and _module_says(given, invocation.module, True))
+    return Rule(keys, causal=queries > 1 and _module_says(arguments, invocation.module, True))
 
 
 def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> Bool[Tensor, "batch position"] | None:
@@ -223,11 +230,11 @@ def _bias(bias: Tensor | None, queries: int, keys: int) -> Tensor | None:
     return None if bias is None else bias.detach()[..., :keys].float().expand(-1, -1, queries, -1)
 
 
-def _sink(given: Mapping[str, Any]) -> Float[Tensor, "_ heads _"] | None:
+def _sink(arguments: Mapping[str, Any]) -> Float[Tensor, "_ heads _"] | None:
     """Learned sink logits: one per head (`s_aux`), or one per head and query (`sinks`)."""
-    if (sink := given.get("s_aux")) is not None:
+    if (sink := arguments.get("s_aux")) is not None:
         return sink.detach().float()[None, :, None]
-    if (sink := given.get("sinks")) is not None:
+    if (sink := arguments.get("sinks")) is not None:
         return sink.detach().float()[..., 0]
     return None
 
@@ -244,14 +251,14 @@ def _detached(tensor: Tensor | None) -> Tensor | None:
 
 
 def _with_operation(
-    call: AttentionCall, operation: Operation, given: Mapping[str, Any], kernel_lse: Tensor | None, refuse: Refusal
+    call: AttentionCall, operation: Operation, arguments: Mapping[str, Any], kernel_lse: Tensor | None, refuse: Refusal
 ) -> AttentionCall:
     """The call of a lab or attached layer, whose operation knows its weights and slots."""
-    visibility = given.get("attention_mask")
+    visibility = arguments.get("attention_mask")
     if not isinstance(visibility, Visibility):
         raise refuse(f"an attention operation needs a Visibility as its mask, got {type(visibility).__name__}")
-    hidden, carried = (_detached(given.get(name)) for name in ("hidden_states", "carried"))
-    context = Context(visibility, call.scaling, hidden, carried, given.get("bias"))
+    hidden, carried = (_detached(arguments.get(name)) for name in ("hidden_states", "carried"))
+    context = Context(visibility, call.scaling, hidden, carried, arguments.get("bias"))
     call = replace(call, operation=operation, context=context)
     if not call.is_softmax or not operation.slots:
         return call
@@ -263,3 +270,59 @@ def _with_operation(
         kernel_lse = kernel_lse[..., front:] if front in (0, operation.slots) else None
         kernel_lse = _fitting(kernel_lse, call.query)
     return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=not added)
+
+
+def with_dropped_keys(
+    arguments: Mapping[str, Any],
+    cache: Cache | None,
+    layer: int,
+    total: int,
+    refuse: Callable[[str], UnsupportedModelError],
+) -> dict[str, Any]:
+    """The arguments of an attention function, its kept keys back among all `total` columns, the others masked.
+
+    A cache layer that drops keys says in `places` (batch, 1 or kv_heads, kept) which column each key it handed out
+    is. Memory is O(total) while a call is read. Raises where keys were handed out more than once, each turned for
+    another query.
+    """
+    layers = getattr(cache, "layers", [])  # an encoder-decoder's cache has two caches instead, which drop nothing
+    places = getattr(layers[layer], "places", None) if 0 <= layer < len(layers) else None
+    if places is None or arguments["key"].shape[2] == total == places.shape[-1]:
+        return dict(arguments)
+    if places.shape[-1] != arguments["key"].shape[2]:
+        raise refuse(f"attends to {arguments['key'].shape[2]} keys, of which its cache tells {places.shape[-1]}")
+    places = places.to(arguments["key"].device)
+    mask = arguments.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.ndim != 4:
+        raise refuse("its cache dropped keys, and its mask does not say which it means: use attn_implementation='sdpa'")
+    held = held_columns(places, total)
+    if arguments["query"].shape[2] > 1 and int(held.sum()) != int((places >= 0).sum()):
+        raise refuse("its cache hands out a key once for every query of a chunk: observe one token at a time")
+    return {
+        **arguments,
+        "key": _spread(arguments["key"], places, total),
+        "value": _spread(arguments["value"], places, total),
+        "attention_mask": _mask_over_all(mask, arguments["query"], places, total),
+    }
+
+
+def _spread(kept: Float[Tensor, "batch heads kept dim"], places: Int[Tensor, "batch _ kept"], total: int) -> Tensor:
+    """Kept keys or values at their columns, 0 elsewhere."""
+    # One column more takes what stands nowhere.
+    index = places.where(places >= 0, total)[..., None].expand_as(kept)
+    return kept.new_zeros(*kept.shape[:2], total + 1, kept.shape[-1]).scatter_(2, index, kept.detach())[:, :, :total]
+
+
+def _mask_over_all(mask: Any, query: Tensor, places: Int[Tensor, "batch _ kept"], total: int) -> Any:
+    """The mask over all columns: a `Kept` one stays a mask value, every other is written out."""
+    if isinstance(mask, Kept):
+        return mask.spread()
+    heads = places if places.shape[1] == 1 else places.repeat_interleave(query.shape[1] // places.shape[1], 1)
+    if mask is None:
+        return held_columns(heads, total)[:, :, None].expand(-1, -1, query.shape[2], -1)
+    wide = max(mask.shape[1], heads.shape[1])
+    shape = len(query), wide, mask.shape[2], heads.shape[-1]
+    shown = mask[..., : shape[-1]].expand(shape)
+    index = heads.where(heads >= 0, total)[:, :, None].expand(shape)
+    nowhere = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    return mask.new_full((*shape[:3], total + 1), nowhere).scatter_(-1, index, shown)[..., :total]

@@ -2,7 +2,7 @@
 
 from sinkscope.measurement.metrics.geometry import (
     KeyManifold,
-    Projection,
+    PrincipalProjection,
     SecondarySinks,
     key_angles,
     key_manifold,
@@ -36,6 +36,7 @@ from sinkscope.measurement.metrics.patches import artefact_patches, patch_table
 from sinkscope.measurement.metrics.rates import (
     EPSILONS,
     FEWEST,
+    comparable,
     first_over_rest,
     index_of,
     layer_rates,
@@ -48,9 +49,9 @@ from sinkscope.measurement.metrics.rates import (
     sink_mass,
     sink_rate,
     step,
+    strongest,
     sweep,
 )
-from sinkscope.measurement.metrics.strongest import comparable, strongest
 from sinkscope.measurement.metrics.tokens import sinks_by_kind, sinks_by_token, token_kind, token_rates
 from sinkscope.sinks import EPSILON, check_epsilon, exceeds
 from sinkscope.statistics import Interval, nanmean, quiet
@@ -65,7 +66,7 @@ __all__ = [
     "Interval",
     "KeyManifold",
     "PeakRatios",
-    "Projection",
+    "PrincipalProjection",
     "SecondarySinks",
     "angle_split",
     "artefact_patches",

@@ -16,7 +16,7 @@ from sinkscope.statistics import nanmean
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class PrincipalProjection:
     """Points in the coordinates of their principal components; NaN for those that were not measured.
 
     `shares`: each component's part of the variance around the mean, from 0 to 1.
@@ -57,7 +57,7 @@ class KeyManifold:
     angle: Float[np.ndarray, "layer head"]
     chance: Float[np.ndarray, "layer head"]
     cosine: Float[np.ndarray, "layer head"]
-    plane: list[list[Projection]]
+    plane: list[list[PrincipalProjection]]
 
 
 def principal_angles(
@@ -86,12 +86,12 @@ def principal_angles(
         vectors = other @ right.T
         sines = np.linalg.norm(vectors - one @ (one.T @ vectors), axis=0)
         cosines = np.clip(cosines, 0, 1)
-        found = np.where(cosines**2 > 0.5, np.arcsin(np.clip(sines, 0, 1)), np.arccos(cosines))
-        angles[: len(found)] = found
+        smallest = np.where(cosines**2 > 0.5, np.arcsin(np.clip(sines, 0, 1)), np.arccos(cosines))
+        angles[: len(smallest)] = smallest
     return angles
 
 
-def principal_components(vectors: Float[np.ndarray, "point width"], count: int = 2) -> Projection:
+def principal_components(vectors: Float[np.ndarray, "point width"], count: int = 2) -> PrincipalProjection:
     """Principal component analysis (Han et al. 2024): x − mean in the `count` directions of largest variance.
 
     A component's sign is such that its largest coordinate is positive. Components beyond the rank are 0.
@@ -110,7 +110,7 @@ def principal_components(vectors: Float[np.ndarray, "point width"], count: int =
         points[np.ix_(known, np.arange(count) < scores.shape[1])] = scores
         energy = strengths**2
         shares[: scores.shape[1]] = energy[:count] / (energy.sum() or 1)
-    return Projection(points, shares)
+    return PrincipalProjection(points, shares)
 
 
 def separation(vectors: Float[np.ndarray, "sample position width"], position: int = 0) -> float:
@@ -177,9 +177,9 @@ def key_manifold(
     angle, chance, cosine = (np.full((layers, heads), np.nan) for _ in range(3))
     plane = []
     for layer in range(layers):
-        own = [_without_padding(key_vectors[:, layer, head]) for head in range(heads)]
-        plane.append([principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in own])
-        for head, keys in enumerate(own):
+        keys_of_heads = [_without_padding(key_vectors[:, layer, head]) for head in range(heads)]
+        plane.append([principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in keys_of_heads])
+        for head, keys in enumerate(keys_of_heads):
             sink, others = _parted(keys, position)
             if len(sink) and len(others):
                 directions = _directions(others, dims)
@@ -198,10 +198,10 @@ def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) 
     tokens that are no sinks are what a sink's angle is compared with. NaN where a position, or all others, have no
     keys, and without keys of a length.
     """
-    own = _without_padding(keys)
-    angles = np.full(own.shape[1], np.nan)
-    for position in range(own.shape[1]):
-        here, others = _parted(own, position)
+    real_keys = _without_padding(keys)
+    angles = np.full(real_keys.shape[1], np.nan)
+    for position in range(real_keys.shape[1]):
+        here, others = _parted(real_keys, position)
         here = here[np.linalg.norm(here, axis=1) > 0]
         if len(here) and len(others):
             directions = _directions(others, dims)
@@ -241,8 +241,8 @@ def _basis(vectors: Float[np.ndarray, "point width"], dims: int) -> Float[np.nda
 
 def _without_padding(keys: Float[np.ndarray, "kept position dim"]) -> Float[np.ndarray, "kept position width"]:
     """The dimensions that the head has: heads of unequal width share one array. All of them where it has no keys."""
-    own = ~np.isnan(keys).all((0, 1))
-    return keys[..., own] if own.any() else keys
+    real = ~np.isnan(keys).all((0, 1))
+    return keys[..., real] if real.any() else keys
 
 
 def _strongest(vectors: Float[np.ndarray, "point width"]) -> Float[np.ndarray, "1 width"]:

@@ -73,7 +73,7 @@ def massive_entries(
     samples, depths, _ = np.nonzero(hits)
     with np.errstate(divide="ignore"):
         over_median = np.abs(top[hits]) / median[samples, depths]
-    found = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "depth": depths,
             "position": position[hits].astype(int),
@@ -82,7 +82,7 @@ def massive_entries(
             "over_median": over_median.astype(float),
         }
     )
-    entries = found.groupby(["depth", *ENTRY], as_index=False).agg(
+    entries = table.groupby(["depth", *ENTRY], as_index=False).agg(
         samples=("value", "size"), value=("value", "mean"), over_median=("over_median", "mean")
     )
     measured = (~np.isnan(median)).sum(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError
 from sinkscope.sinks import check_epsilon, exceeds
@@ -47,9 +47,13 @@ def sink_rate(
 ) -> Float[np.ndarray, "position"]:
     """Sink_k^eps = 100 · mean over samples, layers and heads of [alpha_k > eps]. Source: Gu et al. 2025, section 3.
 
-    The indicator is taken per sample, layer and head and then averaged, never the other way round.
+    The indicator is taken per sample, layer and head and then averaged, never the other way round. A layer counts once,
+    however many heads it has.
     """
-    return nanmean(sample_rates(received, epsilon), 0)
+    is_sink = exceeds(received, epsilon)  # 1, 0, or NaN where alpha was not measured
+    layers = nanmean(is_sink, axis=2)
+    samples = nanmean(100 * layers, axis=1)
+    return nanmean(samples, axis=0)
 
 
 def sink_mass(
@@ -75,11 +79,11 @@ def step(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.
     experiments hold it as `lift`.
     """
     mean = nanmean(nanmean(nanmean(received, 2), 1), 0)
-    found = np.full(mean.shape, np.nan)
+    ratio = np.full(mean.shape, np.nan)
     for position in range(len(mean) - BEHIND):
         behind = mean[position + 1 : position + 1 + BEHIND].mean()
-        found[position] = mean[position] / behind if behind > 0 else np.nan
-    return found
+        ratio[position] = mean[position] / behind if behind > 0 else np.nan
+    return ratio
 
 
 def paper_slot(
@@ -159,3 +163,33 @@ def lift(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = received / uniform[:, :, None]
     return np.where(uniform[:, :, None] > 0, ratio, np.nan)
+
+
+DIGITS = 6  # behind the point; equal numbers may differ by what fp32, or adding up in another order, makes of them
+
+
+def comparable(
+    visible: Float[np.ndarray, "*rows position"], most: Int[np.ndarray, "*rows"] | Float[np.ndarray, "*rows"]
+) -> Bool[np.ndarray, "*rows position"]:
+    """True at positions that more than half as many queries see as see the key that is seen by `most`.
+
+    `visible`: how many queries see each, NaN behind the last token. In a plain causal layer of T tokens these are the
+    k < T / 2, in a bidirectional one all, under a window all but the last half of one. The last positions average over
+    a few queries, and the very last is one token's attention to itself, so that an exceeded threshold says nothing
+    there.
+    """
+    return visible > most[..., None] / 2
+
+
+def strongest(rates: Float[np.ndarray, "position"], mass: Float[np.ndarray, "position"]) -> int | None:
+    """Index of the highest sink rate; at equal rates, of the largest share of all attention; then of the first.
+
+    `rates` in percent, NaN at positions that are no candidates, as `comparable` has them; `mass`: mean over queries of
+    the weight on the position, those that cannot see it counting as 0. None where there is no candidate: then nothing
+    can be called the strongest.
+    """
+    known = ~np.isnan(rates)
+    if not known.any():
+        return None
+    best = np.where(known, rates, -np.inf).round(DIGITS)
+    return int(np.where(best == best.max(), np.nan_to_num(mass).round(DIGITS), -np.inf).argmax())

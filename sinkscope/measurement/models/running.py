@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from sinkscope.data import Reading, as_chat, build_inputs, corpus_digest, corpus_of, reading, text_digest, vocabulary_of
+from sinkscope.data import (
+    InputReading,
+    as_chat,
+    build_inputs,
+    corpus_digest,
+    corpus_of,
+    reading,
+    text_digest,
+    vocabulary_of,
+)
 from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.files import check_writable, locked
@@ -194,7 +203,7 @@ class _Visit:
         seconds = time.perf_counter() - began
         return self.store.keep(key, self.subject, kind, measurement, self.spec.epsilon, seconds)
 
-    def _inputs(self, kind: str, model: PreTrainedModel) -> Reading:
+    def _inputs(self, kind: str, model: PreTrainedModel) -> InputReading:
         """What the model reads. Raises as `build_inputs`, `as_chat` and `media_reading` do."""
         spec = self.spec
         if spec.media is not None:

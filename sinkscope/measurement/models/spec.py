@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from sinkscope.errors import InputError
 from sinkscope.files import read_fields
-from sinkscope.invalid import Part, in_one_line
+from sinkscope.invalid import ConfigPart, in_one_line
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
 MediaKind = Literal["images", "audio"]
@@ -18,7 +18,7 @@ AUTO = "auto"  # a corpus that follows from the model, `data.corpus_of`
 DeviceMap = str | dict[str, str | int]
 
 
-class SurveyEntry(Part):
+class SurveyEntry(ConfigPart):
     """One model, or every checkpoint of a training run.
 
     `model`: a hub id, folder or shipped name, at `revision`, or a saved measurement. `checkpoints`: a run's folder; its
@@ -47,7 +47,7 @@ class SurveyEntry(Part):
         return self
 
 
-class SurveySpec(Part):
+class SurveySpec(ConfigPart):
     """Every model on every input, with the options of `sinkscope measure`.
 
     A bare name in `models` is `{model: name}`. `images` and `audio`, folders of files, take the place of `inputs`.

@@ -97,10 +97,10 @@ class SpectralBands(Observer):
         yield Piece("total", shares.where(counted[..., None], 0.0).sum(1, keepdim=True))
         yield Piece("tokens", counted.sum(1)[:, None, None].float())
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "total" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "total" not in layer.sums:
             return {}
         return {
-            "band_energy": Array(divide(found.sums["probed"], found.sums["present"]), None, ("probe_position", "band")),
-            "band_energy_mean": Array(divide(found.sums["total"], found.sums["tokens"]), None, ("band",)),
+            "band_energy": Array(divide(layer.sums["probed"], layer.sums["present"]), None, ("probe_position", "band")),
+            "band_energy_mean": Array(divide(layer.sums["total"], layer.sums["tokens"]), None, ("band",)),
         }

@@ -51,19 +51,19 @@ class SelfAttention(Observer):
         lse, everything = call.counted_lse, slice(0, len(call.query))
         if call.is_product and isinstance(call.mask, Rule):  # which shows each real query its own key
             query = call.wide_query.unflatten(1, (-1, call.group))
-            own = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
-            yield Piece("own", (own * call.scaling - lse).exp().sum(-1), None, everything)
+            own_scores = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
+            yield Piece("own", (own_scores * call.scaling - lse).exp().sum(-1), None, everything)
             return
         for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
             rows = slice(start, min(call.query.shape[2], start + ROWS))
             columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
-            own = call.scores(everything, rows, columns).diagonal(dim1=-2, dim2=-1)
-            yield Piece("own", (own - lse[:, :, rows]).exp().sum(-1), None, everything)
+            own_scores = call.scores(everything, rows, columns).diagonal(dim1=-2, dim2=-1)
+            yield Piece("own", (own_scores - lse[:, :, rows]).exp().sum(-1), None, everything)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "own" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "own" not in layer.sums:
             return {}
-        return {"self_attention": Array(divide(found.sums["own"], found.query_count[:, None]), None)}
+        return {"self_attention": Array(divide(layer.sums["own"], layer.query_count[:, None]), None)}
 
 
 def _has_own(call: AttentionCall) -> bool:
@@ -102,8 +102,8 @@ class WindowMass(WeightsObserver):
         mass = (chunk.weights * (first[:, :, None] | near)).sum(-1)
         yield Piece("window", mass, call.query_start + chunk.rows.start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"window_mass": Array(found.sums["window"], "query")} if "window" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"window_mass": Array(layer.sums["window"], "query")} if "window" in layer.sums else {}
 
 
 @dataclass(frozen=True)
@@ -132,5 +132,5 @@ class AttentionBefore(WeightsObserver):
         there = queries[:, None] - keys == self.distance
         yield Piece("before", (chunk.weights * there).sum(-1), call.query_start + chunk.rows.start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"attention_before": Array(found.sums["before"], "query")} if "before" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"attention_before": Array(layer.sums["before"], "query")} if "before" in layer.sums else {}

@@ -10,9 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import Chunk, has_scores
-from sinkscope.measurement.calls.moments import is_linear, linear_spread
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.chunks import Chunk, RowKind, RowScores, has_scores, is_linear, linear_spread
 from sinkscope.measurement.observers.observer import Array, LayerSums, Piece, WeightsObserver, divide, in_every
 
 
@@ -39,10 +37,10 @@ class AttentionEntropy(WeightsObserver):
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         return () if has_scores(call) else _of_weights(chunk)
 
-    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
-        if told.spread is not None:
-            yield Piece("bound", entropy_bound(*told.spread).where(call.counted, 0.0).sum(-1))
-        yield Piece("entropy", told.entropy.sum(-1))
+    def on_rows(self, call: AttentionCall, row_scores: RowScores) -> Iterable[Piece]:
+        if row_scores.spread is not None:
+            yield Piece("bound", entropy_bound(*row_scores.spread).where(call.counted, 0.0).sum(-1))
+        yield Piece("entropy", row_scores.entropy.sum(-1))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if has_scores(call):
@@ -51,12 +49,12 @@ class AttentionEntropy(WeightsObserver):
             bound = entropy_bound(*linear_spread(call))
             yield Piece("bound", bound.where(call.counted, 0.0).sum(-1))
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
         names = {"entropy": "attention_entropy", "bound": "entropy_bound"}
-        rows = found.sums.get("rows")
+        rows = layer.sums.get("rows")
         if rows is None:
             return {}
-        return {names[name]: Array(divide(sums, rows), None) for name, sums in found.sums.items() if name in names}
+        return {names[name]: Array(divide(sums, rows), None) for name, sums in layer.sums.items() if name in names}
 
 
 def entropy_bound(spread: Float[Tensor, "*rows"], count: Float[Tensor, "*#rows"]) -> Float[Tensor, "*rows"]:
@@ -75,8 +73,8 @@ def _of_weights(chunk: Chunk) -> Iterable[Piece]:
     """log Σ|w| − Σ |w| log|w| / Σ|w|: the entropy of |w| / Σ|w|."""
     parts = [chunk.weights.abs()] + ([] if chunk.slots is None else [chunk.slots.abs()])
     total = torch.stack([part.sum(-1) for part in parts]).sum(0)
-    own = torch.stack([torch.special.entr(part).sum(-1) for part in parts]).sum(0)
+    of_keys = torch.stack([torch.special.entr(part).sum(-1) for part in parts]).sum(0)
     counted = total != 0
-    entropy = (total.log() + own / total).clamp(min=0).where(counted, 0.0)
+    entropy = (total.log() + of_keys / total).clamp(min=0).where(counted, 0.0)
     yield Piece("entropy", entropy.sum(-1), None, chunk.samples)
     yield Piece("rows", counted.sum(-1).float(), None, chunk.samples)

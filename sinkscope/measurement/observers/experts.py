@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import ExpertLayer, family, is_experts
-from sinkscope.measurement.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
+from sinkscope.measurement.observers.observer import (
+    Array,
+    LayerSums,
+    ModuleCall,
+    ModuleWatch,
+    Observer,
+    Piece,
+    in_every,
+)
 
 
 @in_every
@@ -31,13 +39,13 @@ class ExpertPeaks(Observer):
             raise UnsupportedModelError(f"family '{family(model)}' has no experts whose outputs can be read")
         return self
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
         for path, module in model.named_modules():
             if (read := _reader(module)) is not None:
-                yield Watch(module, ExpertLayer(path), read)
+                yield ModuleWatch(module, ExpertLayer(path), read)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"expert_peak": Array(found.sums["peak"], None)} if "peak" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"expert_peak": Array(layer.sums["peak"], None)} if "peak" in layer.sums else {}
 
 
 def _reader(module: nn.Module) -> Callable[..., Iterable[Piece]] | None:
@@ -55,12 +63,12 @@ def _reader(module: nn.Module) -> Callable[..., Iterable[Piece]] | None:
 
 def _three(names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The states and the expert indices of a call, given by position or by name."""
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    return given[names[0]].detach(), given[names[1]]
+    arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
+    return arguments[names[0]].detach(), arguments[names[1]]
 
 
-def _of_routed(at: ModuleCall, module: nn.Module, given: tuple[Tensor, Tensor]) -> Iterable[Piece]:
-    hidden, chosen = (tensor.reshape(-1, tensor.shape[-1]) for tensor in given)
+def _of_routed(at: ModuleCall, module: nn.Module, routed: tuple[Tensor, Tensor]) -> Iterable[Piece]:
+    hidden, chosen = (tensor.reshape(-1, tensor.shape[-1]) for tensor in routed)
     experts = len(module.down_proj)  # type: ignore[arg-type]
     peaks = torch.full((at.batch, experts), -torch.inf, device=hidden.device)
     if not _are_the_models(at, len(hidden)):

@@ -39,8 +39,8 @@ class MatrixEntropy(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         return whole_rows(hidden, self._of_row)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"matrix_entropy": Array(whole(found, "entropy"), None)} if "entropy" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"matrix_entropy": Array(whole(layer, "entropy"), None)} if "entropy" in layer.sums else {}
 
     def _of_row(self, values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
         taken = min(self.tokens, len(values))
@@ -78,8 +78,8 @@ class HiddenSimilarity(Observer):
         cosines = products / (hidden.lengths * first.norm(dim=-1)).clamp(min=torch.finfo(torch.float32).tiny)
         yield Piece("cosine", cosines[:, None], 0)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"cos_hidden_first": Array(found.sums["cosine"], "query")} if "cosine" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"cos_hidden_first": Array(layer.sums["cosine"], "query")} if "cosine" in layer.sums else {}
 
 
 @in_every
@@ -99,12 +99,12 @@ class Mixing(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         return whole_rows(hidden, _mixing)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "spread" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "spread" not in layer.sums:
             return {}
         return {
-            "hidden_spread": Array(whole(found, "spread"), None),
-            "last_pair_distance": Array(divide(whole(found, "distance"), found.sums["pairs"]), None),
+            "hidden_spread": Array(whole(layer, "spread"), None),
+            "last_pair_distance": Array(divide(whole(layer, "distance"), layer.sums["pairs"]), None),
         }
 
 
@@ -137,16 +137,16 @@ class HiddenVectors(Observer):
         rows = slice(0, min(len(hidden.values), self.kept - hidden.samples_before))
         if rows.stop <= 0:
             return
-        columns, present = (found[rows] for found in hidden.locate(self.positions))
+        columns, present = (part[rows] for part in hidden.locate(self.positions))
         index = columns[..., None].expand(-1, -1, hidden.values.shape[-1])
         vectors = hidden.values[rows].gather(1, index).float()
         yield Piece("vector", vectors.where(present[..., None], 0.0)[:, None], None, rows)
         yield Piece("present", present[:, None, :, None].float(), None, rows)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "vector" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "vector" not in layer.sums:
             return {}
-        vectors = divide(found.sums["vector"], found.sums["present"])
+        vectors = divide(layer.sums["vector"], layer.sums["present"])
         return {"hidden_vectors": Array(vectors, None, ("kept_position", "width"), kept=self.kept)}
 
 

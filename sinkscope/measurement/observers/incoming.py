@@ -31,10 +31,10 @@ class IncomingAttention(WeightsObserver):
         votes.scatter_add_(-1, column, _voting(call, chunk, column).to(weights.dtype))
         yield Piece("votes", votes, call.key_start + chunk.columns.start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (votes := found.sums.get("votes")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (votes := layer.sums.get("votes")) is None:
             return {}
-        return {"most_attended": Array(divide(votes, found.visible_queries), "key")}
+        return {"most_attended": Array(divide(votes, layer.visible_queries), "key")}
 
 
 def _strongest(weights: Tensor) -> Tensor:

@@ -43,11 +43,11 @@ class AttentionMaps(WeightsObserver):
         shown[..., start : start + rows.shape[-1]] = rows
         yield Piece("map", shown, first, slice(0, 1))
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "map" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "map" not in layer.sums:
             return {}
-        keys = min(self.tokens, found.keys.shape[1])
-        return {"attention_map": Array(found.sums["map"][..., :keys], None, ("query", "key"), kept=1)}
+        keys = min(self.tokens, layer.keys.shape[1])
+        return {"attention_map": Array(layer.sums["map"][..., :keys], None, ("query", "key"), kept=1)}
 
 
 POSITIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -83,16 +83,16 @@ class KeyVectors(Observer):
         if rows.stop <= 0:
             return
         columns, present = call.locate(self.positions)
-        own = present & (columns >= call.own_keys.start) & (columns < call.own_keys.stop)
+        in_call = present & (columns >= call.own_keys.start) & (columns < call.own_keys.stop)
         index = columns[rows, None, :, None].expand(-1, call.key.shape[1], -1, call.key.shape[-1])
-        shown = own[rows, None, :, None]
+        shown = in_call[rows, None, :, None]
         keys = call.key[rows].gather(2, index).float().masked_fill(~shown, 0.0)
         yield Piece("keys", keys.repeat_interleave(call.group, 1), None, rows)
         yield Piece("shown", shown.float(), None, rows)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "keys" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "keys" not in layer.sums:
             return {}
-        counts = found.sums["shown"]
-        keys = torch.where(counts > 0, found.sums["keys"] / counts.clamp(min=1), torch.nan)
+        counts = layer.sums["shown"]
+        keys = torch.where(counts > 0, layer.sums["keys"] / counts.clamp(min=1), torch.nan)
         return {"key_vectors": Array(keys, None, ("kept_position", "key_dim"), kept=self.kept)}

@@ -69,11 +69,11 @@ class ReceivedByLength(Observer):
             yield self._sums(call, "received", weights[..., 0], samples, rows)
             yield from self._queries(call, columns, present, samples, rows)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (sums := found.sums.get("received")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (sums := layer.sums.get("received")) is None:
             return {}
-        long_enough = found.queries.sum(-1, keepdim=True) >= torch.tensor(self.lengths)
-        counts = found.sums["seen"].where(long_enough[:, None], 0)
+        long_enough = layer.queries.sum(-1, keepdim=True) >= torch.tensor(self.lengths)
+        counts = layer.sums["seen"].where(long_enough[:, None], 0)
         after = (torch.tensor(self.lengths) - self.position).clamp(min=0).to(counts).where(counts > 0, 0)  # T' − k
         return {
             "attention_received_by_length": Array(divide(sums, counts), None, ("length",)),
@@ -100,7 +100,7 @@ class ReceivedByLength(Observer):
 
 def _real_positions(call: AttentionCall) -> Int[Tensor, "batch query"]:
     """Which real token of its row each query of a self-attention call is."""
-    own = slice(call.query_start, call.query_start + call.query.shape[2])
+    columns = slice(call.query_start, call.query_start + call.query.shape[2])
     if call.real_keys is None:
-        return torch.arange(own.start, own.stop, device=call.query.device).expand(len(call.query), -1)
-    return call.real_keys.cumsum(1)[:, own] - 1
+        return torch.arange(columns.start, columns.stop, device=call.query.device).expand(len(call.query), -1)
+    return call.real_keys.cumsum(1)[:, columns] - 1

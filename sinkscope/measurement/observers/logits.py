@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.chunks import RowKind, RowScores
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, in_every
 
 
@@ -31,8 +31,8 @@ class MaximalLogits(Observer):
     def reads_rows(self) -> tuple[RowKind, ...]:
         return ("largest",)
 
-    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
-        yield _over_rows(call, told.largest, slice(0, len(told.largest)), slice(0, call.query.shape[2]))
+    def on_rows(self, call: AttentionCall, row_scores: RowScores) -> Iterable[Piece]:
+        yield _over_rows(call, row_scores.largest, slice(0, len(row_scores.largest)), slice(0, call.query.shape[2]))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax:
@@ -42,8 +42,8 @@ class MaximalLogits(Observer):
                 seen = scores.masked_fill(scores == -torch.inf, 0.0)  # which changes no maximum of sizes
                 yield _over_rows(call, torch.maximum(seen.amax(-1), -seen.amin(-1)), slice(0, len(scores)), rows)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"max_logit": Array(found.sums["logit"], None)} if "logit" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"max_logit": Array(layer.sums["logit"], None)} if "logit" in layer.sums else {}
 
 
 def _over_rows(call: AttentionCall, largest: Tensor, samples: slice, rows: slice) -> Piece:

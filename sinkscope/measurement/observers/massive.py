@@ -41,18 +41,18 @@ class MassiveActivations(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         return whole_rows(hidden, self._of_row)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "value" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "value" not in layer.sums:
             return {}
         named = {
-            name: Array(divide(whole(found, kind), found.sums["shown"]), None, ("top",))
+            name: Array(divide(whole(layer, kind), layer.sums["shown"]), None, ("top",))
             for name, kind in (
                 ("hidden_top", "value"),
                 ("hidden_top_position", "position"),
                 ("hidden_top_dimension", "dimension"),
             )
         }
-        return {**named, "hidden_median": Array(whole(found, "median"), None)}
+        return {**named, "hidden_median": Array(whole(layer, "median"), None)}
 
     def _of_row(self, values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
         magnitudes = values.abs()
@@ -91,7 +91,7 @@ class TokenPeaks(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         yield Piece("peak", hidden.peaks[:, None], hidden.start)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "peak" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "peak" not in layer.sums:
             return {}
-        return {"hidden_max": Array(found.sums["peak"].where(found.observed[:, None], torch.nan), "query")}
+        return {"hidden_max": Array(layer.sums["peak"].where(layer.observed[:, None], torch.nan), "query")}

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.measurement.calls.arithmetic import lengths
-from sinkscope.measurement.calls.call import AttentionCall
+from sinkscope.measurement.calls.call import AttentionCall, lengths
 from sinkscope.measurement.calls.masks import Rule
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 
@@ -35,8 +34,8 @@ class HiddenNorms(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         yield from _shown("hidden", hidden.lengths[:, None], hidden.start)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"hidden_norm": Array(_where_shown(found, "hidden"), "query")} if "hidden" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"hidden_norm": Array(_where_shown(layer, "hidden"), "query")} if "hidden" in layer.sums else {}
 
 
 @in_every
@@ -49,21 +48,23 @@ class QueryKeyValueNorms(Observer):
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
-        own, start = call.own_keys, call.key_start + call.own_keys.start
-        every = own.stop - own.start == call.key.shape[2]  # none from a cache, whose length was seen when it was new
-        key = call.key_lengths if every else lengths(call.key[:, :, own])
-        value = call.value_lengths if every else lengths(call.value[:, :, own])
+        own_keys, start = call.own_keys, call.key_start + call.own_keys.start
+        every = (
+            own_keys.stop - own_keys.start == call.key.shape[2]
+        )  # none from a cache, whose length was seen when it was new
+        key = call.key_lengths if every else lengths(call.key[:, :, own_keys])
+        value = call.value_lengths if every else lengths(call.value[:, :, own_keys])
         yield from _shown("query", call.query_lengths, call.query_start)
         yield from _shown("key", key.repeat_interleave(call.group, 1), start)
         yield from _shown("value", value.repeat_interleave(call.group, 1), start)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "query" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "query" not in layer.sums:
             return {}
         return {
-            "query_norm": Array(_where_shown(found, "query"), "query"),
-            "key_norm": Array(_where_shown(found, "key"), "key"),
-            "value_norm": Array(_where_shown(found, "value"), "key"),
+            "query_norm": Array(_where_shown(layer, "query"), "query"),
+            "key_norm": Array(_where_shown(layer, "key"), "key"),
+            "value_norm": Array(_where_shown(layer, "value"), "key"),
         }
 
 
@@ -73,8 +74,8 @@ def _shown(name: str, lengths: Float[Tensor, "batch heads n"], start: int) -> It
     yield Piece(f"{name}_shown", torch.ones_like(lengths[:, :1]), start)
 
 
-def _where_shown(found: LayerSums, name: str) -> Float[Tensor, "batch heads n"]:
-    return divide(found.sums[name], found.sums[f"{name}_shown"])
+def _where_shown(layer: LayerSums, name: str) -> Float[Tensor, "batch heads n"]:
+    return divide(layer.sums[name], layer.sums[f"{name}_shown"])
 
 
 @in_every
@@ -95,10 +96,10 @@ class QueryKeyAngles(Observer):
             query = query * call.real[:, None, :, None]
         yield from _in_linear_time(call, query, key) if _is_plain(call) else _in_chunks(call, query, key)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "cosine" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "cosine" not in layer.sums:
             return {}
-        return {"cos_query_key": Array(divide(found.sums["cosine"], found.sums["cosine_queries"]), "key")}
+        return {"cos_query_key": Array(divide(layer.sums["cosine"], layer.sums["cosine_queries"]), "key")}
 
 
 def _directions(vectors: Float[Tensor, "*batch dim"], known: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
@@ -123,9 +124,9 @@ def _in_linear_time(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable
         seen = query.sum(2, keepdim=True).repeat(1, 1, keys, 1)
         counts = torch.full((keys,), float(queries), device=query.device)
         if _on_one_axis(call):
-            own = slice(call.query_start - call.key_start, call.query_start - call.key_start + queries)
-            seen[:, :, own] -= query
-            counts[own] -= 1
+            diagonal = slice(call.query_start - call.key_start, call.query_start - call.key_start + queries)
+            seen[:, :, diagonal] -= query
+            counts[diagonal] -= 1
     grouped = seen.reshape(batch, key.shape[1], call.group, keys, dim)
     cosine = (grouped * key[:, :, None, :keys]).sum(-1).view(batch, heads, keys)
     yield Piece("cosine", cosine, call.key_start)
@@ -140,8 +141,8 @@ def _in_chunks(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable[Piec
             counted = counted & call.real[samples, None, rows, None]
         if _on_one_axis(call):
             offset = call.query_start - call.key_start + rows.start - columns.start
-            own = torch.ones(counted.shape[-2:], dtype=torch.bool, device=counted.device)
-            counted = counted & ~(own.triu(offset) & own.tril(offset))
+            diagonal = torch.ones(counted.shape[-2:], dtype=torch.bool, device=counted.device)
+            counted = counted & ~(diagonal.triu(offset) & diagonal.tril(offset))
         part, keys = query[samples, :, rows], key[samples, :, columns]
         batch, heads, height, dim = part.shape
         cosine = part.reshape(batch, keys.shape[1], -1, dim) @ keys.mT

@@ -18,10 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.hooks import Depth, Place
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import Chunk
-from sinkscope.measurement.calls.positions import locate
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.call import AttentionCall, locate
+from sinkscope.measurement.calls.chunks import Chunk, RowKind, RowScores
 from sinkscope.registry import Registry, check_kind, taking
 
 Side = Literal["key", "query"]
@@ -115,7 +113,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
+class ModuleWatch:
     """A module that an observer reads itself: `read(pass, args, kwargs, output)` yields pieces for `place`."""
 
     module: nn.Module
@@ -177,7 +175,7 @@ class Observer(ABC):
         """
         return self
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
         """Modules that this observer reads itself, beside attention calls and blocks."""
         return ()
 
@@ -198,7 +196,7 @@ class Observer(ABC):
         """What a chunk of weights adds; only called where `reads_chunks` says so."""
         return ()
 
-    def on_rows(self, call: AttentionCall, told: RowScores) -> Iterable[Piece]:
+    def on_rows(self, call: AttentionCall, row_scores: RowScores) -> Iterable[Piece]:
         """What the scores of all rows add, behind the last chunk; only called where some observer `reads_rows`."""
         return ()
 
@@ -214,7 +212,7 @@ class Observer(ABC):
         return sums
 
     @abstractmethod
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
         """Named results of one layer or depth, from its sums; empty where this observer saw nothing there."""
 
     def describe(self) -> dict[str, Any]:

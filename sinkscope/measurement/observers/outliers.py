@@ -58,17 +58,17 @@ class OutlierStatistics(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         return whole_rows(hidden, self._of_row)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "kurtosis" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "kurtosis" not in layer.sums:
             return {}
-        count = whole(found, "count")
+        count = whole(layer, "count")
         return {
-            "kurtosis": Array(whole(found, "kurtosis"), None),
-            "kurtosis_neurons": Array(whole(found, "kurtosis_neurons"), None),
-            "max_median_ratio": Array(divide(whole(found, "peaks"), found.sums["peaked"]), None),
+            "kurtosis": Array(whole(layer, "kurtosis"), None),
+            "kurtosis_neurons": Array(whole(layer, "kurtosis_neurons"), None),
+            "max_median_ratio": Array(divide(whole(layer, "peaks"), layer.sums["peaked"]), None),
             "outlier_count": Array(count, None, ("sigma",)),
-            "outlier_token_share": Array(divide(found.sums["in_token"], count), None, ("sigma",)),
-            "outlier_dimension_share": Array(divide(found.sums["in_dimension"], count), None, ("sigma",)),
+            "outlier_token_share": Array(divide(layer.sums["in_token"], count), None, ("sigma",)),
+            "outlier_dimension_share": Array(divide(layer.sums["in_dimension"], count), None, ("sigma",)),
         }
 
     def _of_row(self, values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:

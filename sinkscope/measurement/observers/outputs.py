@@ -14,9 +14,16 @@ from transformers.pytorch_utils import Conv1D
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Layer, attention_modules, head_count, output_projection
-from sinkscope.measurement.calls.arithmetic import full_precision, lengths
-from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.observers.observer import Array, LayerSums, ModuleCall, Observer, Piece, Watch, in_every
+from sinkscope.measurement.calls.call import AttentionCall, full_precision, lengths
+from sinkscope.measurement.observers.observer import (
+    Array,
+    LayerSums,
+    ModuleCall,
+    ModuleWatch,
+    Observer,
+    Piece,
+    in_every,
+)
 
 Site = tuple[Layer, nn.Module, int]  # a layer, its output projection, the number of its heads
 
@@ -46,9 +53,9 @@ class HeadOutputs(Observer):
     def describe(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "at_projection": self.at_projection}
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
         for layer, projection, heads in self.sites:
-            yield Watch(projection, layer, partial(_at_projection, heads))
+            yield ModuleWatch(projection, layer, partial(_at_projection, heads))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.layer.name.partition("#")[0] not in self.at_projection and call.output is not None:
@@ -60,14 +67,14 @@ class HeadOutputs(Observer):
         settled = {"largest": _largest_eigenvalue(products), "energy": _trace(products)}
         return {name: values for name, values in sums.items() if name != "products"} | settled
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        sums = self.settled(found.sums)
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        sums = self.settled(layer.sums)
         if "norm" not in sums:
             return {}
         norm, energy = sums["norm"], sums["energy"]
-        mean = sums["total"].square().sum(-1) / found.query_count[:, None]
+        mean = sums["total"].square().sum(-1) / layer.query_count[:, None]
         return {
-            "output_norm": Array(norm.where(found.observed[:, None, : norm.shape[-1]], torch.nan), "query"),
+            "output_norm": Array(norm.where(layer.observed[:, None, : norm.shape[-1]], torch.nan), "query"),
             "output_mean_share": Array(share(mean, energy), None),
             "output_rank_one": Array(share(sums["largest"], energy), None),
         }

@@ -77,13 +77,13 @@ class AttentionReceived(Observer):
             weights = call.weights(samples, rows, columns[samples])
             yield Piece("attention", weights.sum(-2) * present[samples, None, :], None, samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (sums := found.sums.get("attention")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (sums := layer.sums.get("attention")) is None:
             return {}
-        counts = found.visible_queries
+        counts = layer.visible_queries
         if self.chosen is None:
             return {"attention_received": Array(divide(sums, counts), "key")}
-        chosen = None if counts is None else _at(counts, found.keys, self.chosen)
+        chosen = None if counts is None else _at(counts, layer.keys, self.chosen)
         return {"attention_received": Array(divide(sums, chosen), self.chosen)}
 
 
@@ -105,10 +105,10 @@ class QueriesAbove(WeightsObserver):
         above = (chunk.weights > self.threshold).sum(-2, dtype=torch.float32)
         yield Piece("above", above, call.key_start + chunk.columns.start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (sums := found.sums.get("above")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (sums := layer.sums.get("above")) is None:
             return {}
-        return {"queries_above": Array(divide(sums, found.visible_queries), "key")}
+        return {"queries_above": Array(divide(sums, layer.visible_queries), "key")}
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class GivenTo(WeightsObserver):
         columns, present = call.locate((self.to,))
         keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=chunk.weights.device)
         here = (keys == columns[chunk.samples]) & present[chunk.samples]
-        given = (chunk.weights * here[:, None, None, :]).sum(-1)
-        yield Piece("given", given, call.query_start + chunk.rows.start, chunk.samples)
+        mass = (chunk.weights * here[:, None, None, :]).sum(-1)
+        yield Piece("given", mass, call.query_start + chunk.rows.start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        return {"given_to": Array(found.sums["given"], "query")} if "given" in found.sums else {}
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        return {"given_to": Array(layer.sums["given"], "query")} if "given" in layer.sums else {}
 
 
 @in_every
@@ -158,10 +158,10 @@ class SlotReceived(Observer):
             mass = (call.sink - call.counted_lse).exp()
             yield Piece("slot", mass.sum(-1))
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (sums := found.sums.get("slot")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (sums := layer.sums.get("slot")) is None:
             return {}
-        return {"slot_received": Array(divide(sums, found.query_count[:, None]), None)}
+        return {"slot_received": Array(divide(sums, layer.query_count[:, None]), None)}
 
 
 @in_every
@@ -183,10 +183,10 @@ class EntriesReceived(Observer):
             weights = call.entry_scores(samples, rows).sub_(lse[samples, :, rows]).exp_()
             yield Piece("entry", weights.sum(-2), 0, samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if (sums := found.sums.get("entry")) is None:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if (sums := layer.sums.get("entry")) is None:
             return {}
-        return {"entry_received": Array(divide(sums, found.query_count[:, None, None]), None, ("entry",))}
+        return {"entry_received": Array(divide(sums, layer.query_count[:, None, None]), None, ("entry",))}
 
 
 def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:

@@ -39,18 +39,21 @@ def whole_rows(hidden: Hidden, statistics: Statistics) -> Iterable[Piece]:
 
 def _of_nothing(values: Float[Tensor, "0 width"], statistics: Statistics) -> Mapping[str, Tensor]:
     """Zeros for a row without tokens, shaped as the statistics of a row."""
-    return {name: torch.zeros_like(found) for name, found in statistics(values.new_zeros(1, values.shape[1])).items()}
+    return {
+        name: torch.zeros_like(values_of_row)
+        for name, values_of_row in statistics(values.new_zeros(1, values.shape[1])).items()
+    }
 
 
-def whole(found: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
+def whole(layer: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
     """The statistic `name`; NaN for rows without tokens, and for those that came in several passes.
 
     Of the latter only the first pass was counted.
     """
-    values = found.sums[name]
-    if CONTINUED in found.sums:
+    values = layer.sums[name]
+    if CONTINUED in layer.sums:
         return torch.full_like(values, torch.nan)
-    empty = ~found.queries.any(-1)
+    empty = ~layer.queries.any(-1)
     return values.masked_fill(empty.view(-1, *(1 for _ in values.shape[1:])), torch.nan)
 
 

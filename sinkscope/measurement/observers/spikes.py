@@ -23,15 +23,15 @@ from sinkscope.hooks import (
     own_attention,
     paths_of,
 )
-from sinkscope.measurement.calls.positions import locate
+from sinkscope.measurement.calls.call import locate
 from sinkscope.measurement.observers.observer import (
     Array,
     Hidden,
     LayerSums,
     ModuleCall,
+    ModuleWatch,
     Observer,
     Piece,
-    Watch,
     divide,
     in_every,
 )
@@ -86,9 +86,9 @@ class SpikeDimensions(Observer):
         known = {"name": type(self).__name__, "count": self.count, "positions": self.positions}
         return known | ({"without_spike_key_cosine": dict(self.without_key)} if self.without_key else {})
 
-    def watches(self, model: nn.Module) -> Iterable[Watch]:
+    def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
         for site in self.sites:
-            yield Watch(site.module, site.layer, self._reader(None if isinstance(site.keys, str) else site.keys))
+            yield ModuleWatch(site.module, site.layer, self._reader(None if isinstance(site.keys, str) else site.keys))
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         columns, present = hidden.locate(self.positions)
@@ -97,27 +97,27 @@ class SpikeDimensions(Observer):
         yield Piece("dimension", _shown(dimension.float(), present)[:, None])
         yield Piece("present", present[:, None, :, None].float())
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
         axes = ("probe_position", "spikes")
         named = {"share": "spike_share", "dimension": "spike_dimension", "normed": "normed_spike_share"}
         results = {
-            name: Array(divide(found.sums[kind], found.sums["present"]), None, axes, per_head=False)
+            name: Array(divide(layer.sums[kind], layer.sums["present"]), None, axes, per_head=False)
             for kind, name in named.items()
-            if kind in found.sums
+            if kind in layer.sums
         }
-        if "cosine" in found.sums:
-            results["spike_key_cosine"] = Array(divide(found.sums["cosine"], found.sums["present"]), None, axes)
+        if "cosine" in layer.sums:
+            results["spike_key_cosine"] = Array(divide(layer.sums["cosine"], layer.sums["present"]), None, axes)
         return results
 
     def _reader(
         self, keys: _Keys | None
     ) -> Callable[[ModuleCall, tuple[Any, ...], Mapping[str, Any], Any], Iterable[Piece]]:
         def read(at: ModuleCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Iterable[Piece]:
-            given = args[0] if args else kwargs.get("hidden_states")
-            if not isinstance(given, Tensor) or given.ndim != 3 or len(given) != at.batch:
+            hidden = args[0] if args else kwargs.get("hidden_states")
+            if not isinstance(hidden, Tensor) or hidden.ndim != 3 or len(hidden) != at.batch:
                 return
-            columns, present = locate(self.positions, at.real, given, at.start, given.shape[1])
-            vectors = _at(given, columns)
+            columns, present = locate(self.positions, at.real, hidden, at.start, hidden.shape[1])
+            vectors = _at(hidden, columns)
             share, dimension = _spikes(vectors, self.count)
             yield Piece("normed", _shown(share, present)[:, None])
             yield Piece("present", present[:, None, :, None].float())

@@ -58,8 +58,8 @@ class SinkUpdate(Observer):
             yield Piece("sink_total", sink.sum(1), None, samples)
             yield Piece("rest_norm", rest.norm(dim=-1).sum(1), None, samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        sums, count = found.sums, found.query_count[:, None]
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        sums, count = layer.sums, layer.query_count[:, None]
         if "sink_norm" not in sums:
             return {}
         mean = sums["sink_total"].square().sum(-1) / count
@@ -77,9 +77,9 @@ def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slic
             yield samples, rows, call.weights(samples, rows, columns[samples])
         return
     for rows in call.row_parts():
-        found = call.operation_weights(rows)
-        index = columns[:, None, None, :].expand(*found.token.shape[:3], -1)
-        yield slice(0, len(call.query)), rows, found.token.gather(-1, index)
+        weights = call.operation_weights(rows)
+        index = columns[:, None, None, :].expand(*weights.token.shape[:3], -1)
+        yield slice(0, len(call.query)), rows, weights.token.gather(-1, index)
 
 
 def _added_up(
@@ -101,8 +101,8 @@ def _leaving(
     if operation.difference is not None:
         part = part * operation.difference.scale(_aggregated(call, samples, rows))
     hidden = None if context.hidden is None else context.hidden[samples, rows].to(part.dtype)
-    own = call.value[samples, :, call.own_keys][:, :, rows].to(part.dtype)
-    return operation.leaving(part, hidden, own) - operation.leaving(torch.zeros_like(part), hidden, own)
+    own_values = call.value[samples, :, call.own_keys][:, :, rows].to(part.dtype)
+    return operation.leaving(part, hidden, own_values) - operation.leaving(torch.zeros_like(part), hidden, own_values)
 
 
 def _aggregated(call: AttentionCall, samples: slice, rows: slice) -> Float[Tensor, "batch heads query dim"]:

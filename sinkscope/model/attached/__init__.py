@@ -1,9 +1,8 @@
 """Attention operations on transformers models: attached, trained, saved, loaded, taken off again."""
 
-from sinkscope.model.attached.attaching import attach, detach
+from sinkscope.model.attached.attaching import attach, detach, trainable_only
 from sinkscope.model.attached.config import AttachedConfig, Attachment
 from sinkscope.model.attached.families import FAMILIES
-from sinkscope.model.attached.freezing import trainable_only
 from sinkscope.model.attached.loading import register
 from sinkscope.model.attached.shift import Shift
 from sinkscope.model.attached.start import changes, unchanged

@@ -58,5 +58,5 @@ def normalizes(module: nn.Module) -> bool:
 
 def sink_of(module: nn.Module) -> nn.Parameter | None:
     """The learned sink logits (heads,) that a host's layer has beside its tokens."""
-    found = getattr(module, SINKS, None)
-    return found if isinstance(found, nn.Parameter) else None
+    sinks = getattr(module, SINKS, None)
+    return sinks if isinstance(sinks, nn.Parameter) else None

@@ -9,7 +9,7 @@ act before rotation and cache. A layer whose operation did not run raises: nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,78 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention import Operation, PathName, Tokens, operation_of
+from sinkscope.attention import (
+    AttentionSpec,
+    Context,
+    LogitSlot,
+    Operation,
+    PathName,
+    Sizes,
+    SlotTerms,
+    Tokens,
+    dot_product,
+    operation_of,
+)
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import PLACE, Hosted, Joined, Projection, replaced, visibility_of
 from sinkscope.model.attached.config import NAME
-from sinkscope.model.attached.sink import carries_sink
-from sinkscope.model.attached.softcap import Softcap
+from sinkscope.model.attached.families import SINKS, sink_of
+
+
+class HostSink(nn.Module):
+    """A slot whose logits are the parameter that the host's attention layer has for its sink, and that stays its own.
+
+    Source: OpenAI 2025 (2508.10925), GPT-OSS.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = (layer,)  # in a tuple: as a submodule the layer would be part of itself
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostSink:
+        """With a copied layer, its sink; a copy of the operation alone (PEFT) keeps the layer that it is in."""
+        return HostSink(memo.get(id(self.layer[0]), self.layer[0]))
+
+    def forward(self, context: Context) -> SlotTerms:
+        return SlotTerms(logit=getattr(self.layer[0], SINKS))
+
+
+def with_sink(spec: AttentionSpec, module: nn.Module) -> AttentionSpec:
+    """The operation with the host's own sink as its last slot."""
+    return spec if sink_of(module) is None else replace(spec, slots=(*spec.slots, LogitSlot()))
+
+
+def build(spec: AttentionSpec, sizes: Sizes, module: nn.Module) -> Operation:
+    """The operation of a host's attention layer, in which the host's own sink stays in force."""
+    operation = Operation(with_sink(spec, module), sizes)
+    if sink_of(module) is not None:
+        operation.slot_modules[-1] = HostSink(module)
+    return operation
+
+
+def carries_sink(operation: Operation) -> bool:
+    """Whether the host's own sink is among the slots."""
+    return any(isinstance(slot, HostSink) for slot in operation.slot_modules)
+
+
+@dataclass(frozen=True, eq=False)
+class Softcap:
+    """c · tanh(s / c) − s with s = scaling · q·k: added to s, it leaves the capped score. Slots are not capped.
+
+    In fp32 at least. Source: Gemma Team 2024 (2408.00118), section 2.
+    """
+
+    query: Float[Tensor, "batch heads query dim"]
+    key: Float[Tensor, "batch kv_heads key dim"]
+    scaling: float
+    cap: float
+
+    def rows(self, rows: slice) -> Float[Tensor, "batch heads query key"]:
+        """The bias of the queries in `rows` on all keys."""
+        wide = torch.promote_types(self.query.dtype, torch.float32)
+        scores = dot_product(self.query[:, :, rows].to(wide), self.key.to(wide), self.scaling)
+        return self.cap * torch.tanh(scores / self.cap) - scores
+
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
 EDITS = "operation_edits"  # and what the operation does to its linear maps
@@ -182,7 +248,7 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Note the block's input, and how many tokens the layer's cache holds before it grows."""
     _place_edits(module)
     hidden = args[0] if args else kwargs["hidden_states"]
-    cache = next((given for given in (*args, *kwargs.values()) if isinstance(given, Cache)), None)
+    cache = next((argument for argument in (*args, *kwargs.values()) if isinstance(argument, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     seen: int | Tensor = 0 if cache is None else cache.get_seq_length(int(module.layer_idx))  # type: ignore[arg-type]

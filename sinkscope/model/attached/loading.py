@@ -60,10 +60,10 @@ class _AttachedModel(PreTrainedModel):
     @classmethod
     def _host(cls, config: AttachedConfig) -> type[PreTrainedModel]:
         inner = config.host_config()
-        found = cls.auto._model_mapping.get(type(inner), None)
-        if found is None:
+        host = cls.auto._model_mapping.get(type(inner), None)
+        if host is None:
             raise InputError(f"family '{inner.model_type}' has no {cls.auto.__name__}")
-        return found[0] if isinstance(found, tuple) else found
+        return host[0] if isinstance(host, tuple) else host
 
 
 def register() -> None:

@@ -119,10 +119,10 @@ def _scales(model: PreTrainedModel) -> Iterator[nn.Module]:
     """The modules of the base model, which every head has, with a scale of one dimension."""
     base: nn.Module = model.base_model
     added = [module for module in base.modules() if isinstance(module, Operation)] + list(learned_tokens(base))
-    own = {part for module in added for part in module.modules()}
+    added_parts = {part for module in added for part in module.modules()}
     for module in base.modules():
         scale = module._parameters.get(SCALE)
-        if module not in own and scale is not None and scale.ndim == 1:
+        if module not in added_parts and scale is not None and scale.ndim == 1:
             yield module
 
 

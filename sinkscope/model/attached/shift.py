@@ -57,12 +57,14 @@ def ordinary(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def outputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
     """Logits, or the last hidden states of a model that has none, as it gives them in evaluation."""
-    given = {name: value.to(device_of(model)) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-    floats = {name: given[name].to(model.dtype) for name in ("pixel_values",) if name in given}
+    placed = {
+        name: value.to(device_of(model)) if isinstance(value, Tensor) else value for name, value in inputs.items()
+    }
+    floats = {name: placed[name].to(model.dtype) for name in ("pixel_values",) if name in placed}
     with evaluating(model), torch.no_grad():
-        found = model(**given | floats)
-    logits = getattr(found, "logits", None)
-    return (found[0] if logits is None else logits).float()
+        output = model(**placed | floats)
+    logits = getattr(output, "logits", None)
+    return (output[0] if logits is None else logits).float()
 
 
 def shift(before: Tensor, after: Tensor, predicts: bool, on: str) -> Shift:

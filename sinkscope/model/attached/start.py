@@ -104,8 +104,8 @@ def _close(closed: set[int], operation: Operation, args: tuple[Any, ...], kwargs
 
 def changes(spec: AttentionSpec) -> tuple[str, ...]:
     """The pieces of an operation that change a softmax model from the start, in words; none where it starts equal."""
-    found = [piece.kind for piece in _pieces(spec) if _neutral(piece) != piece]
-    return tuple(found) if spec.mask == Causal() else (*found, f"mask {describe(spec.mask)}")
+    kinds = [piece.kind for piece in _pieces(spec) if _neutral(piece) != piece]
+    return tuple(kinds) if spec.mask == Causal() else (*kinds, f"mask {describe(spec.mask)}")
 
 
 def _pieces(spec: AttentionSpec) -> Iterator[Any]:

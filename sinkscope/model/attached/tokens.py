@@ -36,8 +36,8 @@ class Registers(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, "batch longer width"]:
         """CLS, the registers, the patches."""
-        own = self.register_tokens.to(hidden.dtype).expand(len(hidden), -1, -1)
-        return torch.cat([hidden[:, :1], own, hidden[:, 1:]], 1)
+        registers = self.register_tokens.to(hidden.dtype).expand(len(hidden), -1, -1)
+        return torch.cat([hidden[:, :1], registers, hidden[:, 1:]], 1)
 
 
 def check_tokens(model: PreTrainedModel, count: int) -> None:
@@ -91,10 +91,10 @@ def _obstacles(model: PreTrainedModel) -> Iterator[str]:
         yield "its sliding window would hide them from later tokens"
 
 
-def _replace(module: nn.Module, forward: Any, *given: Any) -> None:
+def _replace(module: nn.Module, forward: Any, *arguments: Any) -> None:
     """Give one module another forward with the signature of its own."""
     signature = inspect.signature(module.forward)
-    module.forward = partial(forward, module, *given)  # a partial, which a deep copy of the model copies along
+    module.forward = partial(forward, module, *arguments)  # a partial, which a deep copy of the model copies along
     vars(module.forward)["__signature__"] = signature
 
 
@@ -105,28 +105,28 @@ def _embedded(embeddings: nn.Module, base: nn.Module, *args: Any, **kwargs: Any)
 
 def _without_registers(base: nn.Module, *args: Any, **kwargs: Any) -> Any:
     count = getattr(base, PLACE).register_tokens.shape[1]
-    found = type(base).forward(base, *args, **kwargs)
-    hidden = found[0]
-    return _with_hidden(found, torch.cat([hidden[:, :1], hidden[:, 1 + count :]], 1))
+    output = type(base).forward(base, *args, **kwargs)
+    hidden = output[0]
+    return _with_hidden(output, torch.cat([hidden[:, :1], hidden[:, 1 + count :]], 1))
 
 
 def _with_sinks(base: PreTrainedModel, names: tuple[str, ...], *args: Any, **kwargs: Any) -> Any:
     """The base model's forward, with the sink tokens in front where the cache does not hold them yet."""
-    given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+    named: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
     sinks: SinkTokens = getattr(base, PLACE)
-    count, cache = len(sinks.sink_tokens), given.get("past_key_values")
+    count, cache = len(sinks.sink_tokens), named.get("past_key_values")
     if isinstance(cache, Cache) and cache.is_compileable:
         raise InputError("a static cache has no room for sink tokens, and generate() makes masks for it without them")
     seen = cache.get_seq_length() if isinstance(cache, Cache) else 0
     first = not seen
-    embedded = given.get("inputs_embeds")
-    if (given.get("input_ids") is None) == (embedded is None):
+    embedded = named.get("inputs_embeds")
+    if (named.get("input_ids") is None) == (embedded is None):
         raise InputError("give exactly one of input_ids and inputs_embeds")
     if embedded is None:
-        embedded = base.get_input_embeddings()(given["input_ids"])
+        embedded = base.get_input_embeddings()(named["input_ids"])
     text = 0 if first else seen - count
-    mask = _mask(given.get("attention_mask"), text + embedded.shape[1])
-    positions = _positions(base, given.get("position_ids"), mask, text, embedded)
+    mask = _mask(named.get("attention_mask"), text + embedded.shape[1])
+    positions = _positions(base, named.get("position_ids"), mask, text, embedded)
     if mask is None and base.config.model_type in COUNTED:
         mask = embedded.new_ones(embedded.shape[0], text + embedded.shape[1], dtype=torch.long)
     if first:
@@ -134,10 +134,10 @@ def _with_sinks(base: PreTrainedModel, names: tuple[str, ...], *args: Any, **kwa
         before = before.clamp(min=0) if base.config.model_type in COUNTED else before
         positions = torch.cat([before.expand(len(positions), -1), positions], 1)
         embedded = sinks(embedded)
-    given |= {"input_ids": None, "inputs_embeds": embedded, "position_ids": positions}
-    given["attention_mask"] = None if mask is None else F.pad(mask, (count, 0), value=1)
-    found = type(base).forward(base, **given)
-    return _with_hidden(found, found[0][:, count:]) if first else found
+    named |= {"input_ids": None, "inputs_embeds": embedded, "position_ids": positions}
+    named["attention_mask"] = None if mask is None else F.pad(mask, (count, 0), value=1)
+    output = type(base).forward(base, **named)
+    return _with_hidden(output, output[0][:, count:]) if first else output
 
 
 def _mask(mask: Any, tokens: int) -> Tensor | None:
@@ -154,29 +154,31 @@ def _mask(mask: Any, tokens: int) -> Tensor | None:
     return mask
 
 
-def _positions(base: PreTrainedModel, given: Any, mask: Tensor | None, text: int, embedded: Tensor) -> Tensor:
+def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, text: int, embedded: Tensor) -> Tensor:
     """Positions of the tokens of this pass, which are those without sink tokens.
 
     Raises `InputError` for packed documents, the later of which would not see the sink tokens, and for positions that
     do not go on where the cache ends.
     """
     tokens = embedded.shape[1]
-    if isinstance(given, Tensor):
+    if isinstance(position_ids, Tensor):
         if mask is not None or torch.compiler.is_compiling():
-            return given
-        if given.ndim != 2 or bool((given.diff(dim=-1) != 1).any()):
+            return position_ids
+        if position_ids.ndim != 2 or bool((position_ids.diff(dim=-1) != 1).any()):
             raise InputError("position_ids start anew within a row: sink tokens stand in front of one document a row")
-        if text and bool((given[:, 0] != text).any()):
-            raise InputError(f"position_ids begin at {int(given[0, 0])}, but the cache holds {text} tokens; {SKIPS}")
-        return given
+        if text and bool((position_ids[:, 0] != text).any()):
+            raise InputError(
+                f"position_ids begin at {int(position_ids[0, 0])}, but the cache holds {text} tokens; {SKIPS}"
+            )
+        return position_ids
     if mask is not None and base.config.model_type == "opt":  # counts real tokens where no position is given
         return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, text:]
     return torch.arange(text, text + tokens, device=embedded.device)[None].expand(len(embedded), -1)
 
 
-def _with_hidden(found: Any, hidden: Tensor) -> Any:
+def _with_hidden(output: Any, hidden: Tensor) -> Any:
     """A base model's output with other last hidden states."""
-    if isinstance(found, tuple):
-        return (hidden, *found[1:])
-    found.last_hidden_state = hidden
-    return found
+    if isinstance(output, tuple):
+        return (hidden, *output[1:])
+    output.last_hidden_state = hidden
+    return output

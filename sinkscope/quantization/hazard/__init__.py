@@ -1,4 +1,4 @@
-"""What a model has that quantizers trip over, site by site, and what to protect because of it."""
+"""Hazards: what in a model makes quantization costly, site by site, and what to protect because of it."""
 
 from sinkscope.quantization.hazard.finding import hazards as hazards
 from sinkscope.quantization.hazard.result import Hazards as Hazards

@@ -1,4 +1,4 @@
-"""What of attention's weights is lost when a kernel casts them to 8-bit floating point."""
+"""The attention weights that a kernel loses when it casts them to 8-bit floating point."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch.nn import functional
 
 from sinkscope.measurement import Array, LayerSums, Observer, Piece, divide
 
-LOST = 2.0**-10  # half of the least positive number of e4m3, 2^-9: from there down, rounding to even gives 0
-SCALE = 256  # by which kernels multiply before they cast
-BLOCK = 64  # keys that a kernel takes at once
+LOST = 2.0**-10  # half of e4m3's least positive number, 2^-9: up to here, rounding to even gives 0
+SCALE = 256  # kernels multiply by this before the cast
+BLOCK = 64  # keys that a kernel processes at once
 CASTS = ("forward", "reverse", "forward, unscaled")
 
 
 @dataclass(frozen=True)
 class Fp8Underflow(Observer):
-    """The share of attention weights that a cast of P to e4m3 makes 0: `fp8_underflow` (sample, layer, head, cast).
+    """The share of attention weights that a cast of P to e4m3 zeroes: `fp8_underflow` (sample, layer, head, cast).
 
-    A kernel walks over blocks of 64 keys, and P[t, k] = exp(s[t, k] − m[t]) with m[t] the largest score so far. It is 0
-    after the cast where 256 · P ≤ 2^−10, that is s − m ≤ −(10 ln 2 + ln 256). Where a sink comes in the first block, m
-    is the sink's from then on: "forward". "reverse" walks from the last block to the first, so that the sink comes
-    last; "forward, unscaled" is without the factor 256. `fp8_lost_mass`: the mean over queries of the attention that
-    these weights are. Of the pairs that a query sees; weights that fp32 has as 0 count as unseen.
+    A kernel walks over blocks of 64 keys, with P[t, k] = exp(s[t, k] − m[t]) and m[t] the largest score so far. The
+    cast gives 0 if 256 · P ≤ 2^−10, that is s − m ≤ −(10 ln 2 + ln 256). If a sink is in the first block, m is the
+    sink's from then on: "forward". "reverse" walks from the last block to the first, so that the sink comes last;
+    "forward, unscaled" omits the factor 256. `fp8_lost_mass`: the attention in these weights, averaged over queries.
+    Over the pairs that a query sees; weights that are 0 in fp32 count as unseen.
 
     Source: Lau 2026, who gives the share for Gaussian scores in closed form; here it is counted. Cost: a pass over the
     weights in chunks.
@@ -51,23 +51,23 @@ class Fp8Underflow(Observer):
             weights * scale <= LOST * running_largest(weights, order == "reverse")
             for order, scale in (("forward", SCALE), ("reverse", SCALE), ("forward", 1))
         ]
-        found = [one & (weights > 0) for one in lost]
-        yield Piece("lost", torch.stack([one.sum((-2, -1)) for one in found], -1).float(), None, chunk.samples)
-        yield Piece("mass", torch.stack([(weights * one).sum((-2, -1)) for one in found], -1), None, chunk.samples)
+        zeroed = [one & (weights > 0) for one in lost]
+        yield Piece("lost", torch.stack([one.sum((-2, -1)) for one in zeroed], -1).float(), None, chunk.samples)
+        yield Piece("mass", torch.stack([(weights * one).sum((-2, -1)) for one in zeroed], -1), None, chunk.samples)
         yield Piece("seen", seen.float()[..., None], None, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "lost" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "lost" not in layer.sums:
             return {}
-        share = divide(found.sums["lost"], found.sums["seen"])
-        mass = divide(found.sums["mass"], found.query_count[:, None, None])
+        share = divide(layer.sums["lost"], layer.sums["seen"])
+        mass = divide(layer.sums["mass"], layer.query_count[:, None, None])
         return {"fp8_underflow": Array(share, None, ("cast",)), "fp8_lost_mass": Array(mass, None, ("cast",))}
 
 
 def running_largest(
     weights: Float[Tensor, "batch heads query key"], reverse: bool
 ) -> Float[Tensor, "batch heads query key"]:
-    """For each key the largest weight of its block and of those that a kernel took before."""
+    """For each key, the largest weight of its block and of the blocks that a kernel processed before."""
     keys = weights.shape[-1]
     blocks = functional.pad(weights, (0, -keys % BLOCK)).unflatten(-1, (-1, BLOCK)).amax(-1)
     largest = blocks.flip(-1).cummax(-1).values.flip(-1) if reverse else blocks.cummax(-1).values

@@ -17,30 +17,30 @@ from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
-from sinkscope.quantization.kv.scheme import Scheme
+from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.protected import Protect, among, in_a_pass, resolved
 from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Measured, Sum, Tokens
 
-READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # of a first pass, to find tokens in
+READ = ("input_ids", "inputs_embeds", "attention_mask", "document_ids")  # inputs in which tokens are looked for
 
 
 class SinkQuantizedCache(FollowingCache):
     """A cache whose layers of full attention hold rounded keys and values. Made by `quantized_cache`.
 
-    `left_alone`: layers that keep what transformers keeps, such as sliding windows and recurrent states.
+    `left_alone`: the layers that are left to transformers, such as sliding windows and recurrent states.
     """
 
     drops = False
 
-    def __init__(self, model: nn.Module, scheme: Scheme, protect: Protect | None = None) -> None:
+    def __init__(self, model: nn.Module, scheme: CacheScheme, protect: Protect | None = None) -> None:
         scheme.check_stored()
         super().__init__(model)
         model = unwrapped(model)
         config = text_config(model)
         if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "shares_kv", False):
             raise UnsupportedModelError(
-                f"family '{family(model)}' has layers that read another layer's keys, not from the cache: use a "
+                f"family '{family(model)}' has layers that read another layer's keys instead of the cache: use a "
                 "DynamicCache"
             )
         self.scheme, self.protect = scheme, protect
@@ -56,7 +56,7 @@ class SinkQuantizedCache(FollowingCache):
                 if hybrid
                 else SinkQuantizedLayer(scheme, width)
             )
-        self._ids: Tensor | None = None  # so far, where a choice is known by its texts
+        self._ids: Tensor | None = None  # all ids so far, if protected tokens are known by their text
 
     @property
     def quantized(self) -> list[SinkQuantizedLayer]:
@@ -67,17 +67,17 @@ class SinkQuantizedCache(FollowingCache):
     def left_alone(self) -> list[int]:
         return [index for index, layer in enumerate(self.layers) if not isinstance(layer, SinkQuantizedLayer)]
 
-    def begin(self, forward: Forward, given: Mapping[str, Any]) -> dict[str, Any]:
-        added = super().begin(forward, given)
-        mask = None if self.protect is None else self._chosen(self.protect, forward, {**given, **added})
+    def begin(self, forward: Forward, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        added = super().begin(forward, arguments)
+        mask = None if self.protect is None else self._chosen(self.protect, forward, {**arguments, **added})
         for layer in self.quantized:
             layer.protect(mask)
         return added
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         raise InputError(
-            "what this cache rounded cannot be taken back, so it cannot be cropped: assisted decoding and prompt "
-            "lookup need a DynamicCache"
+            "a quantized cache cannot be cropped, since closed blocks lose the original numbers: assisted decoding and "
+            "prompt lookup need a DynamicCache"
         )
 
     def reset(self) -> None:
@@ -97,19 +97,19 @@ class SinkQuantizedCache(FollowingCache):
         self._ids = None if self._ids is None else self._ids.index_select(0, beam_idx.to(self._ids.device))
 
     def _chosen(
-        self, protect: Protect, forward: Forward, given: Mapping[str, Any]
+        self, protect: Protect, forward: Forward, arguments: Mapping[str, Any]
     ) -> Bool[Tensor, "batch position"] | None:
-        """Which tokens of the coming pass are protected."""
+        """Which tokens of the next pass are protected."""
         model = self._the_model()
         if not in_a_pass(protect):
             if forward.seen:
                 return None
-            text = {name: given[name] for name in READ if isinstance(given.get(name), Tensor)}
+            text = {name: arguments[name] for name in READ if isinstance(arguments.get(name), Tensor)}
             protect = resolved(_by_text(protect), unobserved(model), text)
-        every = every_column(model, forward, given, self._ids)
+        columns = every_column(model, forward, arguments, self._ids)
         if isinstance(protect, Tokens) and protect.rows is not None:
-            self._ids = every.ids
-        return among(protect, own_columns(every, forward))
+            self._ids = columns.ids
+        return among(protect, own_columns(columns, forward))
 
 
 @renamed_argument("spared", "protect")
@@ -122,63 +122,61 @@ def quantized_cache(
     *,
     before_rotation: bool = False,
 ) -> SinkQuantizedCache:
-    """A cache for `model.generate(..., past_key_values=cache)` that holds packed codes.
+    """A cache for `model.generate(..., past_key_values=cache)` that stores packed codes.
 
         cache = quantized_cache(model, Grid(2, "channel", group=32), Grid(2, "token"), Measured())
 
-    `keys`, `values`: grids of 1 to 8 bits over a "token" or over a "channel" with a group of tokens; 16 bits leave them
-    as they are. Tokens close in blocks, once (`Scheme`): a block is rounded when all of its tokens are there and behind
-    the newest `window`, from what the model made, and never again. Protected tokens and those that are not closed stay
-    in full precision. A prompt sees itself in full precision. Ranges are stored in 16 bits.
+    With KIVI's grids (keys over a channel, values over a token) this is KIVI with two differences: values wait for the
+    keys' block, and the window counts tokens that are never rounded early. A prompt sees itself in full precision. Rows
+    may be padded on the left: each is rounded as it would be alone. Beams may reorder the cache; it cannot be cropped,
+    and passes no gradients. Layers with windows and recurrent states are left to transformers (`left_alone`); if a
+    latent is cached (MLA), `keys` is the grid of the latent and `values` that of the rotated part.
 
-    `protect`: choices by place or by id hold for all tokens that come; those that need a look at texts (`Measured`
-    …) are looked for in the first pass, which costs a further pass of the model, in each row by itself, so that no row
-    depends on those beside it. Rows may be padded on the left: each
-    is rounded as it would be alone. Beams may reorder it; it cannot be cropped, and gradients do not go through it.
+    Args:
+        model: The model, from whose passes the cache learns padding and ids.
+        keys: A grid of 1 to 8 bits over a "token", or over a "channel" with groups of tokens; 16 bits round nothing.
+        values: Likewise.
+        protect: Tokens in full precision. Choices by position or id apply to all tokens; choices that need whole texts
+            (`Measured` …) are resolved in the first pass, which costs one more pass of the model, for each row alone.
+        window: The newest tokens, in full precision.
+        before_rotation: Refused: a transformers cache gets rotated keys, and attention reads them as they come back, so
+            all keys would be rotated back and forth at each token. `QuantizeCache` simulates it.
 
-    With KIVI's grids, keys over a channel and values over a token, this is KIVI but for two things: values wait for
-    the keys' block, and windows are counted in tokens that are never rounded early. Layers with windows and recurrent
-    states are left to transformers (`left_alone`); where a latent is cached (MLA), `keys` is the grid of the latent and
-    `values` that of the rotated part.
-
-    `before_rotation` is refused: what a cache of transformers is given has been turned by its position already, and
-    what it gives back goes to attention as it is, so codes of keys before rotation would be turned back and forth, all
-    of them, at every token. `QuantizeCache` simulates them.
-
-    Raises `InputError` for grids that cannot be stored, and `UnsupportedModelError` for models in whose cache no layer
-    holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et al. 2024 for protecting tokens.
+    Ranges are stored in 16 bits. Raises `InputError` for grids that cannot be stored, and `UnsupportedModelError` for
+    models without a cache layer that holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et
+    al. 2024 for protecting tokens.
     """
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"quantized_cache needs the model, not its {type(model).__name__}: from its passes the cache learns "
-            "padding and which tokens are protected"
+            f"quantized_cache needs the model, not its {type(model).__name__}: its passes tell the cache "
+            "about padding and protected tokens"
         )
     if before_rotation:
         raise InputError(
-            "keys before rotation cannot be stored: a cache is given keys that positions have turned, and attention "
-            "reads them as they come back; QuantizeCache(..., before_rotation=True) simulates it"
+            "keys before rotation cannot be stored: a cache gets rotated keys, and attention reads them as they come "
+            "back; QuantizeCache(..., before_rotation=True) simulates it"
         )
-    return SinkQuantizedCache(model, Scheme(keys, values, window), protect)
+    return SinkQuantizedCache(model, CacheScheme(keys, values, window), protect)
 
 
 def full_layers(model: nn.Module) -> list[int]:
-    """Indices of the layers whose cache holds keys and values of all tokens."""
+    """The indices of the layers whose cache holds keys and values of all tokens."""
     from transformers import DynamicCache
 
     config = text_config(model)
     kinds = getattr(config, "layer_types", None)
     layers: list[Any] = DynamicCache(config=config).layers
-    found = []
+    indices = []
     for index, layer in enumerate(layers):
         kind = kinds[index] if kinds else None
         hybrid = type(layer) is LinearAttentionAndFullAttentionLayer
         if hybrid or (type(layer) is DynamicLayer and kind in (None, "full_attention")):
-            found.append(index)
-    return found
+            indices.append(index)
+    return indices
 
 
 def no_full_layer(model: nn.Module) -> UnsupportedModelError:
-    """The error for a model in whose cache nothing can be rounded."""
+    """The error for a model whose cache has nothing to round."""
     return UnsupportedModelError(
         f"family '{family(model)}' has no layer of plain full attention, whose cache holds keys and values of all "
         "tokens: there is nothing to quantize"
@@ -186,7 +184,7 @@ def no_full_layer(model: nn.Module) -> UnsupportedModelError:
 
 
 def _by_text(protect: Protect) -> Protect:
-    """Sinks of each text by itself: there are no other texts from which positions could be known."""
+    """Sinks of each text alone: there are no other texts in which positions could be measured."""
     if isinstance(protect, Sum):
         return Sum(tuple(replace(one, by="row") if isinstance(one, Measured) else one for one in protect.parts))
     return replace(protect, by="row") if isinstance(protect, Measured) else protect

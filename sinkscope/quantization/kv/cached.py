@@ -1,4 +1,4 @@
-"""What a quantized cache does to a model, simulated inside any pass."""
+"""The effect of a quantized cache on a model, simulated in any pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer
 from sinkscope.quantization.kv.rounding import Front, rounded
-from sinkscope.quantization.kv.scheme import Scheme
+from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
 from sinkscope.quantization.protected import (
     Protect,
@@ -33,25 +33,29 @@ from sinkscope.registry import renamed_argument
 @renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeCache(Intervention):
-    """Every query meets the keys and values that a quantized cache would hold when its token comes.
+    """Every query sees the keys and values that a quantized cache would hold when its token arrives.
 
-    In all layers of full attention, whose cache holds all tokens; sliding windows are left alone. Key and value of
-    token j are rounded for the queries t ≥ j for which ⌈(j + 1) / block⌉ · block + window ≤ t + 1, positions counted in
-    real tokens: the text is read as if its tokens came one by one (`Scheme` says when ranges close). So nothing looks
-    ahead, and logits are those of `quantized_cache` fed a token at a time. Protected tokens stay as they are, and count
-    for no range.
+    This applies to all layers of full attention; sliding windows are left alone. Key and value of token j are rounded
+    for the queries t ≥ j with ⌈(j + 1) / block⌉ · block + window ≤ t + 1, positions counted in real tokens: as if the
+    tokens were read one by one (`CacheScheme` says when blocks close). So nothing looks ahead, and the logits are those
+    of `quantized_cache` fed one token at a time. Protected tokens stay unchanged and are part of no range.
 
-    `before_rotation`: keys are rounded as they are before positions turn them (KVQuant), by the rotation that is
-    measured. Grids over a token, without a window, leave one version of every key, and hold for any attention; others
-    need a plain softmax through SDPA or eager masks. There the output is exact, while observers of the same pass are
-    shown every closed key rounded, also for the queries that it is not rounded for yet.
-
-    `codebooks`: levels that are not evenly spaced, and outliers aside, in place of the grids' (`find_codebooks`).
+    Grids over a token without a window leave one version of each key, and work with any attention; others need a plain
+    softmax by SDPA or eager masks. There the output is exact, while observers of the same pass see every closed key
+    rounded, even for queries for which it is not rounded yet.
 
     Control: as many random other tokens protected. Raises `UnsupportedModelError` for models without such a cache, with
-    a latent in it (MLA, whose `quantized_cache` works) or with attention of another kind where a block is open, and
+    a cached latent (MLA, for which `quantized_cache` works) or with another kind of attention while a block is open;
     `InputError` for passes over a cache that dropped or rounded keys itself, and for packed documents with
     `before_rotation`. Sources: Liu et al. 2024 (KIVI), Hooper et al. 2024 (KVQuant).
+
+    Attributes:
+        keys: The grid of keys.
+        values: The grid of values.
+        protect: Tokens in full precision.
+        window: The newest tokens, in full precision.
+        before_rotation: Round keys before rotation (KVQuant); how each layer rotates is measured.
+        codebooks: Uneven levels and outliers in full precision instead of the grids (`find_codebooks`).
     """
 
     keys: Grid
@@ -62,11 +66,13 @@ class QuantizeCache(Intervention):
     codebooks: Codebooks | None = None
 
     def __post_init__(self) -> None:
-        Scheme(self.keys, self.values, self.window)
+        CacheScheme(self.keys, self.values, self.window)
         if (books := self.codebooks) is None:
             return
         if (self.keys, self.values) != books.grids or self.window or not self.before_rotation:
-            raise InputError("codebooks have grids of their own, and keys before rotation: QuantizeCache.of(codebooks)")
+            raise InputError(
+                "codebooks have their own grids, and keys before rotation: use QuantizeCache.of(codebooks)"
+            )
 
     @classmethod
     def of(cls, codebooks: Codebooks, protect: Protect | None = None) -> QuantizeCache:
@@ -74,8 +80,8 @@ class QuantizeCache(Intervention):
         return cls(*codebooks.grids, protect, before_rotation=True, codebooks=codebooks)
 
     @property
-    def scheme(self) -> Scheme:
-        return Scheme(self.keys, self.values, self.window)
+    def scheme(self) -> CacheScheme:
+        return CacheScheme(self.keys, self.values, self.window)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         _check(model)
@@ -102,9 +108,9 @@ class QuantizeCache(Intervention):
 
 @dataclass(frozen=True, eq=False)
 class _Rounding(Editor):
-    """Rounds what attention functions are given. `turned`: how each layer turns its keys."""
+    """Rounds the arguments of attention functions. `turned`: how each layer rotates its keys."""
 
-    scheme: Scheme
+    scheme: CacheScheme
     opened: OpenStream
     protected: ProtectedInPass
     turned: Mapping[nn.Module, Rotation | None]
@@ -124,7 +130,7 @@ class _Rounding(Editor):
         if key.shape[2] != total:
             raise InputError(
                 f"attention is given {key.shape[2]} keys for {total} tokens: the cache dropped some, or has room for "
-                "more; simulate a quantized cache without a cache or with a DynamicCache"
+                "more; use QuantizeCache without a cache or with a DynamicCache"
             )
         if self.scheme.exact:
             return arguments
@@ -164,10 +170,10 @@ class _Rounding(Editor):
             return front.back(self._rounded(module, keys, left, keys=True))
         columns = self.protected.every
         if not torch.equal(columns.order, columns.index):
-            raise InputError("packed documents count their positions anew: before_rotation needs one document a row")
+            raise InputError("packed documents restart their positions: before_rotation needs one document per row")
         places = torch.arange(keys.shape[2], device=keys.device)
-        found = rotation.turn(self._rounded(module, rotation.turn(keys, -places), left, keys=True), places)
-        return front.back(torch.where(left[:, None, :, None], keys, found))
+        turned = rotation.turn(self._rounded(module, rotation.turn(keys, -places), left, keys=True), places)
+        return front.back(torch.where(left[:, None, :, None], keys, turned))
 
     def _rounded(self, module: nn.Module, x: Tensor, left: Tensor, keys: bool) -> Tensor:
         if self.codes is None:
@@ -177,21 +183,21 @@ class _Rounding(Editor):
 
 
 def full_modules(model: nn.Module, opened: OpenStream) -> dict[nn.Module, int]:
-    """The attention layers whose cache holds keys and values of all tokens, each of which every pass must meet.
+    """The attention layers whose cache holds keys and values of all tokens; every pass must call each of them.
 
-    Raises `UnsupportedModelError` where there is none, and where a latent is cached.
+    Raises `UnsupportedModelError` if there is none, and if a latent is cached.
     """
     if opened.stream.stack != "decoder":
         raise no_full_layer(model)
     full = set(full_layers(model))
-    found = {module: getattr(module, "layer_idx", -1) for module in opened.stream.attention(model)}
-    modules = {module: index for module, index in found.items() if index in full}
+    indices = {module: getattr(module, "layer_idx", -1) for module in opened.stream.attention(model)}
+    modules = {module: index for module, index in indices.items() if index in full}
     if not modules:
         raise no_full_layer(model)
     for module in modules:
         if set(LATENT) <= {name for name, _ in module.named_children()}:
             raise UnsupportedModelError(
-                f"family '{family(model)}' caches a latent, not the keys that attention meets: use quantized_cache"
+                f"family '{family(model)}' caches a latent instead of the keys that attention sees: use quantized_cache"
             )
     opened.require(*([module] for module in modules))
     return modules
@@ -203,8 +209,8 @@ def _check(model: nn.Module) -> None:
 
 
 def rotations_of(model: nn.Module) -> dict[int, Rotation | None]:
-    """How each layer turns its keys. Raises `UnsupportedModelError` where values are turned as well."""
-    found = measured_rotations(model)
-    if any(rotation.values is not None for rotation in found.values()):
-        raise UnsupportedModelError(f"family '{family(model)}' turns cached values: its keys cannot be turned back")
-    return {index: rotation.keys for index, rotation in found.items()}
+    """How each layer rotates its keys. Raises `UnsupportedModelError` if values are rotated as well."""
+    rotations = measured_rotations(model)
+    if any(rotation.values is not None for rotation in rotations.values()):
+        raise UnsupportedModelError(f"family '{family(model)}' rotates cached values: its keys cannot be rotated back")
+    return {index: rotation.keys for index, rotation in rotations.items()}

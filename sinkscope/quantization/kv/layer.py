@@ -1,31 +1,115 @@
-"""A cache layer that holds most of its tokens as packed codes: protected tokens and the newest in full precision."""
+"""A cache layer that stores most tokens as packed codes, protected and newest tokens in full precision."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from sinkscope.caches import Coming, FollowedLayer
 from sinkscope.errors import InputError
-from sinkscope.quantization.kv.closed import Closed
-from sinkscope.quantization.kv.scheme import Scheme
+from sinkscope.grids import Grid, Steps, encode, pack, stored_steps, unpack
+from sinkscope.quantization.kv.scheme import CacheScheme
+
+ROOM = 32  # storage grows by one spare block per so many blocks
+
+
+class Closed:
+    """Keys or values of closed blocks: (batch, heads, block, …) of packed codes, steps and lower ends.
+
+    A grid of 16 bits stores the numbers themselves. Blocks are written once.
+    """
+
+    def __init__(self, grid: Grid, block: int) -> None:
+        self.grid, self.block = grid, block
+        self.parts: dict[str, Tensor] = {}
+        self._width = 0
+
+    def write(
+        self,
+        x: Float[Tensor, "n heads block dim"],
+        protected: Bool[Tensor, "n 1 block 1"] | None,
+        rows: Int[Tensor, " n"],
+        blocks: Int[Tensor, " n"],
+        batch: int,
+    ) -> None:
+        """Close blocks, each given by its row and its number; the blocks of a row close in order."""
+        self._width = x.shape[-1]
+        new = {"plain": x} if self.grid.exact else self._encoded(x.float(), protected)
+        self._make_room(int(blocks.max()) + 1, batch, new)
+        for name, tensor in new.items():
+            self.parts[name][rows, :, blocks] = tensor
+
+    def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
+        """Decode the first blocks into `out`; protected tokens get whatever their codes decode to."""
+        count = out.shape[2]
+        if self.grid.exact:
+            out.copy_(self.parts["plain"][:, :, :count])
+            return
+        steps, codes = self.steps(count), self.grid.cut(self.codes(count))
+        if self.grid.symmetric:
+            codes = codes.to(torch.int16) - self.grid.top
+        plain = out.dtype == torch.float32
+        cut = self.grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
+        torch.mul(codes, steps.step, out=cut)
+        if steps.low is not None:
+            cut += steps.low
+        if not plain:
+            out.copy_(cut.reshape(out.shape))
+
+    def steps(self, count: int) -> Steps:
+        """The ranges of the first blocks."""
+        low = self.parts.get("low")
+        step = self.parts["step"][:, :, :count].float()
+        return Steps(step, None if low is None else low[:, :, :count].float())
+
+    def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
+        """The codes of the first blocks, starting at 0."""
+        packed = self.parts["codes"][:, :, :count]
+        flat = unpack(packed, self.grid.bits, self.block * self._width)
+        return flat.unflatten(-1, (self.block, self._width))
+
+    def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Select, repeat or permute rows."""
+        self.parts = {name: change(tensor) for name, tensor in self.parts.items()}
+
+    def _encoded(self, x: Tensor, protected: Tensor | None) -> dict[str, Tensor]:
+        steps = stored_steps(x, self.grid, protected)
+        codes = encode(x, steps, self.grid) + (self.grid.top if self.grid.symmetric else 0)
+        stored = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
+        return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
+
+    def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
+        there = next(iter(self.parts.values())).shape[2] if self.parts else 0
+        if blocks <= there:
+            return
+        size = blocks + (blocks // ROOM if there else 0)
+        with torch.inference_mode(False):  # so that passes in any mode can write to them
+            for name, tensor in new.items():
+                made = torch.zeros(
+                    batch, tensor.shape[1], size, *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device
+                )
+                if there:
+                    made[:, :, :there] = self.parts[name]
+                self.parts[name] = made
+
 
 Pair = tuple[Tensor, Tensor]  # keys and values
 
 
 class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
-    """Keys and values of a layer of full attention, rounded block by block as a `Scheme` says.
+    """Keys and values of a layer of full attention, rounded block by block as a `CacheScheme` says.
 
-    A block is rounded once, from the numbers that the model made. Protected tokens are kept beside the codes as they
-    came, and are no part of any range; neither is padding, which is in no block. A pass of one token is given what is
-    stored once its token is in; a pass of several sees its own tokens in full precision, as a prompt does in KIVI and
-    in transformers' `QuantizedCache`.
+    A block is rounded once, from the model's own numbers. Protected tokens are kept besides the codes, unrounded, and
+    are part of no range; padding is in no block. A pass of one token gets what is stored once its token is in; in a
+    pass of several tokens these see each other in full precision, as a prompt does in KIVI and in transformers'
+    `QuantizedCache`.
 
-    `width`: channels that a key must have, where that is known.
+    `width`: the number of channels that a key must have, if known.
     """
 
     is_sliding = False
@@ -33,13 +117,13 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     pads: Int[Tensor, " batch"] | None
     _protects: Bool[Tensor, "batch query"] | None
 
-    def __init__(self, scheme: Scheme, width: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, scheme: CacheScheme, width: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.scheme, self.width = scheme, width
         self._forget()
 
     def protect(self, mask: Bool[Tensor, "batch query"] | None) -> None:
-        """Which tokens of the coming pass are protected."""
+        """Which tokens of the next pass are protected."""
         self._protects = mask
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Pair:
@@ -74,19 +158,19 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
     @property
     def places(self) -> Int[Tensor, "batch heads stored"]:
-        """Every column is there."""
+        """Nothing is dropped: every column."""
         if self._open is None:
-            raise InputError("nothing is cached yet, so there are no places")
+            raise InputError("nothing is cached yet")
         keys = self._open[0]
         return torch.arange(self.seen, device=keys.device).expand(len(keys), 1, -1)
 
     def lazy_initialization(self, *args: Tensor, **kwargs: Any) -> None:
         super().lazy_initialization(*args, **kwargs)
-        if args:  # transformers' own tensors stay empty
+        if args:  # the tensors of transformers stay empty
             self.keys = self.values = None
 
     def reset(self) -> None:
-        self.is_initialized = False  # first: transformers 5.17 would fill tensors with zeros, which are not there
+        self.is_initialized = False  # first: transformers 5.17 would zero tensors that do not exist
         super().reset()
         self._forget()
 
@@ -101,12 +185,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._choose(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def offload(self) -> None:
-        raise InputError("a quantized cache is small and stays where its layer is: it cannot be offloaded")
+        raise InputError("a quantized cache stays on the device of its layer and cannot be offloaded")
 
     prefetch = offload
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
-        raise InputError("what this cache rounded cannot be taken back, so it cannot be cropped")
+        raise InputError("a quantized cache cannot be cropped: closed blocks have lost the original numbers")
 
     def _forget(self) -> None:
         self.coming: Coming | None = None
@@ -114,7 +198,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self.pads = None
         scheme = self.scheme
         self._sides = Closed(scheme.keys, scheme.block), Closed(scheme.values, scheme.block)
-        self._open: Pair | None = None  # the last columns, which hold all that is not closed
+        self._open: Pair | None = None  # the last columns, including all that are not closed
         self._open_protected: Tensor | None = None
         self._protects = None
         self._protected_at: tuple[Tensor, Tensor] | None = None  # rows and columns
@@ -124,12 +208,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         if coming.seen != self.seen:
             raise InputError(
                 f"a pass starts at {coming.seen}, but its cache has seen {self.seen} tokens: an earlier pass was "
-                "broken off, start again with a new cache"
+                "interrupted; start again with a new cache"
             )
         if self.width is not None and keys.shape[-1] != self.width:
             raise InputError(
-                f"keys of {keys.shape[-1]} channels in heads of {self.width}: this operation carries numbers beside "
-                "its keys, which must not be rounded; use a DynamicCache"
+                f"keys of {keys.shape[-1]} channels in heads of {self.width}: this operation appends numbers to "
+                "its keys that must not be rounded; use a DynamicCache"
             )
 
     def _closed_tokens(self, rows: int) -> list[int]:
@@ -141,7 +225,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         return [0] * rows if self.pads is None else self.pads.tolist()
 
     def _append(self, new: Pair, mask: Tensor | None) -> None:
-        """Put new columns behind those that are open."""
+        """Append new columns to the open ones."""
         before = self._open
         self._open = new if before is None else tuple(torch.cat(both, 2) for both in zip(before, new, strict=True))  # type: ignore[assignment]
         if mask is None and self._open_protected is None:
@@ -154,15 +238,15 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
     def _keep_protected(self, new: Pair, mask: Bool[Tensor, "batch query"]) -> None:
         rows, columns = mask.nonzero(as_tuple=True)
-        found = tuple(part[rows, :, columns].clone() for part in new)
+        states = tuple(state[rows, :, columns].clone() for state in new)
         where = rows, columns + self.seen
         if self._protected is not None and self._protected_at is not None:
-            found = tuple(torch.cat(both) for both in zip(self._protected, found, strict=True))
+            states = tuple(torch.cat(both) for both in zip(self._protected, states, strict=True))
             where = tuple(torch.cat(both) for both in zip(self._protected_at, where, strict=True))  # type: ignore[assignment]
-        self._protected, self._protected_at = found, where  # type: ignore[assignment]
+        self._protected, self._protected_at = states, where  # type: ignore[assignment]
 
     def _close(self, before: list[int], now: list[int]) -> None:
-        """Round the blocks that are there now and were not before."""
+        """Round the blocks that became complete."""
         assert self._open is not None
         block, batch = self.scheme.block, len(now)
         pairs = [(row, number) for row in range(batch) for number in range(before[row] // block, now[row] // block)]
@@ -178,7 +262,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             side.write(x[at[0], :, at[1]].transpose(1, 2), protected, rows, blocks, batch)
 
     def _returned(self, closed: list[int]) -> Pair:
-        """Keys and values of all columns, of which so many are closed."""
+        """Keys and values of all columns; `closed`: how many tokens of each row are decoded from codes."""
         keys, values = (self._whole(side, x, closed) for side, x in zip(self._sides, self._open or (), strict=True))
         if self._protected is not None and self._protected_at is not None:
             rows, columns = self._protected_at
@@ -205,12 +289,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         return whole
 
     def _drop_closed(self, closed: list[int]) -> None:
-        """Hold no more columns in full precision than the row with most open ones needs."""
+        """Keep only the columns in full precision that the row with the most open ones needs."""
         assert self._open is not None
         starts = self._starts(len(closed))
         keep = self.seen - min(start + count for start, count in zip(starts, closed, strict=True))
         begin = self._open[0].shape[2] - keep
-        if begin or any(part.untyped_storage().nbytes() > part.nbytes for part in self._open):
+        if begin or any(state.untyped_storage().nbytes() > state.nbytes for state in self._open):
             self._open = self._open[0][:, :, begin:].clone(), self._open[1][:, :, begin:].clone()
         if begin and self._open_protected is not None:
             kept = self._open_protected[:, begin:].clone()
@@ -238,7 +322,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
 
 class HybridSinkQuantizedLayer(SinkQuantizedLayer, LinearAttentionAndFullAttentionLayer):
-    """The same beside a recurrent state, which stays as it is (Falcon-H1, Zamba2)."""
+    """The same next to a recurrent state, which stays unchanged (Falcon-H1, Zamba2)."""
 
     def reset(self) -> None:
         LinearAttentionLayer.reset(self)

@@ -1,4 +1,4 @@
-"""What keys and values become in a cache, all tokens of a text at hand."""
+"""The keys and values that a cache would hold, computed from a whole text at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from sinkscope.grids import Grid, Steps, decode, encode, steps_of, stored_steps,
 def rounded(
     x: Float[Tensor, "batch heads token dim"], grid: Grid, left: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, "batch heads token dim"]:
-    """x as a cache that reads its tokens one by one has rounded it; tokens where `left` is True stay, and count for no
-    range.
+    """x as rounded by a cache that reads tokens one by one; tokens where `left` is True stay, and are part of no range.
 
-    Real tokens come first in each row, padding behind them. Over a "channel" in groups: the tokens behind the last
-    whole group stay as well. Ranges that grow with the text are those of what came until the token, itself included.
+    Real tokens come first in each row, then padding. Over a "channel" in groups, the tokens after the last whole group
+    stay as well. Ranges that grow with the text are those of all tokens up to and including the token.
     """
     if grid.exact:
         return x
@@ -30,15 +29,15 @@ def rounded(
     else:
         whole = x.shape[2]
         steps = to_fp16(_so_far(wide, grid, protected), grid)
-    found = decode(encode(wide, steps, grid), steps, grid).to(x.dtype)
-    found = torch.where(protected, x[:, :, :whole].detach(), found)
-    found = torch.cat([found, x[:, :, whole:].detach()], 2)
-    return x + (found - x.detach()) if x.requires_grad else found
+    values = decode(encode(wide, steps, grid), steps, grid).to(x.dtype)
+    values = torch.where(protected, x[:, :, :whole].detach(), values)
+    values = torch.cat([values, x[:, :, whole:].detach()], 2)
+    return x + (values - x.detach()) if x.requires_grad else values
 
 
 def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:
     """The ranges of all tokens up to each, (batch, 1 or heads, token, 1 or dim)."""
-    steps_of(x, grid, protected.expand(x.shape))  # refuses what is not finite
+    steps_of(x, grid, protected.expand(x.shape))  # raises for numbers that are not finite
     axes = {"head": (-1,), "tensor": (1, -1), "channel": ()}[grid.over]
     if grid.symmetric:
         size = x.abs().masked_fill(protected, 0)
@@ -53,7 +52,7 @@ def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:
 
 
 class Front:
-    """Columns with each row's real tokens moved to the front, and back again."""
+    """Columns with the real tokens of each row moved to the front, and back."""
 
     def __init__(self, real: Bool[Tensor, "_ column"] | None) -> None:
         self._order: Int[Tensor, "_ column"] | None = None

@@ -1,4 +1,4 @@
-"""How a cache rounds: the grids of keys and values, and when tokens are rounded for good."""
+"""How a cache rounds: the grids of keys and values, and when a token is rounded."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid
 
-PACKED = 8  # bits of a code at most, where codes are stored
+PACKED = 8  # bits of a stored code, at most
 Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """The grids of keys and values; the newest `window` tokens are left in full precision.
+class CacheScheme:
+    """The grids of keys and values; the newest `window` tokens stay in full precision.
 
-    A range over tokens is known when all of them are there. So tokens close in blocks: of as many as the larger `group`
-    of a grid over a "channel", of 1 where no grid has one. A block closes, once and for good, when all its tokens are
-    there and none of them is among the newest `window`. Blocks count a row's real tokens from its first.
+    A range over tokens is known once all of them are cached, so tokens close in blocks: blocks of the larger `group` of
+    the grids over a "channel", and of 1 if no grid is over a "channel". A block closes, once and for good, when all its
+    tokens are cached and none is among the newest `window`. Blocks count the real tokens of a row from its first.
 
     Ranges over a "head", over the "tensor" (all heads of a row of the batch) and over a "channel" without groups grow
-    with the text: each token is rounded with the range of what came until then, itself included.
+    with the text: each token is rounded with the range of all tokens up to and including it.
 
-    Raises `InputError` for groups over tokens of which one does not divide the other, and for windows below 0.
+    Raises `InputError` for groups over tokens of which one does not divide the other, and for a negative window.
     """
 
     keys: Grid
@@ -49,7 +49,7 @@ class Scheme:
 
     @property
     def at_once(self) -> bool:
-        """Whether every token is rounded as soon as it comes."""
+        """Whether each token is rounded as soon as it arrives."""
         return self.block == 1 and self.window == 0
 
     @property
@@ -58,20 +58,22 @@ class Scheme:
         return self.keys.exact and self.values.exact
 
     def closed(self, tokens: Count) -> Count:
-        """How many of a row's tokens are rounded, when so many are there."""
-        behind = tokens - self.window
-        behind = max(behind, 0) if isinstance(behind, int) else behind.clamp(min=0)
-        return behind // self.block * self.block
+        """How many of a row's first `tokens` tokens are rounded."""
+        older = tokens - self.window
+        older = max(older, 0) if isinstance(older, int) else older.clamp(min=0)
+        return older // self.block * self.block
 
     def check_stored(self) -> None:
         """Raises `InputError` for grids whose codes cannot be stored."""
         for name, grid in (("keys", self.keys), ("values", self.values)):
             if grid.bits > PACKED and not grid.exact:
-                raise InputError(f"{name} of {grid.bits} bits: codes of 1 to {PACKED} bits are stored, or 16 for all")
+                raise InputError(
+                    f"{name} of {grid.bits} bits: codes have 1 to {PACKED} bits; 16 bits store the numbers"
+                )
             if not grid.exact and not (grid.over == "token" or (grid.over == "channel" and grid.group)):
                 raise InputError(
-                    f"{name} with a range over a whole '{grid.over}': it would change with every token that comes. "
-                    "Take over='token', or over='channel' with a group of tokens, such as group=32"
+                    f"{name} with a range over a whole '{grid.over}', which changes with every new token: "
+                    "use over='token', or over='channel' with a group of tokens, such as group=32"
                 )
 
     def describe(self) -> dict[str, Any]:

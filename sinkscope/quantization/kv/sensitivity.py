@@ -1,4 +1,4 @@
-"""Levels of keys and values placed by how much the loss feels an error in them."""
+"""Codebooks for keys and values, fitted to the sensitivity of the loss (KVQuant)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def find_codebooks(
 ) -> Codebooks:
     """`Codebooks` for a model's keys and values, from texts as it will read them: one pass and its gradient.
 
-    Raises `InputError` for bits outside 1 … 8, shares that are none, and texts of one token; `UnsupportedModelError`
-    as `QuantizeCache`. Source: Hooper et al. 2024 (KVQuant), whose 1 % of outliers is the default.
+    Raises `InputError` for bits outside 1…8, shares outside 0…½, and texts of one token; `UnsupportedModelError` as
+    `QuantizeCache` does. Source: Hooper et al. 2024 (KVQuant), whose 1 % of outliers is the default.
     """
     check_codebooks(bits, outliers)
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, given)
+        protect = resolved(protect, model, checked)
     rotations = rotations_of(model)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)
@@ -52,15 +52,15 @@ def find_codebooks(
         reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
         options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             reading.note(_loss(model(**batch, **options).logits, batch))
     count = 2**bits
     return Codebooks(bits, outliers, {index: _codes(rows, outliers, count) for index, rows in reading.rows().items()})
 
 
 @dataclass
-class _Rows:
-    """Of one layer: keys before rotation and values (token, heads, dim), and the loss's gradient in each."""
+class _Sensitivities:
+    """For one layer: keys before rotation and values (token, heads, dim), and the gradient of the loss in each."""
 
     key: Tensor
     value: Tensor
@@ -70,14 +70,14 @@ class _Rows:
 
 @dataclass(eq=False)
 class _Reading(Editor):
-    """Adds nothing to keys and values, so that the loss has a gradient there."""
+    """Adds zeros to keys and values, so that the loss has a gradient there."""
 
     opened: OpenStream
     protected: ProtectedInPass
     modules: Mapping[nn.Module, int]
     rotations: Mapping[int, Rotation | None]
     met: dict[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    found: dict[int, list[_Rows]] = field(default_factory=dict)
+    found: dict[int, list[_Sensitivities]] = field(default_factory=dict)
     kept: Tensor | None = None
     front: Front | None = None
 
@@ -96,7 +96,7 @@ class _Reading(Editor):
         return arguments | {"key": key + probes[0], "value": value + probes[1]}
 
     def note(self, loss: Tensor) -> None:
-        """Take the gradient of a pass that is over."""
+        """Take the gradients of a finished pass."""
         assert self.front is not None
         assert self.kept is not None
         probes = [probe for *_, one, two in self.met.values() for probe in (one, two)]
@@ -105,25 +105,25 @@ class _Reading(Editor):
             index = self.modules[module]
             parts = [self.front.to(x) for x in (key, next(grads), value, next(grads))]
             rotation = self.rotations.get(index)
-            if rotation is not None:  # a rotation is its own Jacobian, so the gradient turns back alike
+            if rotation is not None:  # a rotation is its own Jacobian, so gradients are rotated back the same way
                 places = -torch.arange(key.shape[2], device=key.device)
                 parts[:2] = [rotation.turn(x, places) for x in parts[:2]]
             chosen = [x.transpose(1, 2)[self.kept].float().cpu() for x in parts]
-            self.found.setdefault(index, []).append(_Rows(chosen[0], chosen[2], chosen[1], chosen[3]))
+            self.found.setdefault(index, []).append(_Sensitivities(chosen[0], chosen[2], chosen[1], chosen[3]))
         self.met.clear()
 
-    def rows(self) -> dict[int, _Rows]:
-        """Everything that was read, layer by layer."""
+    def rows(self) -> dict[int, _Sensitivities]:
+        """All numbers read so far, by layer."""
         names = ("key", "value", "key_grad", "value_grad")
         return {
-            index: _Rows(*(torch.cat([getattr(one, name) for one in parts]) for name in names))
+            index: _Sensitivities(*(torch.cat([getattr(one, name) for one in parts]) for name in names))
             for index, parts in self.found.items()
         }
 
 
-def _codes(rows: _Rows, outliers: float, count: int) -> LayerCodes:
+def _codes(rows: _Sensitivities, outliers: float, count: int) -> LayerCodes:
     if not len(rows.key):
-        raise InputError("every token is protected, so there is nothing to find levels on")
+        raise InputError("every token is protected: no token is left to fit levels to")
     key, grad = rows.key, rows.key_grad
     low = torch.quantile(key, outliers / 2, 0, interpolation="higher")
     high = torch.quantile(key, 1 - outliers / 2, 0, interpolation="lower")
@@ -148,9 +148,9 @@ def _levels(scaled: Tensor, weights: Tensor, counted: Tensor, count: int) -> Ten
 
 
 def _loss(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Σ −log p of the next tokens, padding left out."""
+    """Σ −log p of the next tokens, without padding."""
     ids, mask = batch["input_ids"], batch.get("attention_mask")
     if ids.shape[1] < 2:
-        raise InputError("texts of one token have no next token, so there is no loss: give at least two")
+        raise InputError("texts of one token have no next token, hence no loss: give at least two tokens")
     nll = -logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
     return nll.sum() if not isinstance(mask, Tensor) else (nll * (mask[:, 1:] & mask[:, :-1])).sum()

@@ -1,4 +1,4 @@
-"""Attention of which some pairs of query and key meet the rounded key and value, and the others what the model made."""
+"""Attention in which some pairs of query and key use the rounded key and value, and the others the original ones."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sinkscope.attention import AttentionSpec, Visibility, name_of, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import family
 
-AGREES = 1e-3  # of the largest output: by how much a layer's own may differ from what is computed here
+AGREES = 1e-3  # allowed difference between the layer's output and the one computed here, relative to the largest
 ELEMENTS = 2**22  # scores held at once
 HOSTS = ("eager", "sdpa")
 
 
 @dataclass(frozen=True, eq=False)
 class TwoVersions:
-    """A call of a softmax layer. `rounds` (batch, query, key): pairs that meet what is rounded.
+    """A call of a softmax layer. `rounds` (batch, query, key): the pairs that use the rounded key and value.
 
-    `mask`: booleans or addends (batch, 1 or heads, query, key), or None for all.
+    `mask`: booleans or addends (batch, 1 or heads, query, key), or None if nothing is masked.
     """
 
     query: Float[Tensor, "batch heads query dim"]
-    keys: tuple[Tensor, Tensor]  # as made, and rounded
+    keys: tuple[Tensor, Tensor]  # original, rounded
     values: tuple[Tensor, Tensor]
     rounds: Bool[Tensor, "_ query key"]
     mask: Tensor | None
@@ -40,7 +40,7 @@ class TwoVersions:
         return self._attended(self.rounds)
 
     def all_rounded(self) -> Float[Tensor, "batch query heads dim"]:
-        """The same where every pair meets what is rounded."""
+        """The same if every pair uses the rounded key and value."""
         return self._attended(torch.ones_like(self.rounds))
 
     def _attended(self, rounds: Tensor) -> Tensor:
@@ -65,8 +65,8 @@ class TwoVersions:
         weights = weights.nan_to_num(0.0)  # padding that sees nothing
         coarse, made = weights * rounds, weights * ~rounds
         return sum(
-            torch.matmul(part, value.to(part.dtype).repeat_interleave(group, 1))
-            for part, value in ((made, self.values[0]), (coarse, self.values[1]))
+            torch.matmul(share, value.to(share.dtype).repeat_interleave(group, 1))
+            for share, value in ((made, self.values[0]), (coarse, self.values[1]))
         )  # type: ignore[return-value]
 
     def _scores(self, rows: slice, key: Tensor, group: int) -> Tensor:
@@ -84,12 +84,12 @@ class TwoVersions:
 def two_versions(
     module: nn.Module,
     implementation: str | None,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     rounded: tuple[Tensor, Tensor],
     rounds: Tensor,
 ) -> TwoVersions:
-    """From what an attention function is given. Raises `UnsupportedModelError` for what is no plain softmax."""
-    query, key, value, mask = (given.get(name) for name in ("query", "key", "value", "attention_mask"))
+    """From the arguments of an attention function. Raises `UnsupportedModelError` unless it is a plain softmax."""
+    query, key, value, mask = (arguments.get(name) for name in ("query", "key", "value", "attention_mask"))
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
     assert isinstance(value, Tensor)
@@ -97,21 +97,23 @@ def two_versions(
     if operation is not None and not (operation.spec.is_plain_softmax and not operation.slots):
         spec = operation.spec
         name = name_of(spec) if isinstance(spec, AttentionSpec) else type(spec).__name__
-        raise refuse(module, f"attention '{name}' is no plain softmax")
-    if operation is not None and given.get("bias") is not None:
+        raise refuse(module, f"attention '{name}' is not a plain softmax")
+    if operation is not None and arguments.get("bias") is not None:
         raise refuse(module, "a bias is added to its scores")
-    if given.get("position_bias") is not None or given.get("sinks") is not None:
+    if arguments.get("position_bias") is not None or arguments.get("sinks") is not None:
         raise refuse(module, "numbers are added to its scores")
     if isinstance(mask, Visibility):
         mask = mask.dense()
     elif operation is not None or implementation not in (None, *HOSTS):
-        raise refuse(module, f"attn_implementation='{implementation}' says nothing of who sees whom: use sdpa or eager")
-    elif mask is None and implementation == "sdpa" and query.shape[2] > 1 and _is_causal(module, given):
+        raise refuse(
+            module, f"attn_implementation='{implementation}' does not show which keys are visible: use sdpa or eager"
+        )
+    elif mask is None and implementation == "sdpa" and query.shape[2] > 1 and _is_causal(module, arguments):
         shape = query.shape[2], key.shape[2]
         mask = torch.ones(1, 1, *shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
     elif mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
         raise refuse(module, f"its mask is a {type(mask).__name__}: use attn_implementation='sdpa' or 'eager'")
-    scaling = given.get("scaling")
+    scaling = arguments.get("scaling")
     return TwoVersions(
         query,
         (key, rounded[0]),
@@ -119,25 +121,25 @@ def two_versions(
         rounds,
         mask,
         query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        given.get("softcap"),
-        given.get("s_aux"),
+        arguments.get("softcap"),
+        arguments.get("s_aux"),
     )
 
 
-def check_same(module: nn.Module, own: Tensor, computed: Tensor, real: Bool[Tensor, "_ query"]) -> None:
-    """Refuse a layer whose output is not that of the softmax that is computed here."""
-    differs = (own.float() - computed.float()).abs().amax((-2, -1)) * real
-    if own.shape != computed.shape or bool(differs.max() > AGREES * own.abs().max() + 1e-6):
-        raise refuse(module, "its output is not that of softmax attention with its scaling, mask, softcap and sink")
+def check_same(module: nn.Module, output: Tensor, computed: Tensor, real: Bool[Tensor, "_ query"]) -> None:
+    """Refuse a layer whose output differs from the softmax computed here."""
+    differs = (output.float() - computed.float()).abs().amax((-2, -1)) * real
+    if output.shape != computed.shape or bool(differs.max() > AGREES * output.abs().max() + 1e-6):
+        raise refuse(module, "its output differs from softmax attention with its scaling, mask, softcap and sink")
 
 
 def refuse(module: nn.Module, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"family '{family(module)}', {type(module).__name__}: {reason}, so what a cache rounds block by block "
-        "cannot be simulated: take grids over a token without a window, or read through quantized_cache"
+        f"family '{family(module)}', {type(module).__name__}: {reason}, so rounding in blocks cannot be simulated: use "
+        "grids over a token without a window, or read through quantized_cache"
     )
 
 
-def _is_causal(module: nn.Module, given: Mapping[str, Any]) -> bool:
-    argument = given.get("is_causal")
+def _is_causal(module: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    argument = arguments.get("is_causal")
     return bool(getattr(module, "is_causal", True) if argument is None else argument)

@@ -1,7 +1,4 @@
-"""Linear maps: their weights, and what goes into them, quantized; and what makes that easier.
-
-A line for each name, new methods too.
-"""
+"""Linear maps: quantized weights and inputs, and the methods that make quantizing them cheaper, one per file."""
 
 from sinkscope.quantization.linear.columns import OutlyingColumns as OutlyingColumns
 from sinkscope.quantization.linear.convert import converted as converted

@@ -1,4 +1,4 @@
-"""Columns with outliers in full precision, all others in 8 bits (LLM.int8, Dettmers et al. 2022)."""
+"""LLM.int8: columns with outliers in full precision, all others in 8 bits (Dettmers et al. 2022)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ INT8 = Grid(8, "token", symmetric=True)
 @renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class OutlyingColumns(Intervention):
-    """y = Q(W)_R Q(x_R) + W_O x_O: inputs O that any token of a text takes to |x_j| ≥ threshold stay as they are.
+    """y = Q(W)_R Q(x_R) + W_O x_O: the inputs O in which any token of a text has |x_j| ≥ threshold stay in full
+    precision.
 
-    The rest R is rounded to 8 bits, x per token and W per output, symmetric. O is found anew in every call, for each
-    row of the batch, among real tokens that are not protected; protected tokens stay whole. bitsandbytes has one O for
-    all rows of a call, so that a text's result depends on its batch. The threshold is absolute, so a model of small
-    activations keeps few columns and one of large activations most: `kept` returns the share, without which a result
-    says nothing. threshold 0 keeps everything, infinity nothing.
+    All other inputs R are rounded to 8 bits, x per token and W per output, symmetrically. O is computed in each call
+    for each row of the batch, over its real, unprotected tokens; protected tokens stay in full precision. In
+    bitsandbytes, all rows of a call share one O, so that the result of a text depends on its batch. The threshold is
+    absolute, so a model with small activations keeps few columns and one with large activations keeps most: report the
+    share that `kept` returns together with any result. threshold 0 keeps all columns, infinity none.
 
-    Control: as many random tokens protected, where some are. Raises `UnsupportedModelError` for stacked experts (name
-    them in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes takes W_O from 8 bits where it has stored W
-    so.
+    Control: as many random tokens protected, if some are. Raises `UnsupportedModelError` for stacked experts (name them
+    in `skip`). Source: Dettmers et al. 2022, section 3; bitsandbytes computes W_O from 8 bits if it has stored W in 8
+    bits.
     """
 
     threshold: float = 6.0
@@ -51,7 +52,7 @@ class OutlyingColumns(Intervention):
     def __post_init__(self) -> None:
         object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
         if not self.threshold >= 0:
-            raise InputError(f"threshold = {self.threshold}: expected a size from 0 on, such as 6")
+            raise InputError(f"threshold = {self.threshold}: expected a magnitude of at least 0, such as 6")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = _plain(linear_maps(model, self.skip))
@@ -66,7 +67,7 @@ class OutlyingColumns(Intervention):
             one.replace(fake_quantize(weight, INT8), stack, rounded=True)
 
     def kept(self, model: nn.Module, inputs: Any) -> dict[str, float]:
-        """The share of each map's columns that stay in full precision, on average over the rows of `inputs`."""
+        """The share of columns of each map that stay in full precision, averaged over the rows of `inputs`."""
         maps = _plain(linear_maps(model, self.skip))
         shares: dict[str, list[float]] = {}
 
@@ -91,7 +92,7 @@ class OutlyingColumns(Intervention):
 
 
 class _Split:
-    """One map's input, cut in two where it enters; what stays in full precision is added where it leaves."""
+    """The input of one map, split on entry; the full-precision part is added to its output."""
 
     def __init__(self, one: LinearMap, weight: Tensor, alone: LeftAlone, threshold: float) -> None:
         self.one, self.weight, self.alone, self.threshold = one, weight, alone, threshold
@@ -114,14 +115,16 @@ class _Split:
         if texts is None:
             return high.flatten(1, -2).any(1).view(len(x), *[1] * (x.ndim - 2), -1)
         flat = high.flatten(1, -2).any(1) if high.ndim > 2 else high
-        found = torch.zeros(int(texts.max()) + 1, x.shape[-1], device=x.device).index_add_(0, texts, flat.float()) > 0
-        return found[texts].view(len(x), *[1] * (x.ndim - 2), -1)
+        outlying = (
+            torch.zeros(int(texts.max()) + 1, x.shape[-1], device=x.device).index_add_(0, texts, flat.float()) > 0
+        )
+        return outlying[texts].view(len(x), *[1] * (x.ndim - 2), -1)
 
 
 def _plain(maps: Mapping[str, LinearMap]) -> Mapping[str, LinearMap]:
     for path, one in maps.items():
         if one.stacked:
             raise UnsupportedModelError(
-                f"'{path}': LLM.int8 takes a product apart, which stacked experts compute inside; name it in skip"
+                f"'{path}': LLM.int8 splits a product, which stacked experts compute internally; name it in skip"
             )
     return maps

@@ -1,4 +1,4 @@
-"""Outliers spread by rotations that aim at them, and by a permutation between (DuQuant, Lin et al. 2024)."""
+"""DuQuant: rotations aimed at outliers, and a permutation between them (Lin et al. 2024)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BLOCK, STEPS, ROWS = 128, 256, 2048
 class DuQuant(InputTransform):
     """x → ((x / s) R₁) P R₂ and W → ((W s) R₁) P R₂ at the input of each map. Made by `DuQuant.of`.
 
-    s as in `SmoothQuant`. R is one orthogonal matrix for all blocks of `block` inputs, a product of steps: each takes
-    the column of the largest entry to the front and mixes it with all others (`aimed`), and of all products the one of
-    least max − min over calibration tokens is kept. P deals columns to blocks by their maxima, back and forth
-    (`zigzag`), so that no block has all the large ones. Maps that read one tensor share all three.
+    s as in `SmoothQuant`. R is one orthogonal matrix for all blocks of `block` inputs, a product of steps: each moves
+    the column of the largest entry to the front and mixes it with all others (`aimed`); of all partial products, the
+    one with the least max − min over calibration tokens is kept. P deals columns to blocks by their maxima, back and
+    forth (`zigzag`), so that no block gets all large ones. Maps that read the same tensor share all three.
 
-    Widths that 128 does not divide have blocks of their largest divisor below. 256 steps, where the paper takes up to
-    1024. The released code takes the row of the largest entry, modulo the block, for its column: here it is the column,
-    as the paper's text has it. Control: random rotations of the same inputs. Source: Lin et al. 2024;
+    Widths that 128 does not divide have blocks of their largest divisor below it. 256 steps, where the paper takes up
+    to 1024. The released code uses the row of the largest entry, modulo the block, as its column; here it is the
+    column, as in the paper's text. Control: random rotations of the same inputs. Source: Lin et al. 2024;
     Hsu1023/DuQuant, quantize/quantizer.py and get_rot.py.
     """
 
@@ -64,29 +64,40 @@ class DuQuant(InputTransform):
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> DuQuant:
-        """Calibrated on the first 2048 real tokens of `inputs` but protected ones; `alpha` None is without smoothing.
+        """Calibrated on the first 2048 real, unprotected tokens of `inputs`.
+
+        Args:
+            model: Any transformers model.
+            inputs: Calibration texts, as `measure` takes them.
+            block: Inputs that one rotation mixes.
+            steps: Rotations that are tried.
+            alpha: Of `SmoothQuant`; None for no smoothing.
+            seed: Of the random parts of the rotations.
+            protect: Tokens to leave out.
+            skip: Maps that stay unchanged (`linear_maps`).
+            batch_size: Rows per forward pass.
 
         Raises `InputError` for blocks below 2, a negative number of steps, and maps that no token reached.
         """
         if block < 2 or steps < 0:
-            raise InputError(f"block = {block}, steps = {steps}: expected blocks from 2 on and steps from 0 on")
+            raise InputError(f"block = {block}, steps = {steps}: expected block ≥ 2 and steps ≥ 0")
         options: dict[str, Any] = {"protect": protect, "skip": skip, "batch_size": batch_size}
         scales: Mapping[str, Tensor] = {} if alpha is None else SmoothQuant.of(model, inputs, alpha, **options).scales
         maps = linear_maps(model, skip)
-        found: dict[str, Tensor] = {}
+        calibration: dict[str, Tensor] = {}
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
-            before = found.get(path, rows[:0])
-            found[path] = torch.cat([before, rows[: ROWS - len(before)]])
+            before = calibration.get(path, rows[:0])
+            calibration[path] = torch.cat([before, rows[: ROWS - len(before)]])
 
         read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
-        check_read(maps, [path for path, rows in found.items() if len(rows)])
+        check_read(maps, [path for path, rows in calibration.items() if len(rows)])
         generator = torch.Generator().manual_seed(seed)
         made: dict[str, Change] = {}
         for source in sources(model, inputs, maps):
             first = source.maps[0]
             scale = scales.get(first)
-            rows = found[first].double() if scale is None else found[first].double() / scale
+            rows = calibration[first].double() if scale is None else calibration[first].double() / scale
             made |= dict.fromkeys(source.maps, _change(rows, scale, block, steps, generator))
         return cls(made, block, steps, seed, alpha)
 
@@ -106,7 +117,7 @@ class DuQuant(InputTransform):
 def greedy_rotation(
     rows: Float[Tensor, "row in"], block: int, steps: int, generator: torch.Generator
 ) -> Float[Tensor, "block block"]:
-    """The product of aimed rotations, of at most `steps`, after which max − min of the blocks is least."""
+    """The product of at most `steps` aimed rotations with the least max − min over the blocks."""
     now = rows.reshape(-1, block)
     product = best = torch.eye(block, dtype=rows.dtype)
     least = now.max() - now.min()
@@ -119,7 +130,8 @@ def greedy_rotation(
 
 
 def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, "block block"]:
-    """An orthogonal matrix that spreads one column over all: E_c G diag(1, Q) E_c, E_c exchanging 0 and c, Q random.
+    """An orthogonal matrix that spreads one column over all: E_c G diag(1, Q) E_c, with E_c exchanging 0 and c, Q
+    random.
 
     G is a product of Givens rotations whose first row is 1/√block.
     """
@@ -132,19 +144,19 @@ def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, 
 
 @cache
 def givens(block: int) -> Float[Tensor, "block block"]:
-    """Rotations of the planes (0, 1), (1, 2), … by angles of cosine 1/√(i+2), then axes 0 and block − 1 exchanged."""
-    found = torch.eye(block, dtype=torch.float64)
+    """Rotations in the planes (0, 1), (1, 2), … with cosines 1/√(i+2), then axes 0 and block − 1 exchanged."""
+    product = torch.eye(block, dtype=torch.float64)
     for i in range(block - 1):
         cosine, sine = (1 / (i + 2)) ** 0.5, ((i + 1) / (i + 2)) ** 0.5
-        first, second = found[i].clone(), found[i + 1].clone()
-        found[i], found[i + 1] = cosine * first - sine * second, sine * first + cosine * second
+        first, second = product[i].clone(), product[i + 1].clone()
+        product[i], product[i + 1] = cosine * first - sine * second, sine * first + cosine * second
     order = torch.arange(block)
     order[0], order[block - 1] = block - 1, 0
-    return found[order][:, order]
+    return product[order][:, order]
 
 
 def zigzag(rows: Float[Tensor, "row in"], block: int) -> Int[Tensor, "in"]:
-    """Columns dealt to blocks by falling max |x|: 0, 1, …, m − 1, m − 1, …, 0, 0, …, the largest first in each."""
+    """Columns dealt to blocks by decreasing max |x|: 0, 1, …, m − 1, m − 1, …, 0, 0, …; the largest first in each."""
     count = rows.shape[1] // block
     round_trip = [*range(count), *reversed(range(count))]
     dealt: list[list[int]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The two linear maps of stacked experts, one after the other, so that what goes into the second can be seen."""
+"""The two linear maps of stacked experts, run one after the other, so that the input of the second is visible."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from sinkscope.errors import UnsupportedModelError
 
 FIRST, SECOND = ("gate_up_proj", "up_proj"), "down_proj"
-SAID = ("has_gate", "has_bias", "is_transposed")  # by transformers' expert layers
+DECLARED = ("has_gate", "has_bias", "is_transposed")  # attributes of transformers' expert layers
 
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """The pairs of a token and one of its experts in a call over so many `tokens`.
+    """The pairs of a token and one of its experts in a call over `tokens` tokens.
 
-    `paired`: whether the rows of x are the pairs, else they are the tokens.
+    `paired`: whether the rows of x are these pairs; otherwise they are the tokens.
     """
 
     token: Int[Tensor, "pair"]
@@ -34,7 +34,7 @@ Edit = Callable[[Tensor, Routing | None], Tensor]
 
 
 def maps_of(module: nn.Module) -> tuple[str, ...]:
-    """The names of the stacked weights, first map first. Raises `UnsupportedModelError` where they are not two."""
+    """The names of the stacked weights, first map first. Raises `UnsupportedModelError` unless there are two."""
     names = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim == 3]
     first = [name for name in names if name in FIRST]
     if len(first) != 1 or set(names) != {*first, SECOND}:
@@ -45,30 +45,29 @@ def maps_of(module: nn.Module) -> tuple[str, ...]:
 
 
 def is_transposed(module: nn.Module, path: str) -> bool:
-    """Whether stacked weights are (expert, in, out), as the module says, or as the shapes of its two maps do."""
-    said = getattr(module, "is_transposed", None)
-    if isinstance(said, bool):
-        return said
+    """Whether stacked weights are (expert, in, out): as the module declares, or as the shapes of its two maps imply."""
+    declared = getattr(module, "is_transposed", None)
+    if isinstance(declared, bool):
+        return declared
     first, second = (getattr(module, name).shape for name in maps_of(module))
     plain, turned = first[2] == second[1], first[1] == second[2]
     if plain == turned:
         raise UnsupportedModelError(
-            f"'{path}': {type(module).__name__} does not say which axis of its stacked weights is the input, and "
-            f"{tuple(first)} and {tuple(second)} do not tell; name it in skip to leave it as it is"
+            f"'{path}': {type(module).__name__} does not declare which axis of its stacked weights is the input, "
+            f"and {tuple(first)} and {tuple(second)} do not imply it; name it in skip to leave it in full precision"
         )
     return turned
 
 
 def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack: ExitStack) -> None:
-    """Let `edit` change what goes into one of the two maps until `stack` closes.
+    """Let `edit` change the input of one of the two maps until `stack` closes.
 
-    Raises `UnsupportedModelError` for experts whose code is all their own: what goes into their second map is not seen
-    from outside.
+    Raises `UnsupportedModelError` for experts with custom code, whose second map's input is not visible from outside.
     """
-    if any(not hasattr(module, name) for name in SAID) or getattr(module, "_is_expert_parallel", False):
+    if any(not hasattr(module, name) for name in DECLARED) or getattr(module, "_is_expert_parallel", False):
         raise UnsupportedModelError(
-            f"'{path}': {type(module).__name__} computes both maps of its experts in code of its own, so what goes "
-            "into the second cannot be quantized; name it in skip, or quantize weights alone (activations=None)"
+            f"'{path}': {type(module).__name__} computes both maps of its experts in custom code, so the input of "
+            "the second cannot be quantized; name it in skip, or quantize weights alone (activations=None)"
         )
     forward: Any = vars(module).get("forward")
     if not isinstance(forward, _InTwo):
@@ -78,7 +77,7 @@ def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack
 
 
 def edits_experts(module: nn.Module, parameter: str) -> bool:
-    """Whether what goes into one of the two maps is edited now."""
+    """Whether an edit of the input of one of the two maps is active."""
     forward: Any = vars(module).get("forward")
     return isinstance(forward, _InTwo) and bool(forward.edits.get(parameter))
 
@@ -88,11 +87,11 @@ class _InTwo:
 
     def __init__(self, module: nn.Module, before: Any) -> None:
         self.module: Any = module
-        self.before = before  # the forward that the module had of its own, None for that of its class
+        self.before = before  # a forward set on the instance; None if it used that of its class
         self.edits: dict[str, list[Edit]] = {}
 
     def add(self, parameter: str, edit: Edit, stack: ExitStack) -> None:
-        """Let `edit` change what goes into one map, after those that do so already, until `stack` closes."""
+        """Let `edit` change the input of one map, after the edits that are already active, until `stack` closes."""
         self.edits.setdefault(parameter, []).append(edit)
         stack.callback(self._drop, parameter, edit)
 
@@ -110,7 +109,7 @@ class _InTwo:
     ) -> Float[Tensor, "token width"]:
         experts = self.module
         flat = hidden_states.reshape(-1, hidden_states.shape[-1])
-        token, choice = (top_k_index < experts.num_experts).nonzero(as_tuple=True)  # what is beyond is no expert
+        token, choice = (top_k_index < experts.num_experts).nonzero(as_tuple=True)  # larger indices mark no expert
         expert = top_k_index[token, choice]
         first, second = maps_of(experts)
         entered = self._edited(first, flat, Routing(token, expert, len(flat), paired=False))[token]

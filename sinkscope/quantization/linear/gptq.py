@@ -1,4 +1,4 @@
-"""Weights rounded one input after the other, each error made good by the inputs that are left (Frantar et al. 2023)."""
+"""GPTQ: weights rounded one input at a time, each error compensated by the remaining inputs (Frantar et al. 2023)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sinkscope.quantization.protected import (
 )
 from sinkscope.registry import renamed_argument
 
-BLOCK = 128  # inputs whose errors reach those behind them in one product
+BLOCK = 128  # inputs whose errors are passed on in one product
 DAMP = 0.01
 
 Fit = Callable[[int, Float[Tensor, "out n"]], tuple[Grid, Steps]]
@@ -29,15 +29,15 @@ Fit = Callable[[int, Float[Tensor, "out n"]], tuple[Grid, Steps]]
 
 @dataclass(frozen=True, eq=False)
 class GPTQ(Rounding):
-    """W rounded to little Σ |(W − Q) x|² instead of little |W − Q|². Made by `GPTQ.of`.
+    """W rounded for small Σ |(W − Q) x|² instead of small |W − Q|². Made by `GPTQ.of`.
 
-    With H = 2/n Σ x xᵀ + damp · mean(diag H) · I over calibration tokens and U the upper Cholesky factor of H⁻¹
-    (H⁻¹ = Uᵀ U): column i is rounded to q, and all columns j behind it lose (w_i − q) U_ij / U_ii. Ranges are of W as
-    it is, or with groups of W as it has become when the group begins. H is of the full-precision model, where the
-    released code takes it behind blocks that are quantized already; inputs that are always 0 are rounded to the nearest
-    value, where it sets their weights to 0. Each of stacked experts has the H of the tokens that it is given.
+    With H = 2/n Σ x xᵀ + damp · mean(diag H) · I over calibration tokens and U the upper Cholesky factor of H⁻¹ (H⁻¹ =
+    Uᵀ U): column i is rounded to q, and (w_i − q) U_ij / U_ii is subtracted from each later column j. Ranges are those
+    of the original W; with groups, those of W as it is when the group begins.
 
-    Source: Frantar et al. 2023; IST-DASLab/gptq, gptq.py.
+    Differences from the released code: H is that of the full-precision model, not of the model with earlier blocks
+    quantized; inputs that are always 0 are rounded to the nearest value, where the code sets their weights to 0. Each
+    of stacked experts has the H of its own tokens. Source: Frantar et al. 2023; IST-DASLab/gptq, gptq.py.
     """
 
     hessians: Mapping[str, Sequence[Float[Tensor, "in in"]]] = field(repr=False)
@@ -57,9 +57,9 @@ class GPTQ(Rounding):
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> GPTQ:
-        """Calibrated on all real tokens of `inputs` but protected ones, under `transform`.
+        """Calibrated on all real, unprotected tokens of `inputs`, with `transform` active.
 
-        Raises `InputError` where no token reaches a map, and for a damping that is none.
+        Raises `InputError` if no token reaches a map, and for a damping that is not positive.
         """
         if not damp > 0:
             raise InputError(f"damp = {damp}: expected a positive share of the mean of H's diagonal, such as {DAMP}")
@@ -68,10 +68,10 @@ class GPTQ(Rounding):
         sums: dict[str, list[Any]] = {}
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
-            for number, own in by_expert(rows, experts, counts[path]):
-                product = own.double().T @ own.double()
+            for number, expert_rows in by_expert(rows, experts, counts[path]):
+                product = expert_rows.double().T @ expert_rows.double()
                 total = sums.setdefault(path, [(0, 0)] * counts[path])
-                total[number] = total[number][0] + product, total[number][1] + len(own)
+                total[number] = total[number][0] + product, total[number][1] + len(expert_rows)
 
         read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
         check_read(maps, sums)
@@ -83,11 +83,11 @@ class GPTQ(Rounding):
         self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
     ) -> Float[Tensor, "*expert out in"]:
         if path not in self.hessians:
-            raise InputError(f"GPTQ was not calibrated for '{path}': calibrate this model, with the same skip")
+            raise InputError(f"GPTQ was not calibrated for '{path}': calibrate this model with the same skip")
         if weight.ndim == 2:
             return gptq(weight, self.hessians[path][0], grid, self.damp)
         each = zip(weight, self.hessians[path], strict=True)
-        return torch.stack([gptq(own, hessian, of_matrix(grid), self.damp) for own, hessian in each])
+        return torch.stack([gptq(matrix, hessian, of_matrix(grid), self.damp) for matrix, hessian in each])
 
     def describe(self) -> dict[str, Any]:
         return {"name": "GPTQ", "damp": self.damp}
@@ -96,13 +96,13 @@ class GPTQ(Rounding):
 def gptq(
     weight: Float[Tensor, "out in"], hessian: Float[Tensor, "in in"], grid: Grid, damp: float = DAMP
 ) -> Float[Tensor, "out in"]:
-    """One weight on a grid over "token" (each output, with or without groups of inputs) or "tensor".
+    """One weight on a grid over "token" (per output, with or without groups of inputs) or "tensor".
 
-    Raises `InputError` for other grids: a column after the other needs the range of each output beforehand.
+    Raises `InputError` for other grids: rounding column by column needs the range of each output in advance.
     """
     if grid.over not in ("token", "tensor"):
         raise InputError(f"GPTQ rounds weights over 'token' (each output) or 'tensor', not over '{grid.over}'")
-    grid.cut(weight)  # groups that do not divide are refused here
+    grid.cut(weight)  # raises for groups that do not divide the inputs
     whole = steps_of(weight.float(), grid) if grid.group is None else None
     plain = replace(grid, group=None)
 
@@ -115,25 +115,29 @@ def gptq(
 def compensated(
     weight: Float[Tensor, "out in"], upper: Float[Tensor, "in in"], fit: Fit, group: int
 ) -> Float[Tensor, "out in"]:
-    """Column after column on the grid that `fit(start, columns)` gives for each group, errors made good behind it."""
-    left, found = weight.double(), torch.empty_like(weight)
+    """W rounded column by column, on the grid that `fit(start, columns)` gives for each group of inputs.
+
+    Within a group, the error of a column is subtracted from the columns after it at once; the columns after the group
+    get the errors of all its columns in one product.
+    """
+    left, rounded = weight.double(), torch.empty_like(weight)
     for start in range(0, weight.shape[1], group):
-        part = slice(start, min(start + group, weight.shape[1]))
-        grid, steps = fit(start, left[:, part].float())
-        errors = torch.zeros_like(left[:, part])
-        for column in range(part.start, part.stop):
-            own = left[:, column : column + 1]
-            value = decode(encode(own.float(), steps, grid), steps, grid)
-            error = (own - value) / upper[column, column]
-            left[:, column + 1 : part.stop] -= error * upper[column, column + 1 : part.stop]
+        columns = slice(start, min(start + group, weight.shape[1]))
+        grid, steps = fit(start, left[:, columns].float())
+        errors = torch.zeros_like(left[:, columns])
+        for column in range(columns.start, columns.stop):
+            column_weights = left[:, column : column + 1]
+            value = decode(encode(column_weights.float(), steps, grid), steps, grid)
+            error = (column_weights - value) / upper[column, column]
+            left[:, column + 1 : columns.stop] -= error * upper[column, column + 1 : columns.stop]
             errors[:, column - start] = error[:, 0]
-            found[:, column] = value[:, 0].to(found)
-        left[:, part.stop :] -= errors @ upper[part, part.stop :]
-    return found
+            rounded[:, column] = value[:, 0].to(rounded)
+        left[:, columns.stop :] -= errors @ upper[columns, columns.stop :]
+    return rounded
 
 
 def inverse_factor(hessian: Float[Tensor, "in in"], damp: float) -> Float[Tensor, "in in"]:
-    """U, upper, with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹, H with 1 on its diagonal for inputs that are always 0."""
+    """Upper U with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹; zeros on the diagonal of H (inputs always 0) count as 1."""
     damped = hessian.double().clone()
     diagonal = damped.diagonal()
     diagonal[diagonal == 0] = 1
@@ -142,14 +146,14 @@ def inverse_factor(hessian: Float[Tensor, "in in"], damp: float) -> Float[Tensor
 
 
 def by_expert(rows: Tensor, experts: Tensor | None, count: int) -> list[tuple[int, Tensor]]:
-    """The rows that go to each expert; all of them to number 0 of a map that is none of stacked experts."""
+    """The rows of each expert; all rows as expert 0 if experts are not stacked."""
     if experts is None:
         return [(0, rows)]
     return [(number, rows[experts == number]) for number in range(count)]
 
 
 def of_matrix(grid: Grid) -> Grid:
-    """The grid of one expert's matrix: its tensor."""
+    """The grid of one expert's matrix."""
     return replace(grid, over="tensor") if grid.over == "head" else grid
 
 

@@ -1,4 +1,4 @@
-"""The linear maps that a quantizer can reach: their weights as (…, out, in), and what goes into them."""
+"""The linear maps that a quantizer can reach: weights as (…, out, in), and their inputs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,23 @@ from sinkscope.hooks import (
 )
 from sinkscope.quantization.linear.experts import Edit, edit_experts, edits_experts, is_transposed, maps_of
 
-HEAD = "lm_head"  # the output embedding, whatever a model calls it
-FEWEST = 4  # linear maps of a block
-ROUTED = ("experts", "local_experts")  # lists of modules, each of which is given some of the tokens
+HEAD = "lm_head"  # the output embedding, whatever its name in the model
+FEWEST = 4  # linear maps in a block
+ROUTED = ("experts", "local_experts")  # lists of modules, each of which gets some of the tokens
 
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """y = W x + b, of one module, or of all experts of a layer whose weights are stacked.
+    """y = W x + b, of one module, or of all experts of a layer if their weights are stacked.
 
-    `path`: of its module, of stacked experts with the parameter's name behind it. `axis`: over which tokens x goes.
-    `crosses`: whether x may have been seen before, as what cross-attention keeps in a cache. `block`: it stands in.
+    Attributes:
+        path: The path of its module, followed by the parameter's name for stacked experts.
+        module: The module.
+        parameter: The name of its weight.
+        kinds: What it computes, as `hooks` names it ("query", "down", …).
+        axis: Which tokens x runs over.
+        crosses: Whether x may be absent because a cache holds the result, as in cross-attention.
+        block: The block that contains it.
     """
 
     path: str
@@ -54,51 +60,53 @@ class LinearMap:
 
     @property
     def stacked(self) -> bool:
-        """Whether its weights are those of several experts."""
+        """Whether its weight stacks those of several experts."""
         return self.parameter != "weight"
 
     @property
     def routed(self) -> bool:
-        """Whether its module is given some of the tokens only, in an order that it does not tell."""
-        return not self.stacked and any(part in ROUTED for part in self.path.split("."))
+        """Whether its module gets only some of the tokens, in an unknown order."""
+        return not self.stacked and any(name in ROUTED for name in self.path.split("."))
 
     @property
     def weight(self) -> Float[Tensor, "*expert out in"]:
-        """W as it is now. Raises `UnsupportedModelError` for weights that are not in memory as numbers."""
+        """The current W. Raises `UnsupportedModelError` unless it is a floating-point tensor in memory."""
         weight: Any = getattr(self.module, self.parameter)
         if weight.is_meta or not weight.is_floating_point() or type(weight) not in (Tensor, nn.Parameter):
             raise UnsupportedModelError(
                 f"'{self.path}': its weight is {type(weight).__name__} of {weight.dtype} on {weight.device}, not "
-                "floating point numbers in memory; load the model unquantized, and not offloaded"
+                "floating-point numbers in memory; load the model unquantized and not offloaded"
             )
         return weight.mT if self._transposed else weight
 
     @property
     def rounded(self) -> bool:
-        """Whether its weight is a quantizer's already."""
+        """Whether its weight is already quantized."""
         return getattr(getattr(self.module, self.parameter), "_rounded", False)
 
     def replace(self, weight: Float[Tensor, "*expert out in"], stack: ExitStack, rounded: bool = False) -> None:
-        """Give the module another W until `stack` closes; the parameter itself stays as it is, wherever it is tied to.
+        """Use another W until `stack` closes; the parameter stays unchanged wherever else it is tied to.
 
-        `rounded`: whether it is a quantizer's, which no transform may follow.
+        `rounded`: whether W is quantized, so that no transform may follow.
         """
-        own: Any = weight.mT if self._transposed else weight
-        own._is_param = True  # what asks for nn.Parameter finds one, and gradients still reach the parameter behind it
-        own._rounded = rounded
+        parameter: Any = weight.mT if self._transposed else weight
+        parameter._is_param = (
+            True  # what asks for nn.Parameter finds one, and gradients still reach the parameter behind it
+        )
+        parameter._rounded = rounded
         if parametrize.is_parametrized(self.module, self.parameter):
             steps: Any = self.module.parametrizations[self.parameter]  # type: ignore[index]
-            steps.append(_Constant(own))
+            steps.append(_Constant(parameter))
             stack.callback(steps.__delitem__, len(steps) - 1)
             return
         kept = self.module._parameters[self.parameter]
         stack.callback(self.module._parameters.__setitem__, self.parameter, kept)
-        self.module._parameters[self.parameter] = own
+        self.module._parameters[self.parameter] = parameter
 
     def edit_input(self, edit: Edit, stack: ExitStack) -> None:
-        """Replace x by `edit(x, routing)` at every use, one edit after the other, before anybody who reads x.
+        """Replace x by `edit(x, routing)` at each use, in the order of the edits and before other readers of x.
 
-        `routing`: of stacked experts, whose second map is given a row for each pair of a token and an expert.
+        `routing`: for stacked experts, whose second map gets one row per pair of token and expert.
         """
         if self.stacked:
             edit_experts(self.module, self.path, self.parameter, edit, stack)
@@ -107,7 +115,7 @@ class LinearMap:
 
     @property
     def edited(self) -> bool:
-        """Whether what goes into it is edited now."""
+        """Whether an edit of its input is active."""
         return edits_experts(self.module, self.parameter) if self.stacked else self.module in _EDITS
 
     @property
@@ -116,7 +124,7 @@ class LinearMap:
 
 
 class _Edits:
-    """The edits of what goes into one module, in one hook."""
+    """The edits of one module's input, in one hook."""
 
     def __init__(self, one: LinearMap) -> None:
         self.one, self.edits = one, list[Edit]()
@@ -151,46 +159,45 @@ _EDITS: dict[nn.Module, _Edits] = {}
 
 
 class _Constant(nn.Module):
-    """The last step of a parametrization that makes something else of the weight."""
+    """The last step of a parametrization; it replaces the weight."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.kept = (weight,)  # no parameter of the model
+        self.kept = (weight,)  # in a tuple, so that it is no parameter of the model
 
     def forward(self, weight: Tensor) -> Tensor:
         return self.kept[0]
 
 
 def linear_maps(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, LinearMap]:
-    """Every linear map in the model's blocks by its path, and its head, but for those in `skip`.
+    """The linear maps of the model's blocks by path, and its head, without those in `skip`.
 
-    `skip`: paths, or whole parts of paths such as "down_proj", "layers.0" or "experts"; "lm_head" is the head by any
-    name. What makes several things at
-    once (fused query-key-value, gate and up, the latents of MLA) is one map, and all experts of a layer are one map for
-    what enters them and one for what leaves them. Raises `InputError` for a name that nothing has, and
-    `UnsupportedModelError` for matrices that cannot be reached: name them in `skip` to leave them as they are.
+    `skip`: paths, or whole components of paths such as "down_proj", "layers.0" or "experts"; "lm_head" is the head by
+    any name. A fused projection (query-key-value, gate and up, the latents of MLA) is one map; the experts of a layer
+    are one map for their inputs and one for their outputs. Raises `InputError` for a name that matches nothing, and
+    `UnsupportedModelError` for matrices that cannot be reached: name them in `skip` to leave them in full precision.
     """
     model = unwrapped(model)
-    found = reachable(model)
-    strange = dict(_strange(model, found))
-    names = [*found, *strange]
+    maps = reachable(model)
+    strange = dict(_strange(model, maps))
+    names = [*maps, *strange]
     for name in skip:
         if name != HEAD and not any(_names(name, path) for path in names):
-            parts = dict.fromkeys(part for path in names for part in path.split(".") if not part.isdigit())
+            parts = dict.fromkeys(name for path in names for name in path.split(".") if not name.isdigit())
             raise unknown("linear map", name, parts)
     unknown_ones = [path for path in strange if not any(_names(name, path) for name in skip)]
     if unknown_ones:
         path, more = unknown_ones[0], dict.fromkeys((*skip, *unknown_ones))
         raise UnsupportedModelError(
-            f"family '{family(model)}': '{path}' ({type(strange[path]).__name__}) is or holds a matrix that is no "
-            f"linear map known here, so it cannot be quantized; skip=({', '.join(map(repr, more))}) leaves it as it is"
+            f"family '{family(model)}': '{path}' ({type(strange[path]).__name__}) is or holds a matrix in no "
+            f"known linear map, so it cannot be quantized; skip=({', '.join(map(repr, more))}) leaves it out"
         )
-    kept = {path: one for path, one in found.items() if not any(_names(name, path) for name in skip)}
+    kept = {path: one for path, one in maps.items() if not any(_names(name, path) for name in skip)}
     return {path: one for path, one in kept.items() if not (one.block is None and HEAD in skip)}
 
 
 def reachable(model: nn.Module) -> dict[str, LinearMap]:
-    """Every linear map that is known, by its path."""
+    """All known linear maps by path."""
     return {one.path: one for one in _every(unwrapped(model))}
 
 
@@ -203,14 +210,14 @@ def chosen(model: nn.Module, paths: Iterable[str], what: str) -> dict[str, Linea
 
 
 def left_out(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, int]:
-    """Matrices of the model that a quantizer of its linear maps leaves as they are, with their sizes.
+    """The sizes of the model's matrices that a quantizer of its linear maps leaves in full precision.
 
-    Those in `skip`, embeddings, routers, convolutions: parameters of two axes or more that are in no reached map.
+    Those in `skip`, embeddings, routers, convolutions: parameters of two or more axes that are in no reached map.
     """
     model = unwrapped(model)
     reached = {id(getattr(one.module, one.parameter)) for one in linear_maps(model, skip).values()}
-    every = {path: parameter for path, parameter in model.named_parameters() if parameter.ndim > 1}
-    return {path: one.numel() for path, one in every.items() if id(one) not in reached}
+    matrices = {path: parameter for path, parameter in model.named_parameters() if parameter.ndim > 1}
+    return {path: one.numel() for path, one in matrices.items() if id(one) not in reached}
 
 
 def _every(model: nn.Module) -> Iterator[LinearMap]:
@@ -239,22 +246,22 @@ def _every(model: nn.Module) -> Iterator[LinearMap]:
 
 
 def is_router(path: str, module: nn.Module, names: Container[str]) -> bool:
-    """Whether a linear map chooses experts: by its name, or as the "gate" beside them."""
+    """Whether a linear map selects experts: by its name, or as the "gate" next to them."""
     parent, _, name = path.rpartition(".")
     named = "router" in path.rpartition(".")[2].lower() or "router" in parent.rpartition(".")[2].lower()
     return named or "router" in type(module).__name__.lower() or (name == "gate" and f"{parent}.experts" in names)
 
 
 def _crossing(model: nn.Module) -> dict[str, str]:
-    """The stack of each cross-attention layer by its path."""
+    """The stack of each cross-attention layer, by path."""
     if not has_attention(model) and not own_attention(model):
         return {}
     return {layer.name: layer.stack for layer in attention_modules(model).values() if layer.crosses}
 
 
-def _strange(model: nn.Module, found: Mapping[str, LinearMap]) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of blocks with what looks like a linear map and is none of those found, and lists of other blocks."""
-    reached = {one.module for one in found.values()}
+def _strange(model: nn.Module, maps: Mapping[str, LinearMap]) -> Iterator[tuple[str, nn.Module]]:
+    """Modules of blocks that look like linear maps and are not in `maps`, and lists of unknown blocks."""
+    reached = {one.module for one in maps.values()}
     known = {one.module for one in projections(model)}
     inside = {module for block in blocks(model) for module in block.module.modules()}
     for path, module in model.named_modules():
@@ -269,10 +276,10 @@ def _strange(model: nn.Module, found: Mapping[str, LinearMap]) -> Iterator[tuple
             yield path, module
 
 
-def _holds_blocks(found: nn.ModuleList, known: set[nn.Module]) -> bool:
-    """Whether a list holds blocks of which nothing is known: several linear maps in each of its elements."""
-    linear = [[one for one in element.modules() if isinstance(one, nn.Linear | Conv1D)] for element in found]
-    return bool(linear) and all(len(own) >= FEWEST and not known & {*own} for own in linear)
+def _holds_blocks(modules: nn.ModuleList, known: set[nn.Module]) -> bool:
+    """Whether a list holds unknown blocks: several linear maps in each of its elements."""
+    linear = [[one for one in element.modules() if isinstance(one, nn.Linear | Conv1D)] for element in modules]
+    return bool(linear) and all(len(maps) >= FEWEST and not known & {*maps} for maps in linear)
 
 
 def _largest(module: nn.Module) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Norms that feed linear maps: which maps read one tensor, and gains that take a factor in their stead."""
+"""Norms that feed linear maps: which maps read the same tensor, and gains that take a factor for them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import LinearMap
 
-Key = tuple[int, int]  # where a tensor starts in memory, and how many entries it has
+Key = tuple[int, int]  # the address of a tensor and its number of entries
 
 
 @dataclass(frozen=True)
-class Source:
-    """A tensor that goes into `maps`. `norm`: the path of the norm that made it, None where none did.
+class SharedInput:
+    """A tensor that the linear maps `maps` read. `norm`: the path of the norm that made it; None if none did.
 
-    `others`: paths of other modules with weights that read it, such as routers; `inside`: whether what the norm reads
-    came out of a linear map (norms of latents, of queries and keys), and not from the residual stream.
+    `others`: paths of other modules with weights that read it, such as routers. `inside`: whether the norm reads the
+    output of a linear map (norms of latents, queries, keys) rather than the residual stream.
     """
 
     maps: tuple[str, ...]
@@ -35,15 +35,15 @@ class Source:
     inside: bool = False
 
 
-def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[Source, ...]:
-    """Which maps read one tensor, and which norm made it, seen in a pass over the first sample."""
+def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[SharedInput, ...]:
+    """The tensors that maps read and the norms that made them, as seen in a pass over the first sample."""
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs)
+    checked, samples = checked_inputs(model, inputs)
     readers: dict[Key, list[str]] = {}
     others: dict[Key, list[str]] = {}
     norms: dict[Key, tuple[str, Key]] = {}
-    linear: set[int] = set()  # storages that linear maps wrote
-    kept: list[Tensor] = []  # nothing is freed meanwhile, so no two tensors have one place
+    linear: set[int] = set()  # storages that linear maps wrote to to
+    kept: list[Tensor] = []  # nothing is freed meanwhile, so that no two tensors share an address
     of_maps = {one.module for one in maps.values()}
 
     def key(x: Tensor) -> Key:
@@ -52,8 +52,8 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
 
     def reading(one: LinearMap) -> Any:
         def edit(x: Tensor, routing: Routing | None) -> Tensor:
-            if one.path not in readers.setdefault(found := key(x), []):
-                readers[found].append(one.path)
+            if one.path not in readers.setdefault(location := key(x), []):
+                readers[location].append(one.path)
             return x
 
         return edit
@@ -79,17 +79,17 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
             stack.callback(module.register_forward_hook(module_hook(path)).remove)
         for one in maps.values():
             one.edit_input(reading(one), stack)
-        model(**first_sample(model, given, samples))
-    found = []
-    for place, paths in readers.items():
-        norm, entered = norms.get(place, (None, (0, 0)))
-        beside = (path for path in others.get(place, ()) if not any(one.startswith(f"{path}.") for one in paths))
-        found.append(Source(tuple(paths), norm, tuple(beside), entered[0] in linear))
-    return _joined(found)
+        model(**first_sample(model, checked, samples))
+    all_inputs = []
+    for location, paths in readers.items():
+        norm, entered = norms.get(location, (None, (0, 0)))
+        beside = (path for path in others.get(location, ()) if not any(one.startswith(f"{path}.") for one in paths))
+        all_inputs.append(SharedInput(tuple(paths), norm, tuple(beside), entered[0] in linear))
+    return _joined(all_inputs)
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm of one tensor, with a gain for each channel."""
+    """Whether a module is a norm of one tensor with a gain per channel."""
     gain = getattr(module, "weight", None)
     if "norm" not in type(module).__name__.lower() or not isinstance(gain, Tensor) or gain.ndim != 1:
         return False
@@ -97,32 +97,32 @@ def is_norm(module: nn.Module) -> bool:
     return len(needed) == 1
 
 
-def first_sample(model: nn.Module, given: Mapping[str, Any], samples: int) -> dict[str, Any]:
-    """The first sample of some inputs, or all of them where they cannot be cut."""
+def first_sample(model: nn.Module, inputs: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """The first sample of some inputs, or all of them if they cannot be split."""
     try:
-        return part(given, slice(0, 1), samples, device_of(model))
+        return part(inputs, slice(0, 1), samples, device_of(model))
     except InputError:
-        return part(given, slice(0, samples), samples, device_of(model))
+        return part(inputs, slice(0, samples), samples, device_of(model))
 
 
-def _joined(found: Sequence[Source]) -> tuple[Source, ...]:
-    """Sources that share a map, which the model uses several times, as one that no norm feeds alone."""
-    joined: list[Source] = []
-    for source in found:
+def _joined(separate: Sequence[SharedInput]) -> tuple[SharedInput, ...]:
+    """Inputs that share a map, which the model uses several times, as one input without a norm of its own."""
+    joined: list[SharedInput] = []
+    for source in separate:
         alike = [one for one in joined if {*one.maps} & {*source.maps}]
         for one in alike:
             joined.remove(one)
             maps, others = (*one.maps, *source.maps), (*one.others, *source.others)
             norm = source.norm if one.norm == source.norm else None
             inside = one.inside or source.inside
-            source = Source(tuple(dict.fromkeys(maps)), norm, tuple(dict.fromkeys(others)), inside)
+            source = SharedInput(tuple(dict.fromkeys(maps)), norm, tuple(dict.fromkeys(others)), inside)
         joined.append(source)
     return tuple(joined)
 
 
 @torch.no_grad()
 def gain_of(norm: nn.Module) -> tuple[Float[Tensor, "width"], float]:
-    """The gain g by which a norm multiplies, and what its weight lacks to be g: 0, or 1 where it stores g − 1 (Gemma).
+    """The gain g by which a norm multiplies, and g minus its weight: 0, or 1 for norms that store g − 1 (Gemma).
 
     Raises `UnsupportedModelError` for a norm that multiplies by something else.
     """
@@ -142,12 +142,12 @@ def gain_of(norm: nn.Module) -> tuple[Float[Tensor, "width"], float]:
     step = one - zero
     offset = 0.0 if torch.allclose(zero, shift, atol=1e-3) else 1.0
     if not torch.allclose(two - one, step, atol=1e-2) or not torch.allclose(zero - shift, offset * step, atol=1e-2):
-        raise UnsupportedModelError(f"{type(norm).__name__}: its gain is neither its weight nor 1 + its weight")
+        raise UnsupportedModelError(f"{type(norm).__name__}: its gain is neither its weight nor its weight + 1")
     return weight + offset, offset
 
 
 def set_gain(norm: nn.Module, factor: Float[Tensor, "width"], stack: ExitStack) -> None:
-    """Multiply what a norm gives by `factor` through its gain, and its bias, until `stack` closes."""
+    """Multiply the output of a norm by `factor` through its gain and bias, until `stack` closes."""
     gain, offset = gain_of(norm)
     changed = {"weight": gain * factor.to(gain) - offset}
     if isinstance(bias := getattr(norm, "bias", None), Tensor):
@@ -157,7 +157,7 @@ def set_gain(norm: nn.Module, factor: Float[Tensor, "width"], stack: ExitStack) 
 
 
 def put(module: nn.Module, name: str, value: Tensor, stack: ExitStack) -> None:
-    """Give a module another parameter until `stack` closes."""
+    """Replace a parameter of a module until `stack` closes."""
     kept = module._parameters[name]
     stack.callback(module._parameters.__setitem__, name, kept)
     parameter: Any = value
@@ -167,10 +167,10 @@ def put(module: nn.Module, name: str, value: Tensor, stack: ExitStack) -> None:
 
 @torch.no_grad()
 def changes_nothing(model: nn.Module, inputs: Any, change: Intervention) -> bool:
-    """Whether the logits of the first sample stay what they are, up to rounding, under a change that should be none."""
+    """Whether the logits of the first sample stay the same, up to rounding, under a change."""
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs)
-    one = first_sample(model, given, samples)
+    checked, samples = checked_inputs(model, inputs)
+    one = first_sample(model, checked, samples)
     with evaluating(model):
         before = _floats(model(**one))
         with change.applied(model):

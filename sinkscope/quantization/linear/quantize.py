@@ -1,4 +1,4 @@
-"""Linear maps with quantized weights, and with what goes into them quantized, while a block lasts."""
+"""Linear maps with quantized weights and quantized inputs, while a context lasts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from sinkscope.registry import renamed_argument
 
 
 class Rounding(ABC):
-    """How a weight is brought onto a grid, other than each entry to its nearest value.
+    """How a weight is brought onto a grid, if not by rounding each entry to the nearest value.
 
-    `transform`: under which its calibration ran.
+    `transform`: the transform that was active during calibration.
     """
 
     transform: Transform | None
@@ -39,18 +39,18 @@ class Rounding(ABC):
     def rounded(
         self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
     ) -> Float[Tensor, "*expert out in"]:
-        """The weight on the grid. Raises `InputError` for a map that it was not calibrated for."""
+        """The weight on the grid. Raises `InputError` for a map that calibration did not cover."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The rounding as JSON-able data."""
+        """As JSON-able data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Static:
-    """Ranges of what goes into each map, frozen from calibration inputs (static quantization). Made by `calibrated`.
+    """Frozen ranges of each map's input, from calibration inputs (static quantization). Made by `calibrated`.
 
-    `protect`: the choice of tokens that were no part of the ranges, as data; `transform`: under which they were taken.
+    `protect`: the choice of tokens that calibration left out, as data; `transform`: the transform that was active.
     """
 
     grid: Grid
@@ -59,13 +59,13 @@ class Static:
     transform: Transform | None = None
 
     def of(self, path: str) -> Steps:
-        """The range of one map. Raises `InputError` where none was calibrated."""
+        """The range of one map. Raises `InputError` if calibration did not cover it."""
         if path not in self.steps:
-            raise InputError(f"no scale was calibrated for '{path}': calibrate this model, with the same skip")
+            raise InputError(f"no range was calibrated for '{path}': calibrate this model with the same skip")
         return self.steps[path]
 
     def describe(self) -> dict[str, Any]:
-        """What it was made of, and the step of each map."""
+        """The grid, the tokens left out, and the step of each map."""
         steps = {path: float(steps.step) for path, steps in self.steps.items()}
         return {"grid": asdict(self.grid), "protect": self.protect, "steps": steps}
 
@@ -73,22 +73,27 @@ class Static:
 @renamed_argument("spared", "protect")
 @dataclass(frozen=True)
 class QuantizeLinear(Intervention):
-    """y = Q_w(W) Q_a(x) + b in every linear map of the blocks: simulated quantization.
+    """y = Q_w(W) Q_a(x) + b in all linear maps of the blocks: simulated quantization.
 
-    `weights`: the grid of W (out, in), where "token" gives each output its range, "channel" each input, and a `group`
-    of "token" cuts the inputs; of stacked experts each is a tensor of its own. W is rounded once when the block begins
-    and is exactly what it was afterwards; weights that are tied elsewhere (embeddings) stay as they are there.
-    `activations`: the grid of x (batch, position, in), None for weights alone. Its ranges are found in each pass: over
-    "token" for each token alone; over "tensor" for each row of the batch, so that a text's result does not depend on
-    its batch (in stacked experts: for a row's tokens in all experts of the layer). `per_call`: one range for all rows
-    of a call instead, as kernels with one scale have it. Padding counts for no range. `static`: ranges frozen
-    beforehand (`calibrated`). `protect`: tokens whose x stays in full precision and counts for no range. `skip`: maps
-    that stay as they are (`linear_maps`). `transform`: what is done to x and undone in W before both are rounded, such
-    as `SmoothQuant`; `rounding`: how W is brought onto its grid, None for the nearest value.
+    W is rounded once, when the context opens, and is exactly what it was when it closes; where a weight is tied
+    (embeddings), the other use stays in full precision. The ranges of x are computed in each pass: over "token" for
+    each token alone; over "tensor" for each row of the batch, so that the result of a text does not depend on its batch
+    (in stacked experts: for a row's tokens in all experts of the layer). Padding is part of no range.
 
-    Control: as many random tokens protected in each row. Raises `InputError` where nothing is protected, so that there
-    is none, and `UnsupportedModelError` for what cannot be reached (`linear_maps`). Source: uniform quantization as in
-    Jacob et al. 2018; per-token and per-output scales as in Dettmers et al. 2022.
+    Control: as many random tokens protected in each row. Raises `InputError` if nothing is protected, so that there is
+    no control, and `UnsupportedModelError` for maps that cannot be reached (`linear_maps`). Source: uniform
+    quantization as in Jacob et al. 2018; per-token and per-output scales as in Dettmers et al. 2022.
+
+    Attributes:
+        weights: The grid of W (out, in): one range per output ("token"), per input ("channel"), or per `group` of
+            inputs of an output. Each of stacked experts is a separate tensor.
+        activations: The grid of x (batch, position, in), over "token" or "tensor"; None for weights alone.
+        static: Frozen ranges of x (`calibrated`).
+        protect: Tokens whose x stays in full precision and is part of no range.
+        skip: Maps that stay in full precision (`linear_maps`).
+        transform: A change of x that W undoes, made before both are rounded, such as `SmoothQuant`.
+        rounding: How W is brought onto its grid; None for the nearest value.
+        per_call: One range for all rows of a call, as in kernels with a single scale.
     """
 
     weights: Grid
@@ -104,23 +109,22 @@ class QuantizeLinear(Intervention):
         object.__setattr__(self, "skip", (self.skip,) if isinstance(self.skip, str) else tuple(self.skip))
         if self.activations is None and (self.protect is not None or self.static is not None):
             raise InputError(
-                "tokens are protected, and scales frozen, in what goes into a map: give activations=Grid(...), or "
-                "leave protect and static out"
+                "protect and static concern the inputs of maps: give activations=Grid(...), or leave both out"
             )
         if self.activations is not None and self.activations.over not in ("token", "tensor"):
             raise InputError(
-                f"activations over '{self.activations.over}': no kernel has a scale for each channel or head of what "
-                "goes into a map; take over='token' or 'tensor'"
+                f"activations over '{self.activations.over}': kernels have no scale per channel or head of a map's "
+                "input; use over='token' or 'tensor'"
             )
         if self.per_call and (self.static is not None or self.activations is None or self.activations.over != "tensor"):
-            raise InputError("per_call shares one range among all rows: it needs activations over 'tensor', not frozen")
+            raise InputError("per_call shares one range among all rows: give activations over 'tensor', and no static")
         if self.static is not None and self.static.grid != self.activations:
-            raise InputError(f"static scales are of {self.static.grid}, but activations are {self.activations}")
-        for what, made in (("static scales", self.static), ("the rounding", self.rounding)):
+            raise InputError(f"static was calibrated for {self.static.grid}, but activations is {self.activations}")
+        for what, made in (("static ranges", self.static), ("weights", self.rounding)):
             if made is not None and made.transform is not self.transform:
                 raise InputError(
-                    f"{what} and the quantizer have different transforms, so they are of other numbers: calibrate with "
-                    "transform=... and give the same one here"
+                    f"{what} were calibrated under another transform: calibrate with transform=..., and give the same "
+                    "object here"
                 )
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
@@ -149,7 +153,7 @@ class QuantizeLinear(Intervention):
             "skip": list(self.skip),
             "per_call": self.per_call,
             "protect": described(self.protect),
-            **{name: None if part is None else part.describe() for name, part in parts.items()},
+            **{name: None if value is None else value.describe() for name, value in parts.items()},
         }
 
     def _rounded(self, one: LinearMap) -> Tensor:
@@ -163,7 +167,7 @@ class QuantizeLinear(Intervention):
         grid = self.activations
         assert grid is not None
         static = None if self.static is None else self.static.of(one.path)
-        by_token = grid.over == "token" and self.protect is None  # then nobody else's numbers matter
+        by_token = grid.over == "token" and self.protect is None  # each token has its own range, padding too
 
         def edit(x: Tensor, routing: Routing | None) -> Tensor:
             alone.uses.used(one)
@@ -178,19 +182,19 @@ class QuantizeLinear(Intervention):
 def row_by_row(
     x: Float[Tensor, "..."], grid: Grid, left: Tensor | None, texts: Int[Tensor, " first"] | None
 ) -> Float[Tensor, "..."]:
-    """x with a range for each row of the batch: along the first axis, or where `texts` says which row it is of.
+    """x with one range per row of the batch: its first axis, or the row that `texts` gives for each entry of it.
 
-    Entries where `left` (broadcast to x) is True count for no range and stay as they are.
+    Entries where `left` (broadcast to x) is True are part of no range and stay unchanged.
     """
     if texts is None and x.ndim == 3:
         return fake_quantize(x, replace(grid, over="head"), left)
     texts = torch.arange(len(x), device=x.device) if texts is None else texts
     left = None if left is None else left.expand(x.shape)
-    found = torch.empty_like(x)
+    rounded = torch.empty_like(x)
     for text in texts.unique():
-        own = texts == text
-        found[own] = fake_quantize(x[own], grid, None if left is None else left[own])
-    return found
+        rows = texts == text
+        rounded[rows] = fake_quantize(x[rows], grid, None if left is None else left[rows])
+    return rounded
 
 
 @renamed_argument("spared", "protect")
@@ -204,30 +208,30 @@ def calibrated(
     transform: Transform | None = None,
     batch_size: int = 8,
 ) -> Static:
-    """Ranges over all real tokens of `inputs` for what goes into each map, of a grid over "tensor".
+    """The ranges of each map's input over all real tokens of `inputs`, for a grid over "tensor".
 
-    The smallest and the largest value of all batches, not a running mean of them. `protect`: tokens that are no part of
-    a range; whether they are protected when it is used is said there. Raises `InputError` for other grids, and for a
-    map that no token reached.
+    The minimum and maximum over all batches, not a running mean. `protect`: tokens that are part of no range; whether
+    they are protected later is up to the quantizer. Raises `InputError` for other grids, and for a map that no token
+    reached.
     """
     if grid.over != "tensor":
-        raise InputError(f"a static range is one number for all tokens: give a grid over 'tensor', not '{grid.over}'")
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+        raise InputError(f"a static range is shared by all tokens: give a grid over 'tensor', not '{grid.over}'")
+    ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
     def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
         if len(rows):
             low, high = rows.float().amin(), rows.float().amax()
-            before = found.get(path, (low, high))
-            found[path] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+            before = ranges.get(path, (low, high))
+            ranges[path] = torch.minimum(before[0], low), torch.maximum(before[1], high)
 
     maps = linear_maps(model, skip)
     read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
-    check_read(maps, found)
-    steps = {path: steps_of(torch.stack(found[path]), grid) for path in maps}
+    check_read(maps, ranges)
+    steps = {path: steps_of(torch.stack(ranges[path]), grid) for path in maps}
     steps = {path: Steps(one.step[0], None if one.low is None else one.low[0]) for path, one in steps.items()}
     return Static(grid, steps, described(protect), transform)
 
 
 def weight_grid(grid: Grid, weight: Tensor) -> Grid:
-    """The grid of one weight: of stacked experts (expert, out, in) each is a tensor of its own."""
+    """The grid of one weight: each of stacked experts (expert, out, in) is a separate tensor."""
     return replace(grid, over="head") if grid.over == "tensor" and weight.ndim > 2 else grid

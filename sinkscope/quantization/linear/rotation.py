@@ -1,4 +1,4 @@
-"""Rotations that spread an outlying channel over all others: of what goes into a map, and of the residual stream."""
+"""QuaRot: rotations that spread outlying channels over all others, of map inputs and of the residual stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Blocks, RotationKind, rotation
 from sinkscope.hooks import OpenStream, Stream, family, unwrapped, width_of
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
-from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, put, sources
+from sinkscope.quantization.linear.norms import SharedInput, changes_nothing, gain_of, put, sources
 from sinkscope.quantization.linear.transform import (
     Change,
     InputTransform,
@@ -23,17 +23,16 @@ from sinkscope.quantization.linear.transform import (
     check_unrounded,
 )
 
-LAST = ("output", "down", "experts")  # kinds of maps that may write into the residual stream
+LAST = ("output", "down", "experts")  # kinds of maps that may write to the residual stream
 
 
 @dataclass(frozen=True)
 class RotateInputs(InputTransform):
-    """x → x Q and W → W Q at the input of every map of these `kinds`: at run time, so that it needs no other map.
+    """x → x Q and W → W Q at the input of each map of these `kinds`, computed at run time.
 
-    `kinds`: of maps, as `hooks` names them ("down", "output", "query", …), None for all. `kind`: "hadamard" for random
-    signs and a Hadamard matrix in blocks of the largest power of two that divides the width, where that is at least 8
-    (336 = 16 · 21 has blocks of 16), "orthogonal" for random orthogonal matrices, which also stand where a width allows
-    no such block. Control: the rotation of another seed.
+    `kinds`: as `hooks` names them ("down", "output", "query", …); None for all. `kind`, `seed`: of `grids.rotation`,
+    which chooses random signs and Hadamard blocks, or random orthogonal matrices. Control: the rotation of another
+    seed.
 
     Source: the online rotations of Ashkboos et al. 2024 (QuaRot), who factor widths such as 28 · 2^n into known
     Hadamard matrices instead of blocks.
@@ -63,22 +62,22 @@ class RotateInputs(InputTransform):
 
 @dataclass(frozen=True)
 class RotateResidual(Transform):
-    """h → h Q between the first block and the last, with Q taken into the weights. Made by `RotateResidual.of`.
+    """h → h Q between the first block and the last, with Q folded into the weights. Made by `RotateResidual.of`.
 
     The stream is rotated where it enters the first block, and back where it leaves the last. The gains of the norms in
-    between are taken into the maps that read them (W diag(g) Q), writers become Qᵀ W and b Q, and what else reads a
-    norm (a router) is given what it was given before. Only norms without a mean (RMSNorm) commute with a rotation.
-    Control: another rotation. Source: Ashkboos et al. 2024 (QuaRot), who take Q into the embeddings and the head too.
+    between are folded into the maps that read them (W diag(g) Q), writers become Qᵀ W and b Q, and other readers of a
+    norm (a router) get what they got before. Only norms that do not subtract a mean (RMSNorm) commute with a rotation.
+    Control: another rotation. Source: Ashkboos et al. 2024 (QuaRot), who fold Q into the embeddings and the head too.
     """
 
     kind: RotationKind
     seed: int
-    readers: tuple[Source, ...]
+    readers: tuple[SharedInput, ...]
     writers: tuple[str, ...]
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Any, kind: RotationKind = "hadamard", seed: int = 0) -> RotateResidual:
-        """Found in a pass over the first sample of `inputs`.
+        """Readers and writers are determined in a pass over the first sample of `inputs`.
 
         Raises `UnsupportedModelError` for a model whose function a rotation would change.
         """
@@ -89,10 +88,10 @@ class RotateResidual(Transform):
         stream.check_blocks()
         width, inside = width_of(model), {path: one for path, one in maps.items() if one.block in stream.blocks}
         modules = dict(model.named_modules())
-        found = [one for one in sources(model, inputs, maps) if one.norm is not None and not one.inside]
+        normed = [one for one in sources(model, inputs, maps) if one.norm is not None and not one.inside]
         within = {module for block in stream.blocks for module in block.modules()}
-        found = [one for one in found if modules[str(one.norm)] in within]
-        readers = [one for one in found if all(path in inside for path in one.maps)]
+        normed = [one for one in normed if modules[str(one.norm)] in within]
+        readers = [one for one in normed if all(path in inside for path in one.maps)]
         reading = {path for one in readers for path in one.maps}
         writers = [
             path for path, one in inside.items() if path not in reading and one.weight.shape[-2] == width and _last(one)
@@ -101,15 +100,15 @@ class RotateResidual(Transform):
             if isinstance(modules[one.norm], nn.LayerNorm):
                 raise UnsupportedModelError(
                     f"family '{family(model)}': '{one.norm}' subtracts the mean, which a rotation of the residual "
-                    "stream changes: take RotateInputs, which rotates each map's input"
+                    "stream changes: use RotateInputs, which rotates the input of each map"
                 )
             gain_of(modules[one.norm])
         made = cls(kind, seed, tuple(readers), tuple(writers))
         if not readers or not writers or not changes_nothing(model, inputs, made):
             raise UnsupportedModelError(
-                f"family '{family(model)}': its blocks read or write the residual stream in more ways than through "
-                "norms and linear maps, so that a rotation would change its function: take RotateInputs, which rotates "
-                "each map's input"
+                f"family '{family(model)}': its blocks read or write the residual stream other than through norms "
+                "and linear maps, so a rotation would change its function: use RotateInputs, which rotates the input "
+                "of each map"
             )
         return made
 
@@ -153,7 +152,7 @@ def _check_kind(kind: str) -> None:
 
 
 def _undo(module: nn.Module, back: Change, gain: Tensor, stack: ExitStack) -> None:
-    """Give a reader of a norm that is no linear map what it was given before."""
+    """Give a reader of a norm that is not a linear map what it got before."""
 
     def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (back.of_input(args[0]) * gain.to(args[0]), *args[1:])

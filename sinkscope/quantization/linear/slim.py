@@ -30,17 +30,17 @@ NORM = 2.4
 
 @dataclass(frozen=True, eq=False)
 class SliM(Rounding):
-    """GPTQ whose groups have N − 1, N or N + 1 bits, as many of the first as of the last. Made by `SliM.of`.
+    """GPTQ with N − 1, N or N + 1 bits per group of inputs, as many groups with fewer bits as with more. By `SliM.of`.
 
-    The salience of a group of inputs is Σ w² / U_jj² over its entries, U as in `GPTQ`. For i = 0, 1, … the i groups of
-    least salience get N − 1 bits and the i of most salience N + 1; taken is the i of least KL(softmax(x Qᵀ) ‖
-    softmax(x Wᵀ)) on calibration tokens, Q rounded to the nearest value. The average stays N. The range of each output
-    in a group is then scaled by the p in 0.9…1.1 of least Σ |error|^2.4, in which salient entries (more than 2
-    deviations above the mean) count `salient` times: 1 as released, where they count like others. One bit stands for
-    mean ± mean distance from it.
+    The salience of a group is Σ w² / U_jj² over its entries, U as in `GPTQ`. For i = 0, 1, …, the i groups of least
+    salience get N − 1 bits and the i of most salience N + 1; the i with the least KL(softmax(x Qᵀ) ‖ softmax(x Wᵀ)) on
+    calibration tokens is used, Q rounded to the nearest value. The average stays N bits. The range of each output in a
+    group is then scaled by the p in 0.9…1.1 with the least Σ |error|^2.4, in which salient entries (more than 2
+    standard deviations above the mean) count `salient` times: 1 as released, where they count like all others. One bit
+    encodes mean ± mean distance from it.
 
-    One damping, of 1 % of H's mean diagonal, where the released code has 0.01 itself for the choice of bits; i = 0 and
-    the largest i are tried too. Grids need a `group` of inputs. Source: Huang et al. 2024; Aaronhuang-778/SliM-LLM,
+    One damping, 1 % of H's mean diagonal; the released code uses 0.01 itself for the choice of bits. i = 0 and the
+    largest i are tried too. Grids need a `group` of inputs. Source: Huang et al. 2024; Aaronhuang-778/SliM-LLM,
     slim-llm/slim_gptq.py and utils.
     """
 
@@ -64,16 +64,16 @@ class SliM(Rounding):
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> SliM:
-        """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map is given."""
+        """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map gets."""
         options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform, "batch_size": batch_size}
         hessians = GPTQ.of(model, inputs, damp, **options).hessians
         maps = linear_maps(model, skip)
         samples = {path: [torch.empty(0, one.weight.shape[-1])] * len(hessians[path]) for path, one in maps.items()}
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
-            for number, own in by_expert(rows, experts, len(samples[path])):
+            for number, expert_rows in by_expert(rows, experts, len(samples[path])):
                 before = samples[path][number]
-                samples[path][number] = torch.cat([before.to(own), own[: ROWS - len(before)]])
+                samples[path][number] = torch.cat([before.to(expert_rows), expert_rows[: ROWS - len(before)]])
 
         read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
         return cls(hessians, samples, damp, salient, transform)
@@ -82,20 +82,22 @@ class SliM(Rounding):
         self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid
     ) -> Float[Tensor, "*expert out in"]:
         each = zip(self._matrices(weight), self.bits(path, weight, grid), self.hessians[path], strict=True)
-        found = [self._matrix(own, bits, hessian, grid) for own, bits, hessian in each]
-        return found[0] if weight.ndim == 2 else torch.stack(found)
+        matrices = [self._matrix(matrix, bits, hessian, grid) for matrix, bits, hessian in each]
+        return matrices[0] if weight.ndim == 2 else torch.stack(matrices)
 
     def bits(self, path: str, weight: Float[Tensor, "*expert out in"], grid: Grid) -> tuple[tuple[int, ...], ...]:
-        """Bits of each group of inputs, for each matrix of the map."""
+        """The bits of each group of inputs, for each matrix of the map."""
         if path not in self.hessians:
-            raise InputError(f"SliM-LLM was not calibrated for '{path}': calibrate this model, with the same skip")
+            raise InputError(f"SliM-LLM was not calibrated for '{path}': calibrate this model with the same skip")
         if grid.over != "token" or grid.group is None:
-            raise InputError("SliM-LLM gives groups of inputs their bits: give a grid over 'token' with group=...")
+            raise InputError("SliM-LLM chooses bits per group of inputs: give a grid over 'token' with group=...")
         grid.cut(weight)
         each = zip(self._matrices(weight), self.hessians[path], self.samples[path], strict=True)
         return tuple(
-            chosen_bits(own.float(), salience(own, inverse_factor(hessian, self.damp), grid.group), rows.float(), grid)
-            for own, hessian, rows in each
+            chosen_bits(
+                matrix.float(), salience(matrix, inverse_factor(hessian, self.damp), grid.group), rows.float(), grid
+            )
+            for matrix, hessian, rows in each
         )
 
     def describe(self) -> dict[str, Any]:
@@ -106,9 +108,9 @@ class SliM(Rounding):
         group, upper = grid.group, inverse_factor(hessian, self.damp)
 
         def fit(start: int, columns: Float[Tensor, "out n"]) -> tuple[Grid, Steps]:
-            own = replace(grid, bits=bits[start // group], group=None)
+            group_grid = replace(grid, bits=bits[start // group], group=None)
             sizes = columns.double() ** 2 / upper.diagonal()[start : start + group] ** 2
-            return own, fitted_steps(columns, own, salient_entries(sizes), self.salient)
+            return group_grid, fitted_steps(columns, group_grid, salient_entries(sizes), self.salient)
 
         return compensated(weight, upper, fit, group)
 
@@ -125,52 +127,52 @@ def salience(weight: Float[Tensor, "out in"], upper: Float[Tensor, "in in"], gro
 def chosen_bits(
     weight: Float[Tensor, "out in"], sizes: Float[Tensor, "group"], rows: Float[Tensor, "row in"], grid: Grid
 ) -> tuple[int, ...]:
-    """Of the mixtures of N − 1, N and N + 1 bits that keep the average, the one of least divergence on `rows`."""
+    """The mixture of N − 1, N and N + 1 bits, N on average, with the least divergence on `rows`."""
     tried = mixtures(sizes, grid.bits)
     target = (rows @ weight.T).log_softmax(-1)
 
     def divergence(bits: Sequence[int]) -> float:
-        found = (rows @ _nearest(weight, bits, grid).T).log_softmax(-1)
-        return float((found.exp() * (found - target)).sum(-1).mean())
+        predicted = (rows @ _nearest(weight, bits, grid).T).log_softmax(-1)
+        return float((predicted.exp() * (predicted - target)).sum(-1).mean())
 
-    return tried[0] if not len(rows) else min(tried, key=divergence)  # no token: nothing to choose on
+    return tried[0] if not len(rows) else min(tried, key=divergence)  # without tokens, N bits everywhere
 
 
 def mixtures(sizes: Float[Tensor, "group"], bits: int) -> list[tuple[int, ...]]:
-    """Bits of each group with the i of least salience at bits − 1 and the i of most at bits + 1, for every i."""
+    """The bits of each group, with the i of least salience at bits − 1 and the i of most at bits + 1, for each i."""
     order = sizes.argsort().tolist()
-    found = []
+    all_bits = []
     for count in range(len(order) // 2 + 1):
         low, high = set(order[:count]), set(order[len(order) - count :])
-        found.append(tuple(bits - (at in low) + (at in high) for at in range(len(order))))
-    return found
+        all_bits.append(tuple(bits - (at in low) + (at in high) for at in range(len(order))))
+    return all_bits
 
 
 def salient_entries(sizes: Float[Tensor, "out in"]) -> Bool[Tensor, "out in"]:
-    """Entries of a group whose salience is more than two deviations above the mean."""
+    """Entries of a group whose salience exceeds the mean by more than two standard deviations."""
     return sizes > sizes.mean() + SALIENT * sizes.std()
 
 
 def fitted_steps(weight: Float[Tensor, "out in"], grid: Grid, salient: Bool[Tensor, "out in"], times: float) -> Steps:
-    """The range of each output, scaled by the p of least Σ |error|^2.4, salient entries counted `times` over."""
+    """The range of each output, scaled by the p with the least Σ |error|^2.4; salient entries count `times` times."""
     if grid.bits == 1:
         return binary_steps(weight)
     whole = steps_of(weight, grid)
     counts = torch.where(salient, times, 1.0)
-    best, found = None, whole
+    best, fitted = None, whole
     for shrink in SHRINKS:
         tried = Steps(whole.step * shrink, None if whole.low is None else whole.low * shrink)
         error = (decode(encode(weight, tried, grid), tried, grid) - weight).abs() ** NORM
         error = (error * counts).sum(-1, keepdim=True)
         better = torch.ones_like(error).bool() if best is None else error < best
         best = error if best is None else torch.minimum(best, error)
-        low = None if tried.low is None or found.low is None else torch.where(better, tried.low, found.low)
-        found = Steps(torch.where(better, tried.step, found.step), low)
-    return found
+        low = None if tried.low is None or fitted.low is None else torch.where(better, tried.low, fitted.low)
+        fitted = Steps(torch.where(better, tried.step, fitted.step), low)
+    return fitted
 
 
 def binary_steps(weight: Float[Tensor, "out in"]) -> Steps:
-    """Two values for each output: its mean, less and plus the mean distance from it."""
+    """Two values per output: its mean minus and plus the mean distance from it."""
     mean = weight.mean(-1, keepdim=True)
     distance = (weight - mean).abs().mean(-1, keepdim=True)
     return Steps(2 * distance, mean - distance)
@@ -179,8 +181,8 @@ def binary_steps(weight: Float[Tensor, "out in"]) -> Steps:
 def _nearest(weight: Tensor, bits: Sequence[int], grid: Grid) -> Tensor:
     assert grid.group is not None
     parts = []
-    for own, columns in zip(bits, weight.split(grid.group, dim=-1), strict=True):
-        plain = replace(grid, bits=own, group=None)
-        steps = binary_steps(columns) if own == 1 else steps_of(columns, plain)
+    for group_bits, columns in zip(bits, weight.split(grid.group, dim=-1), strict=True):
+        plain = replace(grid, bits=group_bits, group=None)
+        steps = binary_steps(columns) if group_bits == 1 else steps_of(columns, plain)
         parts.append(decode(encode(columns, steps, plain), steps, plain))
     return torch.cat(parts, -1)

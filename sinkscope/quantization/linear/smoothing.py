@@ -1,4 +1,4 @@
-"""Outlying channels moved from what goes into a map to its weights (SmoothQuant, Xiao et al. 2023)."""
+"""SmoothQuant: outlying channels moved from the inputs of maps to their weights (Xiao et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps
-from sinkscope.quantization.linear.norms import Source, changes_nothing, gain_of, set_gain, sources
+from sinkscope.quantization.linear.norms import SharedInput, changes_nothing, gain_of, set_gain, sources
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unedited, check_unrounded
 from sinkscope.quantization.linear.uses import Uses
@@ -30,21 +30,21 @@ SMALLEST = 1e-5
 class SmoothQuant(Transform):
     """x → x / s and W → W s with s_j = max |x_j|^α / max |W_j|^(1−α), at least 1e-5. Made by `SmoothQuant.of`.
 
-    Maxima of x (token, in) over calibration tokens, of W (out, in) over the outputs of all maps that read the same
-    tensor, which share s. `gains`: norms whose gain takes 1/s, so that it costs nothing; every other division
-    (`divided`: at the inputs of attention's output and of the last map of a feed-forward, where no norm stands before)
-    is one at run time. α = .5 is usual, more where the outliers of x are larger. A choice of calibration tokens that
-    lacks what is served, such as the first token, makes s small where x is large: calibrate on what is served.
+    The maxima of x (token, in) are over calibration tokens, those of W (out, in) over the outputs of all maps that read
+    the same tensor, which share s. Where a norm precedes, its gain takes 1/s at no cost (`gains`); all other divisions
+    happen at run time (`divided`: the inputs of attention's output and of a feed-forward's last map). α = .5 is usual,
+    more if x has larger outliers. If calibration lacks tokens that are served, such as the first token, s is small
+    where x is large: calibrate on what is served.
 
     `protect`: the choice of tokens that calibration left out, as data.
 
     Control: the same factors on other channels. Source: Xiao et al. 2023; mit-han-lab/smoothquant,
-    smoothquant/smooth.py, which smooths behind norms alone.
+    smoothquant/smooth.py, which only smooths after norms.
     """
 
     alpha: float
     scales: Mapping[str, Float[Tensor, "in"]] = field(repr=False)
-    shared: Sequence[Source] = field(repr=False)
+    shared: Sequence[SharedInput] = field(repr=False)
     seed: int | None = None
     protect: Mapping[str, Any] | None = None
 
@@ -60,12 +60,14 @@ class SmoothQuant(Transform):
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> SmoothQuant:
-        """Calibrated on all real tokens of `inputs` but protected ones.
+        """Calibrated on all real, unprotected tokens of `inputs`.
 
-        Raises `InputError` for α outside 0…1 and for maps that no token reached.
+        Raises `InputError` for α outside 0…1, and for maps that no token reached.
         """
         if not 0 <= alpha <= 1:
-            raise InputError(f"alpha = {alpha}: expected 0 (all of it left to x) to 1 (all of it moved to W)")
+            raise InputError(
+                f"alpha = {alpha}: expected a number from 0 (nothing is moved) to 1 (all of it is moved to W)"
+            )
         maps = linear_maps(model, skip)
         largest: dict[str, Tensor] = {}
 
@@ -87,12 +89,12 @@ class SmoothQuant(Transform):
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """Norms whose gain takes the division."""
+        """The norms whose gain takes the division."""
         return tuple(source.norm for source in self.shared if source.norm is not None)
 
     @property
     def divided(self) -> tuple[str, ...]:
-        """Maps whose input is divided at run time."""
+        """The maps whose input is divided at run time."""
         return tuple(path for source in self.shared if source.norm is None for path in source.maps)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
@@ -123,7 +125,7 @@ class SmoothQuant(Transform):
             "protect": self.protect,
         }
 
-    def _scale(self, source: Source) -> Tensor:
+    def _scale(self, source: SharedInput) -> Tensor:
         scale = self.scales[source.maps[0]]
         if self.seed is None:
             return scale
@@ -134,24 +136,24 @@ def _by_input(weight: Float[Tensor, "*out in"]) -> Float[Tensor, "in"]:
     return weight.detach().float().abs().flatten(0, -2).amax(0)
 
 
-def _foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[Source, ...]:
-    """What reads one tensor; a norm is named where its gain can take a factor, since nothing else reads what it gives.
+def _foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[SharedInput, ...]:
+    """The tensors that maps read; a norm is named if its gain can take a factor, because nothing else reads its output.
 
-    Readers that are no modules (a residual stream behind a norm) are not seen, so a strong factor is tried.
+    Readers that are not modules (a residual stream after a norm) are invisible, so a strong factor is tried.
     """
-    found = sources(model, inputs, maps)
+    all_inputs = sources(model, inputs, maps)
     modules = dict(model.named_modules())
 
-    def has_gain(source: Source) -> bool:
+    def has_gain(source: SharedInput) -> bool:
         try:
             return source.norm is not None and not source.others and bool(gain_of(modules[source.norm])[0].numel())
         except UnsupportedModelError:
             return False
 
-    plain = [one if has_gain(one) else replace(one, norm=None) for one in found]
+    plain = [one if has_gain(one) else replace(one, norm=None) for one in all_inputs]
     generator = torch.Generator().manual_seed(0)
 
-    def works(source: Source) -> bool:
+    def works(source: SharedInput) -> bool:
         width = maps[source.maps[0]].weight.shape[-1]
         tried = torch.randn(width, generator=generator).exp()
         one = SmoothQuant(0.5, dict.fromkeys(source.maps, tried.to(maps[source.maps[0]].weight)), (source,))

@@ -1,4 +1,4 @@
-"""Which tokens of a linear map's input a quantizer leaves alone, and what goes into every map over some inputs."""
+"""Which rows of a map's input a quantizer leaves alone, and the inputs of all maps over some texts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Read = Callable[[str, Float[Tensor, "row in"], Int[Tensor, "row"] | None], objec
 
 
 class LeftAlone:
-    """The rows of a map's input that count for no range and stay as they are: protected tokens, and padding.
+    """The rows of a map's input that are part of no range and stay unchanged: protected tokens, and padding.
 
-    Follows the passes of `model` for as long as `stack` is open. Protected tokens are those of the stack that writes
-    the text (`Stream.of`); of what an encoder or an image gives, padding alone is left.
+    Follows the passes of `model` until `stack` closes. Protected tokens belong to the stack that generates text
+    (`Stream.of`); in the inputs that come from an encoder or an image, only padding is left alone.
     """
 
     def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
@@ -44,9 +44,9 @@ class LeftAlone:
         self.uses = Uses(self._passes, stack)
 
     def rows(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "..."] | None:
-        """True for rows of x to leave alone, broadcasting to x; None where there is none.
+        """True for the rows of x to leave alone, broadcasting to x; None if there are none.
 
-        Raises `UnsupportedModelError` where some tokens are to be left and which rows are theirs cannot be told.
+        Raises `UnsupportedModelError` if there are some but their rows are unknown.
         """
         left = self._columns(one, x, routing)
         if left is None or not bool(left.any()):
@@ -62,29 +62,29 @@ class LeftAlone:
         if not one.routed and x.ndim == 4 and x.shape[1] == 1 and x[:, 0].shape[:2] == left.shape:
             return left[:, None, :, None]  # latents, as one head
         raise UnsupportedModelError(
-            f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {len(left)} "
-            f"rows of {left.shape[1]} tokens (routed to an expert, or cut otherwise), so which are protected or "
-            "padding cannot be told: name it in skip, or protect nothing and give rows of one length"
+            f"family '{family(self._passes.model)}': '{one.path}' gets {tuple(x.shape)} in a pass over {len(left)} "
+            f"rows of {left.shape[1]} tokens (routed to an expert, or split otherwise), so its protected and padded "
+            "tokens are unknown: name it in skip, or protect nothing and give rows of one length"
         )
 
     def texts(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Int[Tensor, " first"] | None:
-        """Which row of the batch each entry of x's first axis is of; None where that axis is the batch.
+        """The row of the batch to which each entry of x's first axis belongs; None if that axis is the batch.
 
-        Raises `UnsupportedModelError` where that cannot be told.
+        Raises `UnsupportedModelError` if that is unknown.
         """
         batch = self._passes.now.forward.batch
         if routing is not None:
             token = routing.token if routing.paired else torch.arange(routing.tokens, device=x.device)
             return token * batch // routing.tokens
         text = one.axis in ("tokens", "memory")
-        if not one.routed and x.ndim > 2 and (len(x) == batch or not text):  # an image, a sound: a range each
+        if not one.routed and x.ndim > 2 and (len(x) == batch or not text):  # one range per image or recording
             return None
         if batch == 1 or (not one.routed and text and len(x) % batch == 0):
             return torch.arange(len(x), device=x.device) * batch // len(x)
         raise UnsupportedModelError(
-            f"family '{family(self._passes.model)}': '{one.path}' is given {tuple(x.shape)} in a pass over {batch} "
-            "rows (routed to an expert, or cut otherwise), so which row they are of cannot be told and a range has no "
-            "row: give one row at a time, name it in skip, or share a range among all rows (per_call=True)"
+            f"family '{family(self._passes.model)}': '{one.path}' gets {tuple(x.shape)} in a pass over {batch} rows "
+            "(routed to an expert, or split otherwise), so the row of each token is unknown: give one row at a time, "
+            "name it in skip, or share one range among all rows (per_call=True)"
         )
 
     def _columns(self, one: LinearMap, x: Tensor, routing: Routing | None) -> Bool[Tensor, "batch position"] | None:
@@ -110,15 +110,21 @@ def read_inputs(
     under: Intervention | None = None,
     batch_size: int = 8,
 ) -> None:
-    """Show what goes into each map to `read(path, rows, experts)`, protected tokens and padding left out.
+    """Pass the inputs of each map to `read(path, rows, experts)`, without protected tokens and padding.
 
-    `experts`: which expert each row goes to, None for a map that is none of stacked experts. `under`: what changes the
-    model meanwhile; what is shown is what it makes of the inputs. `inputs` as in `measure`.
+    Args:
+        model: Any transformers model.
+        inputs: As `measure` takes them.
+        maps: Whose inputs are read.
+        read: Called with the path of a map, its input rows, and the expert of each row (None without stacked experts).
+        protect: Tokens to leave out.
+        under: An intervention that is active meanwhile.
+        batch_size: Rows per forward pass.
     """
     model = unwrapped(model)
-    given, samples = checked_inputs(model, inputs, batch_size)
+    checked, samples = checked_inputs(model, inputs, batch_size)
     if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, given)
+        protect = resolved(protect, model, checked)
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, protect, stack)
@@ -127,7 +133,7 @@ def read_inputs(
         for one in maps:
             one.edit_input(_reading(one, alone, read), stack)
             alone.uses.require(one)
-        for batch in batches(model, given, samples, batch_size):
+        for batch in batches(model, checked, samples, batch_size):
             model(**batch, **options)
 
 

@@ -1,4 +1,4 @@
-"""Changes of what goes into linear maps that their weights undo: the function stays, and is easier to quantize."""
+"""Changes of the inputs of linear maps that the weights undo: the function stays, and is easier to quantize."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from sinkscope.quantization.linear.uses import Uses
 
 @dataclass(frozen=True)
 class Transform(Intervention):
-    """An intervention that leaves the full-precision function as it is. Give it to `QuantizeLinear(transform=...)`.
+    """An intervention that leaves the full-precision function unchanged: for `QuantizeLinear(transform=...)`.
 
-    There it comes before both roundings. Beside a quantizer (`All`) it would come after that of the weights, which is
-    refused. Several are `Transforms`.
+    It is applied before both roundings. Combined with a quantizer through `All`, it would follow the rounding of the
+    weights, which is refused. Several transforms are `Transforms`.
     """
 
 
 @dataclass(frozen=True)
 class Transforms(Transform):
-    """Transforms one after the other, x changed by the first of them first.
+    """Several transforms; the first of them changes x first.
 
-    Such as QuaRot (Ashkboos et al. 2024): `Transforms((RotateResidual.of(model, inputs), RotateInputs(["down"])))`.
-    What changes x through a norm must come before what changes it behind the norm. Control: that of each part.
+    QuaRot (Ashkboos et al. 2024), for example: `Transforms((RotateResidual.of(model, inputs),
+    RotateInputs(["down"])))`. A transform that acts on x through a norm must precede those that act after the norm.
+    Control: that of each part.
     """
 
     parts: Sequence[Transform]
@@ -43,52 +44,52 @@ class Transforms(Transform):
         object.__setattr__(self, "parts", tuple(self.parts))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        for part in self.parts:
-            part.attach(model, stack)
+        for transform in self.parts:
+            transform.attach(model, stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
-        return Transforms(tuple(part.control(generator, model, inputs) for part in self.parts))  # type: ignore[misc]
+        return Transforms(tuple(transform.control(generator, model, inputs) for transform in self.parts))  # type: ignore[misc]
 
     def describe(self) -> dict[str, Any]:
-        return {"name": "Transforms", "parts": [part.describe() for part in self.parts]}
+        return {"name": "Transforms", "parts": [transform.describe() for transform in self.parts]}
 
 
 def check_unrounded(maps: Iterable[LinearMap]) -> None:
-    """Raises `InputError` where a map's weight is a quantizer's already."""
+    """Raises `InputError` if the weight of a map is already quantized."""
     for one in maps:
         if one.rounded:
             raise InputError(
-                f"the weight of '{one.path}' is quantized already: give a transform to the quantizer "
+                f"the weight of '{one.path}' is already quantized: give a transform to the quantizer "
                 "(QuantizeLinear(transform=...)), and each map to one quantizer (skip=...)"
             )
 
 
 def check_unedited(maps: Iterable[LinearMap], what: str) -> None:
-    """Raises `InputError` where what goes into a map is changed already, behind the norm that `what` changes."""
+    """Raises `InputError` if the input of a map is already changed after the norm that `what` changes."""
     for one in maps:
         if one.edited:
             raise InputError(
-                f"what goes into '{one.path}' is changed already, and {what} changes it before that: give both to "
+                f"the input of '{one.path}' is already changed, and {what} acts before that change: give both to "
                 "Transforms((...)) in this order, and to the quantizer as its transform"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """x → (x / s) Q and W → (W s) Q for an orthogonal Q, so that W x stays what it is.
+    """x → (x / s) Q and W → (W s) Q with an orthogonal Q, so that W x is unchanged.
 
-    `scale`: s, a number for each input, None for 1; `turns`: Q, one factor after the other.
+    `scale`: s, one number per input, None for 1; `turns`: the factors of Q in order.
     """
 
     scale: Float[Tensor, "in"] | None = None
     turns: Sequence[Blocks | Order] = ()
 
     def of_input(self, x: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
-        """What goes into the map instead of x."""
+        """The changed input."""
         return self._turned(x if self.scale is None else x / self.scale.to(x))
 
     def of_weight(self, weight: Float[Tensor, "*out in"]) -> Float[Tensor, "*out in"]:
-        """The weight that undoes it."""
+        """The weight that undoes the change."""
         return self._turned(weight if self.scale is None else weight * self.scale.to(weight))
 
     def _turned(self, rows: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class Change:
 
 @dataclass(frozen=True)
 class InputTransform(Transform):
-    """A transform of what goes into maps where they stand. To write one: a frozen dataclass with `changes`."""
+    """A transform of the inputs of maps in place. To write one: a frozen dataclass with `changes`."""
 
     @abstractmethod
     def changes(self, model: nn.Module) -> Mapping[LinearMap, Change]:
@@ -114,7 +115,7 @@ class InputTransform(Transform):
 
 
 def change_map(one: LinearMap, change: Change, uses: Uses, stack: ExitStack) -> None:
-    """Change what goes into a map, and its weight, until `stack` closes."""
+    """Change the input of a map and its weight until `stack` closes."""
 
     def edit(x: Tensor, routing: Routing | None) -> Tensor:
         uses.used(one)

@@ -1,4 +1,4 @@
-"""Whether the maps that are to be changed were used at all: what nothing came by looks just like what has no effect."""
+"""Checks that the changed maps were called: a hook that never fires looks like an edit without effect."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sinkscope.quantization.linear.maps import LinearMap
 
 
 class Uses:
-    """Refuses passes in which the block of a map ran and the map did not, for as long as `stack` is open.
+    """Refuses passes in which the block of a map ran but the map did not, until `stack` closes.
 
-    Its weight was read directly then. Experts that no token was routed to are let pass, and so are keys and values of
+    Its weight was then read directly. Experts without a token are accepted, and so are keys and values of
     cross-attention, which a cache keeps.
     """
 
@@ -23,13 +23,13 @@ class Uses:
 
     @classmethod
     def of(cls, model: nn.Module, stack: ExitStack) -> Uses:
-        """For a model whose passes nobody follows yet."""
+        """For a model whose passes nothing follows yet."""
         passes = Passes(model)
         passes.attach(stack, first=True)
         return cls(passes, stack)
 
     def require(self, one: LinearMap) -> None:
-        """From now on a pass that runs the block of `one` without `used(one)` ends in an `UnsupportedModelError`."""
+        """From now on, a pass that runs the block of `one` without `used(one)` raises `UnsupportedModelError`."""
         if one.block is None or one.routed or one.crosses:
             return
         block = one.block
@@ -39,13 +39,13 @@ class Uses:
             self._stack.callback(hook.remove)
         self._passes.require(
             lambda done: one in done.noted or block not in done.noted,
-            f"family '{family(self._passes.model)}': '{one.path}' was not called by the end of a pass (its weight may "
-            "be read directly), so what goes into it was not changed; name it in skip",
+            f"family '{family(self._passes.model)}': '{one.path}' was not called in this pass (its weight may be "
+            "read directly), so its input was not changed; name it in skip",
             self._stack,
         )
 
     def used(self, one: LinearMap) -> None:
-        """Note that `one` was used in this pass."""
+        """Note that `one` was called in this pass."""
         self._note(one)
 
     def _note(self, what: object) -> None:

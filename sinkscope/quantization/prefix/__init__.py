@@ -1,7 +1,4 @@
-"""A prefix of sink tokens: found, held in full precision in the cache of a quantized model, and written to disk.
-
-A line for each name.
-"""
+"""A prefix of sink tokens: found, kept in full precision in the cache of a quantized model, and saved."""
 
 from sinkscope.quantization.prefix.intact import calibrate_prefix as calibrate_prefix
 from sinkscope.quantization.prefix.prefix import Prefix as Prefix

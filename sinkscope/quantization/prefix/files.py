@@ -1,4 +1,4 @@
-"""A prefix on disk: what other engines can act on as JSON, keys and values beside it."""
+"""A prefix on disk: JSON that other engines can act on, and keys and values in safetensors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NEEDED = ("version", "prefix_token_ids", "prefix_tokens", "bos_token_id", "found
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
-    """What a folder holds."""
+class StoredPrefix:
+    """The contents of a folder."""
 
     described: Mapping[str, Any]
     logits: Tensor
@@ -38,12 +38,12 @@ class Read:
         return cache
 
 
-def write(folder: Path, described: Mapping[str, Any], logits: Tensor, cache: Cache) -> None:
+def write_prefix(folder: Path, described: Mapping[str, Any], logits: Tensor, cache: Cache) -> None:
     """Both files, whole or not at all."""
     tensors = {"logits": logits.contiguous().cpu()}
     for number, (key, value) in enumerate(whole(cache, len(logits))):
         tensors |= {f"layers.{number}.key": key.contiguous().cpu(), f"layers.{number}.value": value.contiguous().cpu()}
-    tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # some caches hand out views
+    tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # some caches return views
     with writing(folder) as draft:
         draft.mkdir()
         save_file(tensors, draft / TENSORS)
@@ -52,34 +52,36 @@ def write(folder: Path, described: Mapping[str, Any], logits: Tensor, cache: Cac
 
 
 def whole(cache: Cache, length: int) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of all of so many tokens. Raises `UnsupportedModelError` as below, and for shorter windows."""
-    found = keys_and_values(cache)
-    for number, (key, _) in enumerate(found):
+    """Keys and values of all `length` tokens. Raises `UnsupportedModelError` as `keys_and_values`, and for shorter
+    windows.
+    """
+    layers = keys_and_values(cache)
+    for number, (key, _) in enumerate(layers):
         if key.shape[2] != length:
             raise UnsupportedModelError(
-                f"layer {number} keeps the last {key.shape[2]} of the prefix's {length} tokens, its window: to be "
-                "written, a prefix must be shorter"
+                f"layer {number} keeps the last {key.shape[2]} of the prefix's {length} tokens, its window: only a "
+                "shorter prefix can be saved"
             )
-    return found
+    return layers
 
 
 def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
-    """Of each layer, (1, kv_heads, token, dim). Raises `UnsupportedModelError` for a layer that keeps another thing."""
-    found = []
+    """(1, kv_heads, token, dim) of each layer. Raises `UnsupportedModelError` for a layer that holds anything else."""
+    layers = []
     for number, layer in enumerate(cache.layers):
         key, value = getattr(layer, "keys", None), getattr(layer, "values", None)
         states = [name for name in ("conv_states", "recurrent_states") if getattr(layer, name, None) is not None]
         if not isinstance(key, Tensor) or not isinstance(value, Tensor) or states:
             raise UnsupportedModelError(
-                f"layer {number} of this cache ({type(layer).__name__}) keeps a state that is no key and value: such a "
-                "prefix can be used, and not be written"
+                f"layer {number} of this cache ({type(layer).__name__}) holds a state other than keys and values: such "
+                "a prefix can be used, but not saved"
             )
-        found.append((key, value))
-    return found
+        layers.append((key, value))
+    return layers
 
 
-def read(folder: Path) -> Read:
-    """What `write` wrote. Raises `InputError` for anything else."""
+def read_prefix(folder: Path) -> StoredPrefix:
+    """What `write_prefix` wrote. Raises `InputError` for anything else."""
     try:
         described = json.loads((folder / JSON).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
@@ -91,7 +93,7 @@ def read(folder: Path) -> Read:
     if described["version"] != VERSION:
         raise InputError(f"the prefix in {folder} is of version {described['version']}, this reads {VERSION}")
     count = sum(name.endswith(".key") for name in tensors)
-    wanted = ["logits", *(f"layers.{n}.{part}" for n in range(count) for part in ("key", "value"))]
+    wanted = ["logits", *(f"layers.{n}.{side}" for n in range(count) for side in ("key", "value"))]
     if sorted(wanted) != sorted(tensors) or not count:
         raise InputError(f"no prefix in {folder}: {TENSORS} does not hold logits, and keys and values of every layer")
     length = len(described["prefix_token_ids"])
@@ -100,4 +102,4 @@ def read(folder: Path) -> Read:
         raise InputError(f"no prefix in {folder}: {TENSORS} holds tensors of other shapes")
     if len(tensors["logits"]) != length or any(key.shape[2] != length for key, _ in layers):
         raise InputError(f"no prefix in {folder}: {JSON} names {length} tokens, {TENSORS} holds others")
-    return Read(described, tensors["logits"], layers)
+    return StoredPrefix(described, tensors["logits"], layers)

@@ -1,4 +1,4 @@
-"""Which model and which tokenizer a prefix belongs to."""
+"""The model and the tokenizer that a prefix belongs to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Stream, family, is_encoder_decoder, text_config
 
-ROWS = 4096  # of the embedding table that are looked at
+ROWS = 4096  # rows of the embedding table that are hashed
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Family, sizes, and a hash of token embeddings, rounded to bfloat16: what quantizing or casting leaves alone."""
+    """Family, sizes, and a hash of token embeddings in bfloat16, which quantizing or casting does not change."""
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"a prefix belongs to a transformers model, not to a {type(model).__name__}")
     config, table = text_config(model), model.get_input_embeddings().weight
@@ -38,26 +38,26 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
-def check_same(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises `InputError` naming what differs between the model at hand and the one that a prefix was made with."""
+def check_same(here: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises `InputError` with the first difference between this model and the one that a prefix was made with."""
     for name in wanted:
-        if found.get(name) != wanted[name]:
-            what = "its token embeddings are other ones"
+        if here.get(name) != wanted[name]:
+            what = "its token embeddings differ"
             if name != "embeddings_sha256":
-                what = f"{name} is {found.get(name)!r} here and {wanted[name]!r} there"
+                what = f"{name} is {here.get(name)!r} here, and {wanted[name]!r} there"
             raise InputError(f"this prefix was made with another model: {what}; find one for this model")
 
 
 def check_decoder(model: nn.Module) -> None:
-    """Raises `UnsupportedModelError` for a model that reads no tokens before others."""
+    """Raises `UnsupportedModelError` for a model that does not read tokens from left to right."""
     if is_encoder_decoder(model) or Stream.of(model).stack != "decoder":
         raise UnsupportedModelError(
-            f"family '{family(model)}': a prefix stands in the cache of a causal language model, and this is none"
+            f"family '{family(model)}': a prefix lives in the cache of a causal language model, which this is not"
         )
 
 
 def bos_of(model: nn.Module) -> int | None:
-    """The token that begins a text, as the configurations name it."""
+    """The token that begins a text, according to the configurations."""
     for config in (text_config(model), getattr(model, "generation_config", None)):
         token = getattr(config, "bos_token_id", None)
         if isinstance(token, int) and not isinstance(token, bool):
@@ -66,6 +66,6 @@ def bos_of(model: nn.Module) -> int | None:
 
 
 def room_of(model: nn.Module) -> int | None:
-    """Positions that a model has; None where its configuration does not say."""
+    """The number of positions of a model; None if its configuration does not state it."""
     limit = getattr(text_config(model), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None

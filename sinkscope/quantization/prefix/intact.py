@@ -1,4 +1,4 @@
-"""The keys and values of a prefix, trained so that a quantized model does behind it what the full one does."""
+"""IntactKV: a prefix whose keys and values are trained until the quantized model matches the full one."""
 
 from __future__ import annotations
 
@@ -34,26 +34,36 @@ def calibrate_prefix(
     batch_size: int = BATCH,
     progress: Progress | None = None,
 ) -> Prefix:
-    """The prefix with keys and values that minimize Σ_l ‖h_l − h̃_l‖² / (2 n) over texts: h_l is what block l leaves in
-    full precision behind `prefix`, h̃_l what it leaves under `quantized` behind the trained one, n the numbers in h_l.
+    """The prefix with keys and values that minimize Σ_l ‖h_l − h̃_l‖² / (2 n) over texts.
 
-    AdamW without decay on keys and values alone, `steps` batches of `batch_size` texts in turn; gradients pass rounding
-    straight through. What full precision leaves is held for all texts: texts × tokens × width × layers numbers.
-    `Prefix.found["calibrated"]` has the loss of the first round of texts and of the last. Padding counts nowhere.
-    Raises `InputError` for steps or rates that are none, and for a loss that is not finite; `UnsupportedModelError` for
-    caches that hold more than keys and values.
+    h_l is the output of block l in full precision after `prefix`, h̃_l its output under `quantized` after the trained
+    prefix, and n the number of entries of h_l. AdamW without decay on keys and values alone; gradients pass through
+    rounding unchanged. The full-precision outputs are held for all texts: texts × tokens × width × layers numbers.
+    `Prefix.found["calibrated"]` has the loss of the first and of the last round over the texts. Padding does not count.
 
-    Source: Liu et al. 2024b (IntactKV), 160 steps at 2e-4; on small models it changes next to nothing.
+    Args:
+        prefix: Where training starts.
+        model: The model it was made with.
+        inputs: Texts, as `measure` takes them.
+        quantized: The intervention that quantizes.
+        steps: Batches, in turn.
+        lr: The learning rate.
+        batch_size: Texts per step.
+        progress: Called after each step with its number and their total.
+
+    Raises `InputError` for invalid steps and rates, and for a loss that is not finite; `UnsupportedModelError` for
+    caches that hold more than keys and values. Source: Liu et al. 2024b (IntactKV), 160 steps at 2e-4; on small models
+    it has almost no effect.
     """
     model = unwrapped(model)
     prefix.check(model)
     if steps < 1 or not (isfinite(lr) and lr > 0):
         raise InputError(f"steps = {steps}, lr = {lr!r}: expected at least 1 step, and a rate above 0")
-    given, samples = checked_inputs(model, inputs, batch_size)
-    if isinstance(mask := given.get("attention_mask"), Tensor) and not bool(mask[:, 0].all()):
+    checked, samples = checked_inputs(model, inputs, batch_size)
+    if isinstance(mask := checked.get("attention_mask"), Tensor) and not bool(mask[:, 0].all()):
         raise InputError("texts are padded on the left: pad them on the right")
     parts = [
-        part(given, slice(start, min(start + batch_size, samples)), samples, device_of(model))
+        part(checked, slice(start, min(start + batch_size, samples)), samples, device_of(model))
         for start in range(0, samples, batch_size)
     ]
     trained = _Trained.of(prefix)
@@ -81,7 +91,7 @@ def calibrate_prefix(
 
 
 def loss_of(left: list[Tensor], wanted: list[Tensor], mask: Tensor | None) -> Tensor:
-    """Σ_l mean (h_l − h̃_l)² / 2 over the texts' own tokens; those that are the prefix's were cut off in both."""
+    """Σ_l mean (h_l − h̃_l)² / 2 over the tokens of the texts; tokens that belong to the prefix are absent in both."""
     total = left[0].new_zeros((), dtype=torch.float32)
     for mine, theirs in zip(left, wanted, strict=True):
         if mask is None:
@@ -118,24 +128,24 @@ class _Trained(Prefix):
         return cache
 
     def filled(self, cache: Cache) -> Cache:
-        """The trained keys and values, in a cache of their own."""
+        """A cache with the trained keys and values."""
         for layer, (key, value) in zip(cache.layers, self.pairs, strict=True):
             layer.keys, layer.values = key.detach().clone(), value.detach().clone()
         return cache
 
 
 def _left(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
-    """What each block leaves in one pass."""
-    found: list[Tensor] = []
+    """The output of each block in one pass."""
+    outputs: list[Tensor] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        found.append(output[0] if isinstance(output, tuple | list) else output)
+        outputs.append(output[0] if isinstance(output, tuple | list) else output)
 
     with ExitStack() as stack:
         for block in Stream.of(model).blocks:
             stack.callback(block.register_forward_hook(keep).remove)
         model(**batch)
-    return found
+    return outputs
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A prefix: tokens whose keys and values were made in full precision, and stand in the cache from then on."""
+"""A prefix: tokens whose keys and values come from the full-precision model and stay in the cache."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from sinkscope.quantization.prefix.identity import (
 )
 from sinkscope.quantization.prefix.serving import Serving, joined_inputs
 
-PROBE = 4  # tokens behind a new prefix, read in both ways
+PROBE = 4  # tokens after a new prefix, read with the cache and in one pass
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Intervention):
-    """Tokens `ids`, and the cache (keys and values) that the model in full precision has behind them.
+    """Tokens `ids`, and the cache (keys and values) that the full-precision model has after them.
 
-    They are the sinks of whatever follows, so that no token of the text has to be one, and quantizing never meets them:
-    IntactKV with ids = (BOS,), PrefixQuant and CushionCache with those that `find_prefix` finds. Make one with
-    `find_prefix` or `Prefix.of`; it belongs to that model, whose token embeddings and sizes it remembers.
+    They are the sinks of all text that follows, so no token of the text has to be one, and quantization never affects
+    them: IntactKV with ids = (BOS,), PrefixQuant and CushionCache with the ids that `find_prefix` finds. Make one with
+    `find_prefix` or `Prefix.of`; it belongs to that model, whose sizes and token embeddings it remembers.
 
         ids = prefix.before(tokens)                                        # what generate() reads: prefix and text
         model.generate(**ids, past_key_values=prefix.cache(len(tokens)))
-        with prefix.applied(model), QuantizeLinear(...).applied(model):    # studies: any pass without a cache
+        with prefix.applied(model), QuantizeLinear(...).applied(model):    # any pass without a cache
             model(tokens)
 
-    `logits` (token, vocabulary): what the model predicts behind each of its tokens, in full precision. `found`: how it
-    was chosen, JSON-able. Equal where ids, keys and values are.
+    `logits` (token, vocabulary): the full-precision predictions after each of its tokens. `found`: how it was chosen,
+    JSON-able. Two prefixes are equal if ids, keys and values are.
 
     Source: Liu et al. 2024b (IntactKV), Chen et al. 2024 (PrefixQuant), Son et al. 2024 (CushionCache).
     """
@@ -70,10 +70,10 @@ class Prefix(Intervention):
         tokenizer: Any = None,
         bos: int | None = None,
     ) -> Prefix:
-        """The prefix of these tokens. `bos`: the token that begins a text, where the configuration does not name it.
+        """The prefix of these tokens. `bos`: the token that begins a text, if the configuration does not name it.
 
-        Raises `InputError` for no tokens, tokens that the vocabulary has not, as many as the model has positions, and a
-        BOS that stands in it twice; `UnsupportedModelError` for a model that keeps no cache of what it read.
+        Raises `InputError` for no tokens, tokens outside the vocabulary, as many tokens as the model has positions, and
+        two BOS; `UnsupportedModelError` for a model that returns no cache.
         """
         model = unwrapped(model)
         check_decoder(model)
@@ -81,13 +81,13 @@ class Prefix(Intervention):
         _check_ids(model, chosen)
         bos = bos_of(model) if bos is None else bos
         if bos is not None and chosen.count(bos) > 1:
-            raise InputError(f"prefix {chosen}: the BOS ({bos}) stands in it {chosen.count(bos)} times: one is enough")
+            raise InputError(f"prefix {chosen}: it contains the BOS ({bos}) {chosen.count(bos)} times: one is enough")
         with evaluating(model), torch.no_grad():
             output = model(torch.tensor([chosen], device=device_of(model)), use_cache=True)
         cache = cache_of(output)
         if cache is None or cache.get_seq_length() != len(chosen):
             raise UnsupportedModelError(
-                f"family '{family(model)}': it gave no cache of the {len(chosen)} tokens it read, so none can be kept"
+                f"family '{family(model)}': it returned no cache of the {len(chosen)} tokens it read"
             )
         _check_reading(model, chosen, cache)
         return cls(
@@ -103,51 +103,52 @@ class Prefix(Intervention):
         )
 
     def cache(self, rows: int = 1) -> Cache:
-        """A new cache that holds the prefix, for so many rows: `generate(..., past_key_values=prefix.cache(rows))`."""
+        """A new cache with the prefix for `rows` rows: `generate(..., past_key_values=prefix.cache(rows))`."""
         if rows < 1:
             raise InputError(f"a cache for {rows} rows: at least 1")
         cache = deepcopy(self.held)
-        for layer in cache.layers if rows > 1 else ():  # the one way to repeat rows that layers with states have, too
+        for layer in cache.layers if rows > 1 else ():  # the only way to repeat rows that layers with states have too
             layer.reorder_cache(torch.zeros(rows, dtype=torch.long))
         return cache
 
     def before(
         self, inputs: Int[Tensor, "row token"] | Mapping[str, Tensor], attention_mask: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The tokens of each row behind the prefix, with a mask of as many columns: what goes with `cache(rows)`.
+        """The tokens of each row after the prefix, with a mask of as many columns: goes with `cache(rows)`.
 
-        Where rows begin with what the prefix ends with (the BOS, usually), those tokens are the prefix's and stand
-        once. `inputs`: ids, or a tokenizer's output. Raises `InputError` for a second BOS, for rows that have no room
-        behind the prefix, and for padding on the left, where the prefix would stand before the padding: pad on the
-        right, or generate row by row.
+        If rows begin with the tokens that end the prefix (usually the BOS), these tokens occur once. `inputs`: ids, or
+        the output of a tokenizer. Raises `InputError` for a second BOS, for rows too long to follow the prefix, and for
+        padding on the left, which would separate the prefix from the text: pad on the right, or generate row by row.
         """
-        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        arguments = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if attention_mask is not None:
-            given["attention_mask"] = attention_mask
-        return joined_inputs(self, given)
+            arguments["attention_mask"] = attention_mask
+        return joined_inputs(self, arguments)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        """Passes without a cache read behind the prefix. Predictions keep their shape: those of tokens that are the
-        prefix's own are those of full precision."""
+        """Passes without a cache read their text after the prefix.
+
+        Predictions keep their shape: at tokens that belong to the prefix they are those of full precision.
+        """
         self.check(model)
         Serving(self, model).attach(stack)
 
     @property
     def in_text(self) -> Intervention:
-        """Passes read the same tokens before their texts without a cache, as any text: a quantizer rounds them too."""
+        """The same tokens as ordinary text before each text, without a cache: a quantizer rounds them too."""
         return _InText(self)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Prefix:
-        """As many tokens, drawn from those of the inputs, BOS and the prefix's own left out."""
-        given, _ = checked_inputs(model, inputs)
-        there = sorted({*given["input_ids"].flatten().tolist()} - {*self.ids, self.bos})
+        """As many tokens drawn from the inputs, without the BOS and the prefix's own."""
+        checked, _ = checked_inputs(model, inputs)
+        there = sorted({*checked["input_ids"].flatten().tolist()} - {*self.ids, self.bos})
         if len(there) < len(self.ids):
             raise InputError(f"no control: {len(self.ids)} other tokens are needed, and the inputs have {len(there)}")
         drawn = torch.randperm(len(there), generator=generator)[: len(self.ids)]
         return Prefix.of(model, [there[index] for index in drawn.tolist()], found={"objective": "random"}, bos=self.bos)
 
     def check(self, model: nn.Module) -> None:
-        """Raises `InputError` where this is another model than it was made with."""
+        """Raises `InputError` for another model than the one it was made with."""
         check_same(fingerprint(unwrapped(model)), self.made_with)
 
     def __eq__(self, other: object) -> bool:
@@ -167,24 +168,26 @@ class Prefix(Intervention):
 
         Whole or not at all. Raises `UnsupportedModelError` for a cache that holds more than keys and values.
         """
-        files.write(Path(folder), self.to_json(), self.logits, self.held)
+        files.write_prefix(Path(folder), self.to_json(), self.logits, self.held)
 
     def check_written(self) -> None:
-        """Raises `UnsupportedModelError` where `save` would."""
+        """Raises `UnsupportedModelError` if `save` would."""
         files.whole(self.held, len(self.ids))
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module, tokenizer: Any = None) -> Prefix:
         """Read what `save` wrote, for the same model.
 
-        Raises `InputError` for a file that is none, for another model, and for another tokenizer where both are known.
+        Raises `InputError` for other files, for another model, and for another tokenizer if both are known.
         """
         model = unwrapped(model)
-        read = files.read(Path(folder))
+        read = files.read_prefix(Path(folder))
         check_same(fingerprint(model), read.described["model"])
         known = read.described.get("tokenizer_sha256")
         if tokenizer is not None and known is not None and tokenizer_fingerprint(tokenizer) != known:
-            raise InputError(f"the prefix in {folder} was made with another tokenizer: its ids mean other tokens here")
+            raise InputError(
+                f"the prefix in {folder} was made with another tokenizer, in which its ids are other tokens"
+            )
         assert isinstance(model, PreTrainedModel)
         where = device_of(model)
         return cls(
@@ -200,7 +203,7 @@ class Prefix(Intervention):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What an engine needs to act on it: ids in front of every text, and no BOS behind them."""
+        """What an engine needs to act on it: ids before every text, and no BOS after them."""
         has_bos = self.bos is not None and self.bos in self.ids
         return {
             "prefix_token_ids": list(self.ids),
@@ -236,17 +239,17 @@ class _InText(Intervention):
 
 
 def _check_reading(model: nn.Module, ids: tuple[int, ...], cache: Cache) -> None:
-    """Raises `UnsupportedModelError` for a model that reads tokens behind its cache otherwise than in one pass."""
+    """Raises `UnsupportedModelError` for a model that reads tokens after its cache differently than in one pass."""
     text = torch.tensor([[*ids, *(PROBE * ids)[:PROBE]]], device=device_of(model))
     if apart := difference_behind(model, text, len(ids), cache):
         raise UnsupportedModelError(
-            f"family '{family(model)}': it reads tokens behind its cache otherwise than in one pass (logits differ by "
-            f"{apart:.2g}), so what follows a prefix would be wrong; transformers' Mamba layers drop their state there"
+            f"family '{family(model)}': it reads tokens after its cache differently than in one pass (logits differ by "
+            f"{apart:.2g}), so text after a prefix would be wrong; transformers' Mamba layers drop their state there"
         )
 
 
 def _tensors(cache: Cache) -> list[Tensor]:
-    """Everything that a cache holds, layer by layer."""
+    """All tensors of a cache, layer by layer."""
     return [value for layer in cache.layers for _, value in sorted(vars(layer).items()) if isinstance(value, Tensor)]
 
 

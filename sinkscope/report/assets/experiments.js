@@ -55,11 +55,11 @@
   const filters = document.querySelector(".filters");
   const rows = [...document.querySelectorAll("#claims tbody tr")];
   function filter() {
-    const outcome = filters.querySelector("input:checked").value;
+    const grade = filters.querySelector("input:checked").value;
     const words = document.getElementById("claim-words").value.toLowerCase().split(/\s+/);
     let shown = 0;
     for (const row of rows) {
-      const fits = (!outcome || row.dataset.outcome === outcome) && words.every((word) => row.dataset.words.includes(word));
+      const fits = (!grade || row.dataset.grade === grade) && words.every((word) => row.dataset.words.includes(word));
       row.hidden = !fits;
       shown += fits;
     }

@@ -1,17 +1,15 @@
-"""Experiments to look at: verdicts, dose responses, curves, runs; as a page."""
+"""The page of experiments: verdicts, dose responses, curves, runs."""
 
-from sinkscope.report.experiments.answer import paragraph
-from sinkscope.report.experiments.entry import Entry, Judged, entry, runs_of, unknown_entry
+from sinkscope.report.experiments.entry import ExperimentEntry, Judged, entry, runs_of, unknown_entry
 from sinkscope.report.experiments.page import experiment_page, experiments_page, made_by
 
 __all__ = [
-    "Entry",
+    "ExperimentEntry",
     "Judged",
     "entry",
     "experiment_page",
     "experiments_page",
     "made_by",
-    "paragraph",
     "runs_of",
     "unknown_entry",
 ]

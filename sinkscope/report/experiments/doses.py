@@ -1,4 +1,4 @@
-"""Variations of one number: which they are, in which order, and where the one without it belongs."""
+"""Variations of one number: which they are, their order, and the place of a variation without this number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sinkscope.experiments import TIMES
-from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.entry import ExperimentEntry
 
 __all__ = [
     "FEWEST_DOSES",
@@ -21,10 +21,10 @@ __all__ = [
     "grouped",
 ]
 
-FEWEST_DOSES = 3  # of two, every difference is a line
+FEWEST_DOSES = 3  # two points are always on a line
 NUMBERS = (int, float)
 OPERATION = "attention.name"
-# At which value of an option an operation of the catalog is another one, which a question may vary without the option.
+# The value of an option at which an operation of the catalog equals another one, which has no such option.
 SAME_AS: Mapping[tuple[str, str], tuple[str, float]] = {
     ("softmax_power", "p"): ("softmax", 1.0),
     ("sigmoid_power", "p"): ("sigmoid_normalized", 1.0),
@@ -34,9 +34,9 @@ SAME_AS: Mapping[tuple[str, str], tuple[str, float]] = {
 
 
 class Doses(NamedTuple):
-    """Variations of one number, that number's name, and its value in each: in order, rising or falling.
+    """Variations of one number: its name, and its value in each variation, rising or falling.
 
-    `without`: those of another operation, which has no such option.
+    `without`: variations of another operation, which has no such option.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Doses(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-def doses(entry: Entry) -> list[Doses]:
-    """Variations that differ from each other in one number alone, at least three: a field, or an operation's option.
+def doses(entry: ExperimentEntry) -> list[Doses]:
+    """Series of at least three variations that differ only in one number: a field, or an operation's option.
 
-    Several series where something else varies too. One that leaves the field as it is belongs to those that change
-    nothing else, at the recipe's value; an operation to those that are it at one value of their option (`SAME_AS`).
-    They rise or fall as the changed ones do in the entry.
+    There are several series if something else varies too. A variation that does not change the field belongs, at the
+    recipe's value, to the series that changes nothing else; an operation belongs to the series that equals it at one
+    value of its option (`SAME_AS`). A series rises or falls as the changed variations do in the entry.
     """
     changed = [(variation.label, _flat(variation.changes)) for variation in entry.variations]
     series: dict[tuple[str, tuple[tuple[str, Any], ...]], dict[str, float]] = {}
@@ -60,21 +60,21 @@ def doses(entry: Entry) -> list[Doses]:
             others = tuple((other, value) for other, value in values.items() if other != name)
             if _is_number(values[name]) if name in values else not values:
                 series.setdefault((name, others), {})[label] = _dose(values.get(name), usual)
-    found = {kind: each for kind, each in series.items() if len(each) >= FEWEST_DOSES}
+    long_enough = {kind: each for kind, each in series.items() if len(each) >= FEWEST_DOSES}
     made = []
-    for (name, others), each in found.items():
+    for (name, others), each in long_enough.items():
         without = {label: dose for label, values in changed for dose in _same_as(name, dict(others), values)}
         made.append(_ordered(name, each, without))
     return made
 
 
 def by_dose(labels: Sequence[str], series: Sequence[Doses]) -> list[str]:
-    """These labels once each, those of a series behind each other in its order, from where its first one stood."""
+    """These labels once each; those of a series follow each other in its order, from the place of its first one."""
     return list(dict.fromkeys(label for group in grouped(labels, series) for label in group if label in labels))
 
 
 def grouped(labels: Sequence[str], series: Sequence[Doses]) -> list[tuple[str, ...]]:
-    """The labels of each series together, and those between them that are in none; one may be in several series."""
+    """The labels of each series together, and the other labels between them; a label may be in several series."""
     groups: list[tuple[str, ...]] = []
     apart: list[str] = []
     left = list(series)
@@ -95,7 +95,7 @@ def grouped(labels: Sequence[str], series: Sequence[Doses]) -> list[tuple[str, .
 
 
 def _ordered(name: str, changed: Mapping[str, float], without: Mapping[str, float]) -> Doses:
-    """The series by its doses, falling where the changed ones fall; those that are not known keep their places."""
+    """The series by its doses, falling if the changed ones fall; unknown doses keep their places."""
     values = list(changed.values())
     if any(map(math.isnan, values)):
         return Doses(name, tuple(changed), tuple(values))
@@ -105,21 +105,21 @@ def _ordered(name: str, changed: Mapping[str, float], without: Mapping[str, floa
 
 
 def _same_as(name: str, others: Mapping[str, Any], values: Mapping[str, Any]) -> list[float]:
-    """The dose at which the series' operation is that of a variation which differs in nothing else; none if never."""
+    """The dose at which the series equals a variation of another operation; empty if there is none."""
     operation, dose = SAME_AS.get((str(others.get(OPERATION)), name.rpartition(".")[2]), ("", math.nan))
     if not operation or values.get(OPERATION) != operation:
         return []
     return [dose] if all(others.get(other) == value for other, value in values.items() if other != OPERATION) else []
 
 
-def _usual(entry: Entry, name: str) -> float:
-    """The value of a field as it is before anything is changed; NaN where that is no number."""
+def _usual(entry: ExperimentEntry, name: str) -> float:
+    """The unchanged value of a field; NaN if it is not a number."""
     value = {**_nested(entry.base), **entry.shared}.get(name)
     return float(value) if isinstance(value, NUMBERS) and not isinstance(value, bool) else math.nan
 
 
 def _nested(fields: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Fields within fields under dotted names."""
+    """Nested fields under dotted names."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         leaves |= _nested(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
@@ -127,7 +127,7 @@ def _nested(fields: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _dose(value: Any, usual: float) -> float:
-    """A changed value as a number; `usual`, the recipe's own, where it is not changed."""
+    """A changed value as a number; `usual`, the recipe's value, if it is not changed."""
     if value is None:
         return usual
     if isinstance(value, str):
@@ -136,7 +136,7 @@ def _dose(value: Any, usual: float) -> float:
 
 
 def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes with a name for each leaf: an operation's options, and its name where it is given alone."""
+    """Changes with a name for each leaf: an operation's options, and its name if it has no options."""
     leaves: dict[str, Any] = {}
     for name, value in changes.items():
         if isinstance(value, Mapping):
@@ -147,5 +147,5 @@ def _flat(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a changed value is a number, or the recipe's own value times one."""
+    """Whether a changed value is a number, or a multiple of the recipe's value."""
     return str(value).startswith(TIMES) or (isinstance(value, NUMBERS) and not isinstance(value, bool))

@@ -1,4 +1,4 @@
-"""An experiment as the report shows it: the question, the runs that were kept, and what each claim made of them."""
+"""An experiment as the report shows it: the question, its runs, and the verdict on each claim."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from sinkscope.experiments import (
     Observed,
     Question,
     Variation,
-    Withdrawn,
     verdicts,
 )
 from sinkscope.report.experiments import names
-from sinkscope.statistics.claims import Evidence, Verdict
+from sinkscope.statistics.claims import CaseValue, Verdict
 
 FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
 
 
 class _Noting(dict[str, tuple[float, ...]]):
-    """Curves that note which of them was looked up."""
+    """Curves that record the names that are looked up."""
 
     def __init__(self, curves: Mapping[str, tuple[float, ...]], noted: list[str]) -> None:
         super().__init__(curves)
@@ -37,8 +36,8 @@ class _Noting(dict[str, tuple[float, ...]]):
 
 
 @dataclass(frozen=True)
-class Watched(Observed):
-    """A run that notes what it was asked for: metrics, curves that were followed, and those read at one point."""
+class TracedRun(Observed):
+    """A run that records what is read from it: metrics, whole curves, and curves at one point."""
 
     asked: list[str] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
@@ -61,9 +60,9 @@ class Watched(Observed):
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and the metrics of the runs that its effect is made of, by variation; so are `curves`.
+    """A verdict, and what its effect reads, by variation: metrics (`reads`) and `curves` of runs.
 
-    `at_loss`: curves that it reads where the validation loss has a certain value, that one first. `primary`: whether it
+    `at_loss`: curves that it reads at a given validation loss, with the loss first. `primary`: whether the claim
     answers the question.
     """
 
@@ -75,16 +74,19 @@ class Judged:
 
     @property
     def part(self) -> str:
-        """Its part in the question, in a word."""
+        """Its role in the question, in a word."""
         return "primary" if self.primary else "exploratory"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An experiment at a scale. `findings` is None where there are none; `reason` says why.
+class ExperimentEntry:
+    """An experiment at a scale.
 
-    `base`: the fields of the recipe, or task, that is varied. `shown`: metrics of the question, where no others are
-    published or read. `withdrawn`: claims that were judged once. `titles`: the job's own names of metrics.
+    Attributes:
+        findings: None if there are none; `reason` is why.
+        base: the fields of the recipe, or task, that is varied.
+        shown: metrics of the question, if no others are published or read.
+        titles: the job's own names of metrics.
     """
 
     name: str
@@ -99,17 +101,16 @@ class Entry:
     reason: str = ""
     note: str = ""
     shown: tuple[str, ...] = ()
-    withdrawn: tuple[Withdrawn, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def was_run(self) -> bool:
-        """Whether a claim can be judged on a run: a control that other questions share alone makes none."""
-        return any(judged.verdict.outcome != "not run at this scale" for judged in self.claims)
+        """Whether a claim has numbers: a control that other questions share is not enough."""
+        return any(judged.verdict.value is not None for judged in self.claims)
 
     @property
     def task(self) -> str:
-        """The synthetic task that is varied; "" where it is a recipe."""
+        """The synthetic task that is varied; "" for a recipe."""
         return str(self.base.get("task", ""))
 
     @property
@@ -117,34 +118,34 @@ class Entry:
         """Every run with its variation's label, in order; one that failed has the status "failed" and the reason."""
         if self.findings is None:
             return []
-        found: list[tuple[str, Observed]] = []
+        labeled: list[tuple[str, Observed]] = []
         for label in dict.fromkeys([*(v.label for v in self.variations), *self.findings.runs, *self.findings.failed]):
             seeds = dict(self.findings.runs.get(label, {}))
             lost = {s: Observed("", FAILED, s, reason=why) for s, why in self.findings.failed.get(label, {}).items()}
-            found += [(label, run) for _, run in sorted({**lost, **seeds}.items())]
-        return found
+            labeled += [(label, run) for _, run in sorted({**lost, **seeds}.items())]
+        return labeled
 
     @property
     def read(self) -> list[str]:
-        """The metrics that its claims are made of, in the order of the claims."""
+        """The metrics that its claims read, in the order of the claims."""
         read = [metric for judged in self.claims for metrics in judged.reads.values() for metric in metrics]
         return list(dict.fromkeys(read))
 
     @property
     def published(self) -> list[str]:
-        """The metrics of which there is a published value."""
+        """The metrics with a published value."""
         return list(dict.fromkeys(metric for variation in self.variations for metric in variation.published))
 
     @property
     def metrics(self) -> list[str]:
         """The metrics of its figures: those with published values, then those its claims read; the loss last.
 
-        Of published ones those come first that its claims read, in their order. Where there are none of either, since
-        the claims are about curves: those `shown` that its runs have.
+        Published metrics that its claims read come first, in their order. Without any (claims about curves): the
+        `shown` metrics that its runs have.
         """
         both = [metric for metric in self.read if metric in self.published]
-        every = list(dict.fromkeys([*both, *self.published, *self.read])) or self._shown() or ["sink_0"]
-        return sorted(every, key=lambda metric: metric == "loss")
+        metrics = list(dict.fromkeys([*both, *self.published, *self.read])) or self._shown() or ["sink_0"]
+        return sorted(metrics, key=lambda metric: metric == "loss")
 
     @property
     def tabled(self) -> list[str]:
@@ -152,7 +153,7 @@ class Entry:
         return list(dict.fromkeys([*self.read, *self.metrics]))
 
     def title(self, metric: str) -> str:
-        """A metric, or a curve, in words, as its task means it."""
+        """A metric, or a curve, in the words of its task."""
         return names.title(metric, self.titles)
 
     def _shown(self) -> list[str]:
@@ -160,17 +161,17 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        """What its runs cost."""
+        """The seconds that its runs took."""
         return 0.0 if self.findings is None else self.findings.seconds
 
 
-def entry(question: Question, findings: Findings | None, scale: str = "nano") -> Entry:
+def entry(question: Question, findings: Findings | None, scale: str = "nano") -> ExperimentEntry:
     """A question and its findings, judged."""
     reads = [_reads(assertion, findings) for assertion in question.assertions]
     made = zip(verdicts(question, findings, scale), reads, strict=True)
     claims = [Judged(verdict, *read, not index) for index, (verdict, read) in enumerate(made)]
     base, titles = _base(question, scale)
-    return Entry(
+    return ExperimentEntry(
         question.name,
         question.asks,
         question.source,
@@ -183,39 +184,35 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         _reason(question, findings, scale),
         question.note,
         question.shown,
-        question.withdrawn,
         titles,
     )
 
 
-def unknown_entry(findings: Findings) -> Entry:
-    """Findings of a question that is not among those with a name: its runs, without claims."""
-    reason = "its question stands in a file of its own: give that file's path too, and its claims are judged"
+def unknown_entry(findings: Findings) -> ExperimentEntry:
+    """Findings of a question that is not known here: its runs, without claims."""
+    reason = "its question is in a Python file: pass that file's path too, and its claims are judged"
     variations = tuple(Variation(label) for label in dict.fromkeys([*findings.runs, *findings.failed]))
-    return Entry(findings.question, "", "", findings.scale, variations, findings=findings, reason=reason)
+    return ExperimentEntry(findings.question, "", "", findings.scale, variations, findings=findings, reason=reason)
 
 
-def runs_of(entries: Iterable[Entry]) -> list[Observed]:
-    """Every run once, however many experiments share it, and each that failed."""
-    every = [run for each in entries for _, run in each.runs]
-    named = {run.run: run for run in every if run.status != FAILED}
-    return [*named.values(), *(run for run in every if run.status == FAILED)]
+def runs_of(entries: Iterable[ExperimentEntry]) -> list[Observed]:
+    """Every run once, also if experiments share it, and every failed run."""
+    runs = [run for each in entries for _, run in each.runs]
+    named = {run.run: run for run in runs if run.status != FAILED}
+    return [*named.values(), *(run for run in runs if run.status == FAILED)]
 
 
-def evidence(judged: Judged) -> list[tuple[int | None, Evidence]]:
-    """What decided a claim, each with its seed where the case names one."""
-    found = []
+def evidence(judged: Judged) -> list[tuple[int | None, CaseValue]]:
+    """The evidence for a claim, each case with its seed if it names one."""
+    cases = []
     for part in judged.verdict.evidence:
-        seed = part.case.removeprefix("seed ")
-        found.append((int(seed) if seed.isdigit() else None, part))
-    return found
+        seed = part.case.removeprefix("seed ").partition(" ")[0]
+        cases.append((int(seed) if seed.isdigit() else None, part))
+    return cases
 
 
 def _base(question: Question, scale: str) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """The fields of what is varied, as it is before anything is changed, and what it calls its metrics.
-
-    Empty at a scale where there is no such job.
-    """
+    """The unchanged fields of what is varied, and its names of metrics. Empty at a scale without such a job."""
     if scale not in RECIPE_OF or scale in question.not_at:
         return {}, {}
     job = question.base(scale, {"seed": 0})
@@ -233,14 +230,14 @@ Reads = dict[str, tuple[str, ...]]
 
 
 def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads, Reads]:
-    """Which metrics and curves the effect asks of which runs, seen in the first seed that has them."""
+    """The metrics and curves that the effect reads, and from which runs, in the first seed that has them."""
     for seed in range(findings.seeds if findings is not None else 0):
-        watched = {label: Watched(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
+        watched = {label: TracedRun(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
         with suppress(KeyError):  # a run that is missing
             assertion.effect(watched)
             return _noted(watched, "asked"), _noted(watched, "followed"), _noted(watched, "looked_up")
     return {}, {}, {}
 
 
-def _noted(watched: Mapping[str, Watched], kind: str) -> Reads:
+def _noted(watched: Mapping[str, TracedRun], kind: str) -> Reads:
     return {label: tuple(dict.fromkeys(names)) for label, run in watched.items() if (names := getattr(run, kind))}

@@ -1,4 +1,4 @@
-"""Figures of an experiment, as plain Plotly JSON: the page has many and draws one when its experiment is opened."""
+"""Figures of an experiment as plain Plotly JSON: the page has many, and draws them when an experiment is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from sinkscope.experiments import Observed
 from sinkscope.report.experiments.doses import Doses, by_dose, doses
-from sinkscope.report.experiments.entry import Entry
+from sinkscope.report.experiments.entry import ExperimentEntry
 from sinkscope.theme import BLUE, INK, MUTED, PURPLE, layout, series_style, tint
 
 Drawing = dict[str, Any]
@@ -20,14 +20,14 @@ Number = float | int | None
 SINK, STRONGEST, LOSS, STEPS = "sink/position_0", "sink/strongest", "validation_loss", "steps"
 AXES = ("y", "y2")
 MOST_VARIATIONS, MOST_LINES, MOST_POINTS = 24, 60, 200
-BESIDE = 0.11  # of the way from one variation to the next: ours to the left, published to the right
+OFFSET = 0.11  # of the distance between two variations: ours to the left, published to the right
 
 
-def dose_response(entry: Entry, metric: str) -> Drawing:
-    """A metric of every variation: each seed, their mean and range; published values beside, on an axis of their own.
+def dose_response(entry: ExperimentEntry, metric: str) -> Drawing:
+    """A metric of every variation: each seed, their mean and range, and published values on their own axis.
 
-    Means are joined where one number is varied (`doses`), whose variations stand in its order. Runs without a value
-    (failed, diverged) are crosses at the bottom.
+    If one number is varied (`doses`), variations are sorted by it and their means are joined by a line. Runs without a
+    value (failed, diverged) are crosses at the bottom.
     """
     labels = by_dose(drawn(entry), doses(entry))
     values: dict[str, list[float]] = {label: [] for label in labels}
@@ -35,17 +35,17 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
     for label, run in _drawn_runs(entry):
         value = run[metric]
         wording = f"{escape(label)}, seed {run.seed}"
-        place = labels.index(label) - BESIDE
+        x = labels.index(label) - OFFSET
         if math.isnan(value):
-            without.append((place, f"{wording}: {run.status}"))
+            without.append((x, f"{wording}: {run.status}"))
         else:
             values[label].append(value)
-            points.append((place, value, wording))
+            points.append((x, value, wording))
     data = [_seeds(points), _means(labels, values), *_joined(labels, values, doses(entry))] if points else []
     if without:
         data.append(_crosses(without))
     published = [
-        (labels.index(variation.label) + BESIDE, variation.published[metric])
+        (labels.index(variation.label) + OFFSET, variation.published[metric])
         for variation in entry.variations
         if metric in variation.published and variation.label in labels
     ]
@@ -68,10 +68,10 @@ def dose_response(entry: Entry, metric: str) -> Drawing:
     return {"data": data, "layout": {**layout(340), **axes, "showlegend": True}}
 
 
-def over_training(entry: Entry) -> Drawing:
+def over_training(entry: ExperimentEntry) -> Drawing:
     """Sink rate above, validation loss below, on one axis of steps: seeds as thin lines, their mean as a thick one.
 
-    The mean is that of finished runs: one that diverged ends where it did. Runs of other tasks have other curves.
+    The mean is over finished runs; a run that diverged ends at its last step. Runs of other tasks have other curves.
     """
     names = shown_curves(entry)
     domains = ([0.54, 1], [0, 0.46]) if len(names) > 1 else ([0, 1],)
@@ -84,8 +84,8 @@ def over_training(entry: Entry) -> Drawing:
     return {"data": data, "layout": {**layout(_tall(entry, 480)), **axes}}
 
 
-def at_equal_loss(entry: Entry) -> Drawing:
-    """Sink rate against validation loss, which falls to the right: on a vertical line, runs have equal loss."""
+def at_equal_loss(entry: ExperimentEntry) -> Drawing:
+    """Sink rate against validation loss, which falls to the right: runs on a vertical line have equal loss."""
     sink = shown_curves(entry)[0]
     return {
         "data": _lines(entry, LOSS, sink, "y"),
@@ -101,10 +101,10 @@ def at_equal_loss(entry: Entry) -> Drawing:
     }
 
 
-def shown_curves(entry: Entry) -> list[str]:
-    """What is drawn over the steps: sink rate and validation loss, else the first two curves that the runs have.
+def shown_curves(entry: ExperimentEntry) -> list[str]:
+    """The curves drawn over steps: sink rate and validation loss, or the first two curves that the runs have.
 
-    The rate is that of position 0; that of the strongest position where the claims are about others, too.
+    The rate is that of position 0, or that of the strongest position if claims are about other positions.
     """
     names = dict.fromkeys(name for _, run in entry.runs if run.steps for name in run.curves)
     elsewhere = any(re.match(r"strongest|sink_[1-9]", metric) for metric in entry.metrics)
@@ -118,23 +118,23 @@ def compares_losses(names: Sequence[str]) -> bool:
 
 
 def curves(run: Observed, names: Sequence[str]) -> dict[str, list[Number]] | None:
-    """What the page draws of one run that a reader asks for; None where it kept none of these curves."""
-    found = {name: _thinned(run.curves[name]) for name in names if name in run.curves}
-    return {STEPS: _thinned(run.steps), **found} if found and run.steps else None
+    """The curves of one run that a reader selects; None if it kept none of these."""
+    known = {name: _thinned(run.curves[name]) for name in names if name in run.curves}
+    return {STEPS: _thinned(run.steps), **known} if known and run.steps else None
 
 
-def drawn(entry: Entry) -> list[str]:
+def drawn(entry: ExperimentEntry) -> list[str]:
     """The variations that figures show: the first 24."""
-    every = dict.fromkeys([*(variation.label for variation in entry.variations), *(label for label, _ in entry.runs)])
-    return list(every)[:MOST_VARIATIONS]
+    labels = dict.fromkeys([*(variation.label for variation in entry.variations), *(label for label, _ in entry.runs)])
+    return list(labels)[:MOST_VARIATIONS]
 
 
-def _drawn_runs(entry: Entry) -> list[tuple[str, Observed]]:
+def _drawn_runs(entry: ExperimentEntry) -> list[tuple[str, Observed]]:
     labels = set(drawn(entry))
     return [(label, run) for label, run in entry.runs if label in labels]
 
 
-def _lines(entry: Entry, x: str, y: str, axis: str, legend: bool = True) -> list[Drawing]:
+def _lines(entry: ExperimentEntry, x: str, y: str, axis: str, legend: bool = True) -> list[Drawing]:
     by_label: dict[str, list[Observed]] = {}
     for label, run in _drawn_runs(entry):
         by_label.setdefault(label, []).append(run)
@@ -160,8 +160,8 @@ def _lines(entry: Entry, x: str, y: str, axis: str, legend: bool = True) -> list
     return data
 
 
-def _loss_range(entry: Entry, falling: bool = False) -> Drawing:
-    """The axis of the loss, fitted to finished runs where others would stretch it out of sight."""
+def _loss_range(entry: ExperimentEntry, falling: bool = False) -> Drawing:
+    """The axis of the loss, fitted to finished runs: others would stretch it too far."""
     runs = [run for _, run in entry.runs if LOSS in run.curves]
     whole = [value for run in runs if run.status == "finished" for value in run.curves.get(LOSS, ())]
     known = [value for value in whole if math.isfinite(value)]
@@ -181,10 +181,9 @@ def _points(run: Observed, x: str, y: str) -> tuple[list[Number], list[Number]]:
 def _mean(
     lines: Iterable[tuple[int, Sequence[Number], Sequence[Number]]],
 ) -> tuple[list[Number], list[Number]]:
-    """Point by point over the seeds, at the evaluations that all of them have."""
-    each = list(lines)
-    places = zip(*(zip(xs, ys, strict=True) for _, xs, ys in each), strict=False)
-    means = [[_average(values) for values in zip(*place, strict=True)] for place in places]
+    """The mean over seeds, point by point, at the evaluations that all of them have."""
+    points = zip(*(zip(xs, ys, strict=True) for _, xs, ys in list(lines)), strict=False)
+    means = [[_average(values) for values in zip(*point, strict=True)] for point in points]
     return [x for x, _ in means], [y for _, y in means]
 
 
@@ -194,7 +193,7 @@ def _average(values: Sequence[Number]) -> Number:
 
 
 def _thinned(values: Sequence[Number]) -> list[Number]:
-    """At most 200 points, the last among them; None, which a line jumps over, for what is not finite."""
+    """At most 200 points, including the last; None, which leaves a gap in a line, for values that are not finite."""
     stride = math.ceil(len(values) / MOST_POINTS) or 1
     kept = [*values[: len(values) - 1 : stride], *values[-1:]]
     return [round(value, 5) if value is not None and math.isfinite(value) else None for value in kept]
@@ -202,7 +201,7 @@ def _thinned(values: Sequence[Number]) -> list[Number]:
 
 def _seeds(points: Sequence[tuple[float, float, str]]) -> Drawing:
     return {
-        **_marks([place for place, _, _ in points], [value for _, value, _ in points]),
+        **_marks([x for x, _, _ in points], [value for _, value, _ in points]),
         "name": "each seed",
         "text": [wording for _, _, wording in points],
         "marker": {"color": tint(BLUE, 0.55), "size": 8},
@@ -211,17 +210,17 @@ def _seeds(points: Sequence[tuple[float, float, str]]) -> Drawing:
 
 
 def _means(labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> Drawing:
-    known = [(labels.index(label) - BESIDE, found) for label, found in values.items() if found]
-    means = [math.fsum(found) / len(found) for _, found in known]
+    known = [(labels.index(label) - OFFSET, seeds) for label, seeds in values.items() if seeds]
+    means = [math.fsum(seeds) / len(seeds) for _, seeds in known]
     return {
-        **_marks([place for place, _ in known], means),
+        **_marks([x for x, _ in known], means),
         "name": "mean and range",
         "marker": {"color": BLUE, "size": 20, "symbol": "line-ew", "line": {"color": BLUE, "width": 3}},
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": [max(found) - mean for (_, found), mean in zip(known, means, strict=True)],
-            "arrayminus": [mean - min(found) for (_, found), mean in zip(known, means, strict=True)],
+            "array": [max(seeds) - mean for (_, seeds), mean in zip(known, means, strict=True)],
+            "arrayminus": [mean - min(seeds) for (_, seeds), mean in zip(known, means, strict=True)],
             "color": BLUE,
             "thickness": 1.5,
             "width": 0,
@@ -231,19 +230,19 @@ def _means(labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> Draw
 
 
 def _joined(labels: Sequence[str], values: Mapping[str, Sequence[float]], series: Sequence[Doses]) -> list[Drawing]:
-    """A line through the means of each series, which stops where a dose has no runs."""
+    """A line through the means of each series, with a gap at a dose without runs."""
     lines = []
     for each in series:
-        there = sorted((label for label in each.labels if label in labels), key=labels.index)
-        means = [math.fsum(values[label]) / len(values[label]) if values[label] else None for label in there]
+        shown = sorted((label for label in each.labels if label in labels), key=labels.index)
+        means = [math.fsum(values[label]) / len(values[label]) if values[label] else None for label in shown]
         line = {"mode": "lines", "line": {"color": BLUE, "width": 1, "dash": "dot"}, "showlegend": False}
-        lines.append({**_marks([labels.index(label) - BESIDE for label in there], means), **line, "hoverinfo": "skip"})
+        lines.append({**_marks([labels.index(label) - OFFSET for label in shown], means), **line, "hoverinfo": "skip"})
     return lines
 
 
 def _published(points: Sequence[tuple[float, float]]) -> Drawing:
     return {
-        **_marks([place for place, _ in points], [value for _, value in points]),
+        **_marks([x for x, _ in points], [value for _, value in points]),
         "name": "published (right axis)",
         "yaxis": "y2",
         "marker": {"color": PURPLE, "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
@@ -253,7 +252,7 @@ def _published(points: Sequence[tuple[float, float]]) -> Drawing:
 
 def _crosses(points: Sequence[tuple[float, str]]) -> Drawing:
     return {
-        **_marks([place for place, _ in points], [0.0] * len(points)),
+        **_marks([x for x, _ in points], [0.0] * len(points)),
         "name": "no value",
         "text": [wording for _, wording in points],
         "marker": {"color": INK, "size": 9, "symbol": "x-thin", "line": {"color": MUTED, "width": 2}},
@@ -266,6 +265,6 @@ def _marks(x: Sequence[float], y: Sequence[Number]) -> Drawing:
     return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y)}
 
 
-def _tall(entry: Entry, height: int) -> int:
-    """Room for the legend of many variations, which stands above."""
+def _tall(entry: ExperimentEntry, height: int) -> int:
+    """The height with room for the legend of many variations above the figure."""
     return height + 10 * max(0, len(drawn(entry)) - 4)

@@ -8,40 +8,40 @@ from typing import Any
 
 from sinkscope.experiments import Findings, Observed, Variation
 from sinkscope.report.curves import LOSS, SINK, VALIDATION_LOSS
-from sinkscope.report.experiments.entry import Entry
-from sinkscope.report.experiments.names import counted, said
+from sinkscope.report.experiments.entry import ExperimentEntry
+from sinkscope.report.experiments.names import counted, in_words
 from sinkscope.report.runs import StoredRun
 from sinkscope.training import WITHOUT_INFLUENCE
 
 LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest": "sink/strongest"}
 
 
-def entry_of_runs(runs: Sequence[StoredRun]) -> Entry:
-    """Runs by variation. Those of one recipe are told apart by their seeds; a second with the same seed by its name."""
+def entry_of_runs(runs: Sequence[StoredRun]) -> ExperimentEntry:
+    """Runs by variation. Runs of one recipe differ by their seeds; a second run with the same seed gets its name."""
     recipes = [dict(_leaves(run.record.get("recipe", {}))) for run in runs]
     differing = [name for name in dict(_all(recipes)) if _differs(name, recipes)]
     variations: dict[str, Variation] = {}
-    found: dict[str, dict[int, Observed]] = {}
+    by_label: dict[str, dict[int, Observed]] = {}
     for run, recipe in zip(runs, recipes, strict=True):
         changes = {name: recipe[name] for name in differing if name in recipe}
-        label = ", ".join(f"{name.rpartition('.')[2]} = {said(value)}" for name, value in changes.items()) or "all"
+        label = ", ".join(f"{name.rpartition('.')[2]} = {in_words(value)}" for name, value in changes.items()) or "all"
         seed = _seed(run)
-        if seed in found.get(label, {}):
+        if seed in by_label.get(label, {}):
             label = f"{label} ({run.label})"
         variations.setdefault(label, Variation(label, changes))
-        found.setdefault(label, {})[seed] = observed(run)
-    return Entry(
+        by_label.setdefault(label, {})[seed] = observed(run)
+    return ExperimentEntry(
         "runs",
         f"{counted(len(runs), 'run')}, {counted(len(variations), 'configuration')}",
         "",
         "",
         tuple(variations.values()),
-        findings=Findings("runs", "", len({_seed(run) for run in runs}), found),
+        findings=Findings("runs", "", len({_seed(run) for run in runs}), by_label),
     )
 
 
 def observed(run: StoredRun) -> Observed:
-    """What a run's log and record say: the curves over its evaluations, and the last value of each metric."""
+    """A run from its log and record: the curves over its evaluations, and the last value of each metric."""
     evaluated = [row for row in run.rows if row.get(VALIDATION_LOSS) is not None]
     curves = {name: tuple(_number(row.get(name)) for row in evaluated) for name in (VALIDATION_LOSS, SINK)}
     last = {name: run.last(metric) for name, metric in LAST.items()}
@@ -59,7 +59,7 @@ def observed(run: StoredRun) -> Observed:
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted fields of a recipe that decide something, less the seed."""
+    """Dotted fields of a recipe that change its numbers, without the seed."""
     for name, value in values.items():
         dotted = f"{above}{name}"
         if dotted == "seed" or dotted in WITHOUT_INFLUENCE:

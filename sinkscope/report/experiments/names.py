@@ -1,4 +1,4 @@
-"""How metrics, numbers and costs are called before a reader."""
+"""Metrics, numbers and costs in words."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = [
     "effect",
     "field",
     "from_zero",
+    "in_words",
     "number",
-    "said",
     "sizes",
     "title",
 ]
@@ -41,8 +41,8 @@ TITLES: Mapping[str, str] = {
     "sink_mass/strongest": "sink mass at the strongest position (%)",
     "slot_mass": "sink mass of the slot (%)",
     "self_mass": "sink mass of each token on itself (%)",
-    "lift": "attention on position 0 over that behind it",
-    "sink/lift": "attention on position 0 over that behind it",
+    "lift": "attention on position 0 over that on the next positions",
+    "sink/lift": "attention on position 0 over that on the next positions",
     "first_share": "attention on position 0 (%)",
     "norm_ratio": "hidden-norm ratio",
     "value_ratio": "value-norm ratio",
@@ -113,10 +113,10 @@ MINUTE, HOUR = 60, 3600
 
 
 def title(metric: str, titles: Mapping[str, str] | None = None) -> str:
-    """A metric of `Observed`, or a curve, in words with its unit; a name that is not known stays as it is.
+    """A metric of `Observed`, or a curve, in words with its unit; an unknown name is returned unchanged.
 
-    `title("sink_0/tokens=32")` is "sink rate at position 0 (%), 32 tokens". `titles`: those of the job that
-    the runs are of (`Job.titles`), which may call by one name what is something else.
+    `title("sink_0/tokens=32")` is "sink rate at position 0 (%), 32 tokens". `titles`: the names of the runs' job
+    (`Job.titles`), which may use a name for another quantity.
     """
     titles = {**TITLES, **(titles or {})}
     metric = metric.removeprefix("task/")
@@ -135,12 +135,12 @@ def title(metric: str, titles: Mapping[str, str] | None = None) -> str:
 
 
 def field(name: str) -> str:
-    """A number of a recipe, or an option of an operation, in words; a name that is not known stays as it is."""
+    """A number of a recipe, or an option of an operation, in words; an unknown name is returned unchanged."""
     return FIELDS.get(name, name)
 
 
 def from_zero(metric: str, titles: Mapping[str, str] | None = None) -> bool:
-    """Whether an axis of this metric begins at zero: not where values are far from it and close to each other."""
+    """Whether an axis of this metric begins at zero: not if values are far from zero and close to each other."""
     base = metric.partition("/")[0]
     return base not in WITHOUT_ZERO or base in (titles or {})
 
@@ -152,7 +152,7 @@ def _reading(reading: str) -> str:
         "tokens": f"{value} tokens",
         "domain": f"on {value}",
         "sinks": f"{value} first token{'' if value == '1' else 's'} kept",
-        "depth": f"behind {value} blocks",
+        "depth": f"after {value} blocks",
         "replaced": f"position embedding replaced by that of {value}",
         "swapped": f"position embedding swapped with that of {value}",
     }
@@ -160,24 +160,24 @@ def _reading(reading: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three figures; a dash for what is none."""
+    """Three significant digits; a dash for NaN and None."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value + 0.0:.3g}".replace("-", "−")  # minus zero plus zero is zero
 
 
 def effect(verdict: Verdict) -> str:
-    """What a claim found, as a terminal says it, with the sign that print has for minus."""
-    return "–" if verdict.residual is None or math.isnan(verdict.residual) else verdict.found.replace("-", "−")
+    """The effect of a claim with its interval, with a typographic minus sign."""
+    return verdict.found.replace("-", "−")
 
 
 def sizes(verdict: Verdict) -> str:
-    """How many seeds decided it: "3", or "3 and 10" for runs that have seeds of their own."""
+    """The number of models: "3", or "3 and 10" for two variations."""
     return " and ".join(map(str, verdict.n)) or str(len(verdict.evidence))
 
 
 def cost(seconds: float | int) -> str:
-    """Seconds in the unit that a reader would choose."""
+    """Seconds in a suitable unit."""
     if seconds < MINUTE:
         return f"{seconds:.0f} s"
     if seconds < HOUR:
@@ -185,15 +185,18 @@ def cost(seconds: float | int) -> str:
     return f"{seconds / HOUR:.1f} h"
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A recipe's value in a phrase: pieces by their kind and settings, `and(causal, window(size=16))`."""
     if isinstance(value, Mapping):
         kind = value.get("kind", value.get("name"))
-        parts = [said(part) if isinstance(part, Mapping) else f"{name} = {said(part)}" for name, part in value.items()
-                 if name not in ("kind", "name")]  # fmt: skip
+        parts = [
+            in_words(part) if isinstance(part, Mapping) else f"{name} = {in_words(part)}"
+            for name, part in value.items()
+            if name not in ("kind", "name")
+        ]
         return ", ".join(parts) if kind is None else f"{kind}({', '.join(parts)})" if parts else str(kind)
     if isinstance(value, list | tuple):
-        return ", ".join(map(said, value)) or "none"
+        return ", ".join(map(in_words, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The page of experiments: verdicts over all of them, and from each verdict down to its runs and their curves."""
+"""The page of experiments: the verdicts, and below them each experiment with its runs and curves."""
 
 from __future__ import annotations
 
@@ -6,89 +6,84 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 from sinkscope.report.experiments import figures, tables
-from sinkscope.report.experiments.answer import paragraph
-from sinkscope.report.experiments.entry import Entry, Judged, runs_of
+from sinkscope.report.experiments.entry import ExperimentEntry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
 from sinkscope.report.page import Headline, Page, Section, Widget, render
-from sinkscope.statistics.claims import Outcome, tally
+from sinkscope.statistics.claims import GRADES, tally
 from sinkscope.theme import INK, template
 
 SCRIPTS, STYLES = ("experiments.js",), ("experiments.css",)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 MOST_METRICS = 5
 LEAD = (
-    "Questions about attention sinks, each asked as a set of training runs and claims that were stated beforehand, or "
-    "else an experiment says so. The sink rate is the percentage of (layer, head) pairs in which a position receives "
-    "more than 0.3 of the attention."
+    "Questions about attention sinks, each a set of training runs and of claims. Confirmed and not seen: decided at "
+    "1 %, one-sided. Seen: as confirmed, but the claim was not registered before its runs. The sink rate is the "
+    "percentage of (layer, head) pairs in which a position receives more than 0.3 of the attention."
 )
 ABOUT_VERDICTS = (
-    "A row is a claim, and leads to the experiment that decides it; those that were not run come last. What is asked "
-    "is in the units of the metric; found is the effect with its 95 % interval; cost is that of all runs of the "
-    "experiment, which others may share. A claim that was refuted or that could not be tried is a result like any "
-    "other."
+    "Each row is a claim and links to the experiment that decides it; claims without runs come last. What is asked is "
+    "in the units of the metric; found is the number of models, or the effect with its 98 % interval; cost is that of "
+    "all runs of the experiment, which others may share."
 )
 ABOUT_EXPERIMENTS = (
-    "Open an experiment for its configurations side by side, its values beside the published ones, the curves, and "
-    "what decided each claim. Published values come from other models, most of them larger: they have an axis of their "
-    "own, and what can be compared is the direction."
+    "Open an experiment for its configurations, its values and the published ones, the curves, and the numbers behind "
+    "each claim. Published values come from other models, most of them larger: they have their own axis, and only the "
+    "direction can be compared."
 )
-ABOUT_ABSENT = (
-    "What was asked and not run, each with the reason. Open one for what it would vary and what is published."
-)
+ABOUT_ABSENT = "Questions without runs, each with the reason. Open one for what it would vary and what is published."
 ABOUT_RUNS = (
-    "Grouped by the fields in which their recipes differ. Open them for the configurations side by side, the last "
-    "evaluation of each, and the curves."
+    "Grouped by the fields in which their recipes differ. Open them for the configurations, the last evaluation of "
+    "each run, and the curves."
 )
 ABOUT_LOSS = (
-    "The same evaluations against the loss, which falls to the right. On a vertical line the models have equal loss: "
-    "an operation that learns slowly has a low sink rate at equal steps for that reason alone."
+    "The same evaluations against the loss, which falls to the right. Models on a vertical line have equal loss: an "
+    "operation that learns slowly may have a low sink rate at equal steps for that reason alone."
 )
 
 
-def experiment_page(entries: Sequence[Entry], title: str = "Attention sinks: the experiments") -> str:
+def experiment_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> str:
     """The page of experiments as HTML text."""
     return render(experiments_page(entries, title))
 
 
-def experiments_page(entries: Sequence[Entry], title: str = "Attention sinks: the experiments") -> Page:
+def experiments_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> Page:
     """The page of experiments."""
     facts = provenance(entries)
     return Page(title, LEAD, headlines(entries), experiment_sections(entries), facts, SCRIPTS, STYLES)
 
 
-def headlines(entries: Sequence[Entry]) -> list[Headline]:
-    """How many claims of each outcome, and what all runs cost."""
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
+def headlines(entries: Sequence[ExperimentEntry]) -> list[Headline]:
+    """The number of claims of each grade, and the cost of all runs."""
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
     runs = runs_of(entries)
-    cards = [Headline(str(counts[outcome]), f"claims {outcome}") for outcome in OUTCOMES if counts[outcome]]
+    cards = [Headline(str(counts[grade]), f"claims {grade}") for grade in GRADES if counts[grade]]
     return [*cards, Headline(cost(sum(run.seconds for run in runs)), f"of training, {counted(len(runs), 'run')}")]
 
 
-def experiment_sections(entries: Sequence[Entry]) -> list[Section]:
-    """What is known first: the verdicts, the experiments; then what was not run."""
+def experiment_sections(entries: Sequence[ExperimentEntry]) -> list[Section]:
+    """The verdicts, the experiments, then what was not run."""
     places = {id(each): f"x{index}" for index, each in enumerate(entries)}
     ran = [each for each in entries if each.findings is not None]
     absent = [each for each in entries if each.findings is None]
-    found = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget("verdicts.html", {}, _verdicts(entries, places)))]
+    sections = [Section("Verdicts", ABOUT_VERDICTS, widget=Widget("verdicts.html", {}, _verdicts(entries, places)))]
     for heading, about, group in (
         ("Experiments", ABOUT_EXPERIMENTS, ran),
         ("Not run at this scale", ABOUT_ABSENT, absent),
     ):
         if group:
-            found.append(_section(heading, about, {places[id(each)]: each for each in group}))
-    return found
+            sections.append(_section(heading, about, {places[id(each)]: each for each in group}))
+    return sections
 
 
-def runs_section(entry: Entry) -> Section:
+def runs_section(entry: ExperimentEntry) -> Section:
     """Many training runs, grouped by what differs in their recipes, as an experiment without claims."""
     return _section("Training runs", ABOUT_RUNS, {"runs": entry})
 
 
-def provenance(entries: Iterable[Entry]) -> dict[str, str]:
-    """What made the findings, and how much each took."""
+def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
+    """The versions and machines behind the findings, and what each took."""
     ran = [each for each in entries if each.findings is not None]
     return made_by(ran) | {
         f"experiment {each.name}, {each.scale}": " · ".join(
@@ -99,7 +94,7 @@ def provenance(entries: Iterable[Entry]) -> dict[str, str]:
     }
 
 
-def made_by(entries: Iterable[Entry]) -> dict[str, str]:
+def made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     """Versions of packages and kinds of machines, each once."""
     versions: dict[str, dict[str, None]] = {}
     machines: dict[str, None] = {}
@@ -109,35 +104,35 @@ def made_by(entries: Iterable[Entry]) -> dict[str, str]:
             versions.setdefault(str(name), {})[str(version)] = None
         for host in known.get("hosts", ()):
             machines[", ".join(f"{name} {value}" for name, value in host.items() if name != "runs")] = None
-    wording = " · ".join(f"{name} {', '.join(found)}" for name, found in versions.items())
+    wording = " · ".join(f"{name} {', '.join(each)}" for name, each in versions.items())
     lines = {"versions": wording, "machines": " · ".join(machines)}
     return {name: line for name, line in lines.items() if line}
 
 
-def _section(heading: str, about: str, entries: dict[str, Entry]) -> Section:
+def _section(heading: str, about: str, entries: dict[str, ExperimentEntry]) -> Section:
     data = {f"{place}-data": _data(each) for place, each in entries.items()}
     values = {"experiments": [_experiment(each, place) for place, each in entries.items()]}
     return Section(heading, about, widget=Widget("experiments.html", data, values))
 
 
-def _verdicts(entries: Sequence[Entry], places: dict[int, str]) -> dict[str, Any]:
-    """What the table over all claims shows, those that were not run last."""
+def _verdicts(entries: Sequence[ExperimentEntry], places: dict[int, str]) -> dict[str, Any]:
+    """The table over all claims; those that were not run come last."""
     several = len({each.scale for each in entries}) > 1
     claims = [(each, index, judged) for each in entries for index, judged in enumerate(each.claims)]
-    claims.sort(key=lambda claim: claim[2].verdict.outcome == "not run at this scale")  # a stable sort
+    claims.sort(key=lambda claim: claim[2].verdict.value is None)  # a stable sort
     rows = [tables.verdict_row(each, judged, f"{places[id(each)]}-c{index}", several) for each, index, judged in claims]
-    counts = Counter(judged.verdict.outcome for each in entries for judged in each.claims)
+    counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
     return {
-        "choices": [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in OUTCOMES if counts[each])],
+        "choices": [("", f"all {len(rows)}"), *((each, f"{counts[each]} {each}") for each in GRADES if counts[each])],
         "columns": tables.VERDICT_COLUMNS,
-        "numbers": [column in ("seeds", "cost") for column in tables.VERDICT_COLUMNS],
+        "numbers": [column in ("models", "cost") for column in tables.VERDICT_COLUMNS],
         "width": tables.VERDICTS_WIDTH,
         "rows": rows,
     }
 
 
-def _experiment(entry: Entry, place: str) -> dict[str, Any]:
-    """What the template shows of an experiment; parts that it does not have are empty."""
+def _experiment(entry: ExperimentEntry, place: str) -> dict[str, Any]:
+    """An experiment as the template reads it; missing parts are empty."""
     names = figures.shown_curves(entry)
     has_values = bool(entry.runs) or any(variation.published for variation in entry.variations)
     links = {(label, run.seed): f"{place}-r{index}" for index, (label, run) in enumerate(entry.runs)}
@@ -153,12 +148,11 @@ def _experiment(entry: Entry, place: str) -> dict[str, Any]:
         "training": " and ".join(map(entry.title, names)),
         "equal_loss": ABOUT_LOSS if figures.compares_losses(names) else "",
         "claims": [_claim(entry, judged, f"{place}-c{index}", links) for index, judged in enumerate(entry.claims)],
-        "withdrawn": [f"Withdrawn: {each.statement}. Reason: {each.reason}." for each in entry.withdrawn],
         "runs": tables.runs_table(entry, place) if entry.runs else None,
     }
 
 
-def _facts(entry: Entry) -> list[str]:
+def _facts(entry: ExperimentEntry) -> list[str]:
     facts = [entry.source, f"scale {entry.scale}" if entry.scale else ""]
     if entry.findings is not None:
         unfinished = Counter(run.status for _, run in entry.runs if run.status != "finished")
@@ -167,34 +161,32 @@ def _facts(entry: Entry) -> list[str]:
     return facts
 
 
-def _sentences(entry: Entry) -> list[str]:
+def _sentences(entry: ExperimentEntry) -> list[str]:
     hidden = len(entry.variations) - len(figures.drawn(entry))
     return [
-        paragraph(entry) if entry.claims and entry.findings is not None else "",
         entry.note,
         f"The figures leave out the last {hidden} variations; the tables do not." if hidden > 0 else "",
         f"{entry.reason[:1].upper()}{entry.reason[1:]}." if entry.reason else "",
     ]
 
 
-def _claim(entry: Entry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
+def _claim(entry: ExperimentEntry, judged: Judged, place: str, links: dict[tuple[str, int], str]) -> dict[str, Any]:
     verdict, claim = judged.verdict, judged.verdict.claim
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    found = f"found {effect(verdict)}, {sizes(verdict)} seeds" if verdict.residual is not None else "nothing found"
+    reason = verdict.graded.removeprefix(verdict.grade)
+    measured = f"found {effect(verdict)}, {sizes(verdict)} models" if verdict.value is not None else "no numbers"
     return {
         "place": place,
-        "outcome": tables.WORDS_OF.get(verdict.outcome, verdict.outcome),
-        "look": tables.look_of(verdict.outcome),
-        "kind": verdict.kind,
+        "grade": verdict.grade,
+        "look": tables.look_of(verdict.grade),
         "name": claim.name,
         "statement": claim.statement,
-        "facts": f"{judged.part}; asked {claim.rule}, {found}{reason} · {claim.source}",
+        "facts": f"{judged.part}; asked {claim.rule}, {measured}{reason} · {claim.source}",
         "numbers": tables.claim_numbers(entry, judged, links) if verdict.evidence else None,
     }
 
 
-def _data(entry: Entry) -> dict[str, Any]:
-    """What the page's script draws from, when the experiment is opened."""
+def _data(entry: ExperimentEntry) -> dict[str, Any]:
+    """What the page's script draws when the experiment is opened."""
     drawings = {f"dose{index}": figures.dose_response(entry, metric) for index, metric in enumerate(_shown(entry))}
     names = figures.shown_curves(entry)
     if names:
@@ -205,7 +197,7 @@ def _data(entry: Entry) -> dict[str, Any]:
     return {"figures": drawings, "runs": runs, "curves": names, "template": _template(), "color": INK}
 
 
-def _shown(entry: Entry) -> list[str]:
+def _shown(entry: ExperimentEntry) -> list[str]:
     return entry.metrics[:MOST_METRICS]
 
 

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.experiments import Observed, Variation
-from sinkscope.report.experiments.entry import FAILED, USUAL, Entry, Judged, evidence
-from sinkscope.report.experiments.names import cost, effect, number, said, sizes
+from sinkscope.report.experiments.entry import FAILED, USUAL, ExperimentEntry, Judged, evidence
+from sinkscope.report.experiments.names import cost, effect, in_words, number, sizes
 from sinkscope.report.table import MISSING, Cell, PageTable
 
-VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "seeds", "cost", "verdict")
+VERDICT_COLUMNS = ("experiment", "claim", "asked", "found", "models", "cost", "grade")
 VERDICTS_WIDTH = "w56"  # the class of the table over all claims, whose rows are cards below this width
-WORDS_OF = {"not run at this scale": "not run"}
 
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """A row of the table over all experiments, and what the page's script filters it by."""
+    """A row of the table over all experiments, with what the page's script filters it by."""
 
     cells: list[Cell]
-    outcome: str
+    grade: str
     words: str
 
 
@@ -30,13 +29,13 @@ def figure(value: float | None) -> Cell:
     return Cell(number(value), number=True)
 
 
-def look_of(outcome: str) -> str:
-    """The class of an outcome's pill, whose mark differs too: color is never the only difference."""
-    return outcome.split()[0]
+def look_of(grade: str) -> str:
+    """The class of a grade's pill. Grades also differ in their mark, not only in color."""
+    return grade.replace(" ", "-")
 
 
-def configurations(entry: Entry) -> PageTable:
-    """The recipe's fields in which the variations differ, each with its value; empty where they do not differ."""
+def configurations(entry: ExperimentEntry) -> PageTable:
+    """The fields in which the variations differ, with their values; no fields if they do not differ."""
     fields = list(dict.fromkeys(name for variation in entry.variations for name in variation.changes))
     rows = []
     for variation in entry.variations:
@@ -47,8 +46,8 @@ def configurations(entry: Entry) -> PageTable:
     return PageTable(columns, rows, "Configurations")
 
 
-def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], str]) -> PageTable:
-    """What decided a claim, seed by seed: the effect, and the values of the runs that it is made of."""
+def claim_numbers(entry: ExperimentEntry, judged: Judged, links: Mapping[tuple[str, int], str]) -> PageTable:
+    """The numbers behind a claim, seed by seed: the effect, and the values that it is computed from."""
     reads = [(label, metric) for label, metrics in judged.reads.items() for metric in metrics]
     runs = {(label, run.seed): run for label, run in entry.runs}
     rows = []
@@ -63,8 +62,8 @@ def claim_numbers(entry: Entry, judged: Judged, links: Mapping[tuple[str, int], 
     return PageTable(columns, rows, "Effect, seed by seed")
 
 
-def runs_table(entry: Entry, prefix: str) -> PageTable:
-    """Every run: name, seed, status, final metrics, seconds, why it diverged or failed; a button shows its curves."""
+def runs_table(entry: ExperimentEntry, prefix: str) -> PageTable:
+    """Every run: name, seed, status, final metrics, cost, why it diverged or failed; a button shows its curves."""
     wanted = dict.fromkeys([*entry.tabled, *USUAL])
     columns = [metric for metric in wanted if any(metric in run.metrics for _, run in entry.runs)]
     rows = []
@@ -79,8 +78,8 @@ def runs_table(entry: Entry, prefix: str) -> PageTable:
     return PageTable(head, rows, "Runs", "runs")
 
 
-def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) -> VerdictRow:
-    """A claim among those of all experiments; `place` is the id of its details."""
+def verdict_row(entry: ExperimentEntry, judged: Judged, place: str, several_scales: bool) -> VerdictRow:
+    """The row of a claim; `place` is the id of its details."""
     verdict = judged.verdict
     name = f"{entry.name} ({entry.scale})" if several_scales else entry.name
     words = " ".join((name, entry.asks, verdict.claim.name, verdict.claim.statement, verdict.claim.source))
@@ -89,28 +88,28 @@ def verdict_row(entry: Entry, judged: Judged, place: str, several_scales: bool) 
         Cell(verdict.claim.statement, link=place),
         Cell(str(verdict.claim.rule)),
         Cell(effect(verdict)),
-        Cell(sizes(verdict) if verdict.residual is not None else MISSING, number=True),
+        Cell(sizes(verdict) if verdict.value is not None else MISSING, number=True),
         Cell(cost(entry.seconds) if entry.findings else MISSING, number=True),
         Cell(
-            WORDS_OF.get(verdict.outcome, verdict.outcome),
-            look=look_of(verdict.outcome),
-            note="; ".join(part for part in (verdict.kind, verdict.reason) if part),
+            verdict.grade,
+            look=look_of(verdict.grade),
+            note=verdict.graded.removeprefix(verdict.grade).strip(" ()"),
         ),
     ]
-    return VerdictRow(cells, verdict.outcome, words.lower())
+    return VerdictRow(cells, verdict.grade, words.lower())
 
 
 def _status(run: Observed) -> Cell:
     return Cell(run.status, look="" if run.status == "finished" else "odd")
 
 
-def _value(entry: Entry, variation: Variation, name: str) -> Cell:
+def _value(entry: ExperimentEntry, variation: Variation, name: str) -> Cell:
     """A field's value, marked if the variation sets it."""
     if name in variation.changes:
-        return Cell(said(variation.changes[name]), look="changed")
+        return Cell(in_words(variation.changes[name]), look="changed")
     value: Any = entry.shared.get(name)
     if value is None:
         value = entry.base
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-    return Cell(MISSING if value is None else said(value))
+    return Cell(MISSING if value is None else in_words(value))

@@ -1,4 +1,4 @@
-"""The section of linked maps: every metric of every head, and the selected head beside them."""
+"""The section of linked maps: every metric of every head, and a panel with the selected head."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from sinkscope.theme import BELOW, BLUE, ORANGE, SEQUENTIAL, threshold_scale
 
 DATA = "heads-data"
 CHIEF = ("alpha", "sink", "slot", "value_ratio", "key_ratio", "cos_sink", "sink_output_norm")
-"""Metrics whose maps answer where a sink is and by which mechanism; the others are in a menu."""
+"""Metrics whose maps show where a sink is and by which mechanism; the others are in a menu."""
 CHOICES = 8
-ROWS = 40  # heads in the table, those in which the position receives most
+ROWS = 40  # heads in the table: those in which the position receives most
 KINDS = "A head is " + next(metric.about for metric in HEAD_METRICS if metric.name == "kind")
 NEGLIGIBLE = 1e-6
-"""What statistics in single precision leave of zero, for numbers that are about 1: no scale ends there."""
+"""The rounding error of statistics in single precision near 1: no color scale ends below it."""
 
 
 def head_section(
     data: xr.Dataset, epsilon: float, position: int, maps: HeadMaps | None, map_command: str | None
 ) -> Section:
-    """Every metric of every head as linked maps; the panel beside shows the selected head.
+    """Every metric of every head as linked maps, with a panel for the selected head.
 
-    `position` is where the page looks for the sink. `map_command`: a command line that, with "layer.head" behind it,
-    makes an attention map.
+    `position`: the position of the sink. `map_command`: the command line that, followed by "layer.head", adds an
+    attention map.
     """
     if maps is not None:
         maps.check(data)
@@ -78,8 +78,8 @@ def head_section(
     return Section(
         "Every head, by every metric",
         "In each map, a column is a head and a row a layer, the first layer at the bottom; values are means over "
-        f"samples. {KINDS} Click on a head, or move with the arrow keys: the same head is framed in all maps, and its "
-        f"details stand beside them.{cut}",
+        f"samples. {KINDS} Click on a head, or move with the arrow keys: the head is framed in all maps, and its "
+        f"details are shown.{cut}",
         figures,
         _strongest(
             data, {metric: values[here if metric.positioned else 0] for metric, values in grids.items()}, position
@@ -89,13 +89,13 @@ def head_section(
 
 
 def choices(data: xr.Dataset, position: int) -> list[int]:
-    """Positions that a reader may choose: the first 8 and the one where the page looks for the sink."""
+    """The positions that a reader can choose: the first 8 and that of the sink."""
     measured = data["position"].values[:CHOICES].tolist() if "position" in data.coords else []
     return sorted({*measured, position})
 
 
 def start(data: xr.Dataset, position: int) -> list[int]:
-    """The head selected at first: the one that receives most at the position, or the first that was measured."""
+    """The head selected at first: the one with the most attention on the position, or the first measured one."""
     name = "attention_received"
     if name not in data:
         return [0, 0]
@@ -105,18 +105,18 @@ def start(data: xr.Dataset, position: int) -> list[int]:
 
 
 def _strongest(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
-    """The table of heads, of many those in which the position receives most, the strongest first."""
+    """The table of heads; of many heads, those in which the position receives most, the strongest first."""
     frame = _numbers(data, values, position)
     received = next((metric.heading(position) for metric in values if metric.name == "alpha"), None)
     return frame if len(frame) <= ROWS or received is None else frame.nlargest(ROWS, received)
 
 
 def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
-    """The table of heads in words for people."""
+    """The table of heads with column names for readers."""
     frame = head_table(data, values)
     rows = zip(data["stack"].values, data["layer_index"].values, strict=True)
     labels = dict(zip(rows, layer_labels(data), strict=True))
-    frame["layer"] = [labels[place] for place in zip(frame["stack"], frame["layer"], strict=True)]
+    frame["layer"] = [labels[key] for key in zip(frame["stack"], frame["layer"], strict=True)]
     return frame.drop(columns="stack").rename(columns={metric.name: metric.heading(position) for metric in values})
 
 
@@ -134,7 +134,7 @@ def _payload(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str,
 
 
 def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, Any]:
-    """Ends of the color scale, and its colors; with `log`, a ratio is drawn by its logarithm."""
+    """The ends of the color scale, and its colors; with `log`, colors follow the logarithm of a ratio."""
     known = grids[np.isfinite(grids)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     both = [[0, BLUE], [0.5, BELOW[0]], [1, ORANGE]]
@@ -152,5 +152,5 @@ def scale(metric: HeadMetric, grids: np.ndarray, epsilon: float) -> dict[str, An
     steps = [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)]
     least = NEGLIGIBLE * (100 if metric.unit == "%" else 1)
     low = low if low < -least else 0.0
-    high = high if high - low > least else low + 1.0  # a map of zeros alone has a scale that says so
+    high = high if high - low > least else low + 1.0  # the scale of a map with zeros only
     return {"low": short(np.array(low)), "high": short(np.array(high)), "colors": steps}

@@ -1,6 +1,7 @@
-"""The one head that a reader selects: profile, angles, keys, attention map.
+"""The selected head: profile, angles, keys, attention map.
 
-Here are their numbers, and their figures without numbers: the page's script fills these in when the selection moves.
+This file has their numbers, and the figures without numbers: the page's script fills them in when a reader selects
+another head.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ MAP: Final = "Attention map"
 class HeadMaps:
     """Attention maps of chosen heads, of one sample.
 
-    `weights`: (query, key) arrays by (row along the measurement's axis `layer`, head), NaN or 0 where a query does not
-    see a key. `tokens`: texts of the sample's tokens, empty where unknown.
+    `weights`: (query, key) arrays by (row along the measurement's axis `layer`, head), NaN or 0 if a query does not see
+    a key. `tokens`: texts of the sample's tokens, empty if unknown.
     """
 
     weights: Mapping[tuple[int, int], Float[np.ndarray, "query key"]]
@@ -64,7 +65,7 @@ class HeadMaps:
 
 
 def profile(data: xr.Dataset, keep: Sequence[int]) -> dict[str, Any]:
-    """Attention received by each position, mean over samples, per layer and head; and what uniform attention gives."""
+    """Attention received by each position, averaged over samples, per layer and head; and for uniform attention."""
     received = nanmean(data["attention_received"].transpose(*PER_HEAD).values, 0)
     positions = data["position"].values
     most = max(64, MOST_NUMBERS // (received.shape[0] * received.shape[1]))
@@ -90,7 +91,8 @@ def angles(data: xr.Dataset, position: int) -> dict[str, Any]:
 
 
 def histograms(cosine: Float[np.ndarray, "layer head sample position"]) -> Float[np.ndarray, "layer head bin"]:
-    """Percent of a head's cosines in each bin; NaN for a head that has none. Rounding beyond ±1 falls into the ends."""
+    """Percent of a head's cosines in each bin; NaN for a head without any. Values rounded beyond ±1 count at the "
+    "ends."""
     layers, heads, *_ = cosine.shape
     bins, known = len(BINS) - 1, ~np.isnan(cosine)
     index = np.clip(np.digitize(np.nan_to_num(cosine), BINS) - 1, 0, bins - 1)
@@ -101,7 +103,7 @@ def histograms(cosine: Float[np.ndarray, "layer head sample position"]) -> Float
 
 
 def keys(data: xr.Dataset, position: int) -> dict[str, Any]:
-    """The keys of each head in the plane of their two principal components, with the share of variance of each.
+    """The keys of each head in the plane of their two principal components, with the components' shares of variance.
 
     Points are (sample, position) pairs, the same for all heads.
     """
@@ -118,20 +120,20 @@ def keys(data: xr.Dataset, position: int) -> dict[str, Any]:
 
 
 def manifold(vectors: xr.DataArray, position: int) -> KeyManifold:
-    """The sink's keys against all others; the sink is the first kept position where `position` was not kept."""
+    """The sink's keys against all others; the sink is the first kept position if `position` was not kept."""
     ordered = vectors.transpose("kept", "layer", "head", "kept_position", "key_dim")
     index = position_labels(vectors).tolist().index(marked(vectors, position))
     return key_manifold(ordered.values, index)
 
 
 def marked(vectors: xr.DataArray, position: int) -> int:
-    """The position that is told apart from the others: `position` where it was kept, the first kept one otherwise."""
+    """The position that is marked: `position` if it was kept, otherwise the first kept one."""
     kept = position_labels(vectors)
     return position if position in kept else int(kept[0])
 
 
 def thinned(vectors: xr.DataArray, position: int, planes: int) -> xr.DataArray:
-    """Fewer positions, if need be, so that `planes` drawings of all points stay small; `position` is among them."""
+    """Fewer positions if needed, so that `planes` drawings of all points stay small; `position` is among them."""
     most = min(MOST_POINTS, max(32, MOST_KEYS // (2 * planes)))
     labels = position_labels(vectors)
     chosen = few(labels, max(8, most // vectors.sizes["kept"]), (position,))
@@ -139,7 +141,7 @@ def thinned(vectors: xr.DataArray, position: int, planes: int) -> xr.DataArray:
 
 
 def point_labels(vectors: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
-    """Sample and position of each point, sample after sample."""
+    """Sample and position of each point, sample by sample."""
     positions, samples = position_labels(vectors), vectors.sizes["kept"]
     return np.repeat(np.arange(samples), len(positions)), np.tile(positions, samples)
 
@@ -201,7 +203,7 @@ def keys_figure(position: int) -> go.Figure:
 
 
 def planar(what: str, position: int, height: int) -> go.Figure:
-    """Points in a plane: other positions, and one that is marked."""
+    """Points in a plane: the other positions, and the marked one."""
     result = figure(height=height)
     for name, color, symbol, size in (
         ("other positions", BLUE, "circle", 5),
@@ -232,9 +234,9 @@ def map_figure() -> go.Figure:
     result = figure(height=360, legend=False)
     result.add_heatmap(z=[], coloraxis="coloraxis", hovertemplate="%{text}<extra></extra>", hoverongaps=False)
     return result.update_layout(
-        xaxis={"title": {"text": "key: position that is looked at"}, "showgrid": False, "constrain": "domain"},
+        xaxis={"title": {"text": "key: position that is attended to"}, "showgrid": False, "constrain": "domain"},
         yaxis={
-            "title": {"text": "query: position that looks"},
+            "title": {"text": "query: position that attends"},
             "showgrid": False,
             "autorange": "reversed",
             "scaleanchor": "x",

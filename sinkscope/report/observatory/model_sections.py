@@ -30,8 +30,8 @@ def sweep_section(data: xr.Dataset) -> Section:
     table = sweep_table(data)
     return Section(
         "The sink rate over length and threshold",
-        "The same measurement read at shorter lengths and other thresholds: a strong sink keeps its rate as ε grows; "
-        "that it falls with the length is the rule.",
+        "The same measurement at shorter lengths and other thresholds. A strong sink keeps its rate as ε grows; the "
+        "rate usually falls with the length.",
         {"Sink rate over length": sweep_lines(table)},
         table,
     )
@@ -43,14 +43,14 @@ def angle_section(data: xr.Dataset, position: int) -> Section:
     return Section(
         "Angles between queries and keys, all heads",
         f"The cosine of keys with the queries that see them, at position {position} (orange) and elsewhere (blue, "
-        "hatched); each head counts once. Orange far to the right of blue: the sink's key points where queries look.",
+        "hatched); each head counts once. Orange far to the right of blue: the sink's key is aligned with the queries.",
         {"Angles between queries and keys, all heads": angles(table, position)},
         table,
     )
 
 
 def depth_sections(data: xr.Dataset, position: int) -> list[Section]:
-    """What the measurement has the variables for, from norms to geometry."""
+    """The sections for which the measurement has the variables, from norms to geometry."""
     return [
         *(_norms(data) if "hidden_norm" in data else []),
         *([_extremes(data)] if "hidden_max" in data else []),
@@ -66,7 +66,7 @@ def _norms(data: xr.Dataset) -> list[Section]:
     first = sections.hidden(measured) if has_position(data, 0) else None
     largest = Section(
         "The longest token",
-        "At each depth, the norm of the single longest token, whichever it is, beside the mean of all; hover for its "
+        "At each depth, the norm of the token with the largest norm, and the mean of all tokens; hover for its "
         "position.",
         {"Norm of the longest token over depth": figure},
         table,
@@ -78,8 +78,8 @@ def _extremes(data: xr.Dataset) -> Section:
     figure, table = extremes(data)
     return Section(
         "The largest entries",
-        "The largest entry of the residual stream, in absolute value, over depth. A massive activation is an entry "
-        "above 100 and above 1000 times the median of its depth: a line that leaves the median by three powers of ten.",
+        "The largest absolute entry of the residual stream over depth. A massive activation is an entry above 100 and "
+        "above 1000 times the median of its depth: a line three powers of ten above the median.",
         {"Largest entries over depth": figure},
         table,
     )
@@ -94,8 +94,8 @@ def _shapes(data: xr.Dataset) -> Section:
             tables.append(table.set_index("depth"))
     return Section(
         "The shape of the hidden states",
-        "One number per depth, mean over samples. Low matrix entropy in the middle is a compression valley: a few "
-        "directions, mostly that of the massive activation, hold nearly all of the energy. High kurtosis means that "
+        "One number per depth, averaged over samples. Low matrix entropy in the middle is a compression valley: a few "
+        "directions, mostly that of the massive activation, have nearly all of the energy. High kurtosis means that a "
         "few entries are far larger than the rest.",
         figures,
         pd.concat(tables, axis=1).reset_index() if tables else None,
@@ -106,8 +106,9 @@ def _bands(data: xr.Dataset) -> Section:
     figures, table = bands(data)
     return Section(
         "Energy by band of the unembedding",
-        "How the energy of the residual stream divides over directions, sorted by how strongly the unembedding reads "
-        "them: the first band is what the output sees most, the last hardly shows in it. Sinks tend to write there.",
+        "The share of the residual stream's energy in bands of directions, sorted by how strongly the unembedding "
+        "reads them: the first band affects the output most, the last one least. Sinks tend to write to the last "
+        "bands.",
         figures,
         table,
     )
@@ -118,15 +119,15 @@ def _plane(data: xr.Dataset, position: int) -> Section:
     return Section(
         "Hidden states in the plane",
         "Each point is a token of a kept sample, in the two directions in which the states of its depth differ most. "
-        "Diamonds are the sink's position (the first one, where that was not kept): far from the rest, they differ "
-        "from it more than the rest among itself. The slider leads through the depths.",
+        "Diamonds are the sink's position (the first kept one, if it was not kept): far from the rest, they differ "
+        "from the other tokens more than these differ from each other. The slider changes the depth.",
         {"Hidden states in their two principal components": figure},
         table,
     )
 
 
 def sweep_table(data: xr.Dataset) -> pd.DataFrame:
-    """Sink rate at position 0 in percent, a row per length, a column per ε (Gu et al. 2025, section 3)."""
+    """Sink rate at position 0 in percent, one row per length, one column per ε (Gu et al. 2025, section 3)."""
     rates = sweep(data, EPSILONS)
     columns = {f"ε = {epsilon:g}": rate for epsilon, rate in zip(EPSILONS, rates.values, strict=True)}
     return pd.DataFrame({"tokens": rates["length"].values, **columns})
@@ -152,7 +153,7 @@ def sweep_lines(table: pd.DataFrame) -> go.Figure:
 
 
 def angle_table(data: xr.Dataset, position: int) -> pd.DataFrame:
-    """Percent of keys in each bin of cos(q, k), a head counting once: at the position, elsewhere, and in between."""
+    """Percent of keys in each bin of cos(q, k), each head counting once: at the position, and elsewhere."""
     cosine = data["cos_query_key"].transpose("layer", "head", "sample", "position")
     groups = {
         f"position {position} (%)": cosine.sel(position=[position]).values,
@@ -249,9 +250,9 @@ def bands(data: xr.Dataset) -> tuple[dict[str, go.Figure], pd.DataFrame]:
 
 
 def hidden_plane(data: xr.Dataset, position: int) -> tuple[go.Figure, pd.DataFrame]:
-    """Hidden states in their two principal components; a slider leads through the depths (Han et al. 2024).
+    """Hidden states in their two principal components; a slider changes the depth (Han et al. 2024).
 
-    Each depth has components of its own, around its own mean. The table gives their shares of the variance.
+    Components are computed for each depth, around its mean. The table has their shares of the variance.
     """
     depths = depth_labels(data)
     vectors = heads.thinned(data["hidden_vectors"], position, len(depths))
@@ -259,16 +260,16 @@ def hidden_plane(data: xr.Dataset, position: int) -> tuple[go.Figure, pd.DataFra
     sink = heads.marked(vectors, position)
     marked = where == sink
     states = vectors.transpose("depth", "kept", "kept_position", "width").values
-    found = [principal_components(state.reshape(-1, state.shape[-1])) for state in states]
+    projections = [principal_components(state.reshape(-1, state.shape[-1])) for state in states]
     result = heads.planar("state", sink, 420)
     coordinates = [
         {
             axis: [short(projection.points[group, index], 3) for group in (~marked, marked)]
             for index, axis in enumerate("xy")
         }
-        for projection in found
+        for projection in projections
     ]
-    shares = np.array([100 * projection.shares for projection in found])
+    shares = np.array([100 * projection.shares for projection in projections])
     steps = [
         {
             "label": f"{label}, components hold {first:.0f} and {second:.0f} % of the variance",
@@ -289,7 +290,7 @@ def hidden_plane(data: xr.Dataset, position: int) -> tuple[go.Figure, pd.DataFra
 
 
 def longest(data: xr.Dataset) -> tuple[go.Figure, pd.DataFrame]:
-    """The largest norm of any single token per depth, beside the mean of all, with where it stands."""
+    """The largest norm of any token per depth with its position, and the mean of all."""
     norms = data["hidden_norm"].mean("sample").transpose("depth", "position")
     largest = norms.fillna(-np.inf).argmax("position").values
     lines = {"largest token": norms.max("position").values, "mean of all tokens": norms.mean("position").values}

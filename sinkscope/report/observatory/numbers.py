@@ -1,4 +1,4 @@
-"""Arrays as short JSON: few digits, None for what was not measured, and few enough points for one page."""
+"""Arrays as short JSON: few digits, None for missing values, and few enough points for one page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def short(values: np.ndarray, digits: int = DIGITS) -> Any:
     known = np.where(finite & (values != 0), values, 1.0).astype(np.float64)
     places = digits - 1 - np.floor(np.log10(np.abs(known)))
     grain = 10.0 ** np.abs(places)
-    # Dividing by a power of ten gives the double nearest to the decimal, whose text is short; multiplying would not.
+    # Dividing by a power of ten gives the double nearest to the decimal, whose text is short; multiplying does not.
     rounded = np.where(places >= 0, np.round(known * grain) / grain, np.round(known / grain) * grain)
     result = np.where(values == 0, 0.0, rounded).astype(object)
     result[~finite] = None
@@ -23,9 +23,9 @@ def short(values: np.ndarray, digits: int = DIGITS) -> Any:
 
 
 def few(positions: np.ndarray, most: int, keep: tuple[int, ...] = ()) -> np.ndarray:
-    """Indices of at most about `most` positions: the first half of them all, then ever wider apart, and those to keep.
+    """Indices of about `most` positions: all of the first half of these, then wider and wider apart, and those to keep.
 
-    What happens at the start of a text is what a sink is about, so that is where nothing is left out.
+    No position at the start of a text is left out, since sinks form there.
     """
     count = len(positions)
     if count <= most:

@@ -35,7 +35,7 @@ from sinkscope.report.provenance import facts
 SCRIPTS = ("selection.js", "heads.js", "detail.js", "strip.js")
 STYLES = ("observatory.css",)
 NEGLIGIBLE = 1e-9
-"""Stands in for the magnitude where the ratio to the median shall decide alone."""
+"""A magnitude that every entry exceeds, so that only the ratio to the median decides."""
 DEFINITION_TITLES = {
     "sinks": "sinks in a sample",
     "position_0": "position 0 is one (% of samples)",
@@ -56,12 +56,19 @@ def observatory_page(
     map_command: str | None = None,
     intervene: str = INTERVENE,
 ) -> Page:
-    """The page: the answer, then what it rests on, by question; each section is there where its variables are.
+    """The page of a measurement: the answer, then the evidence by question; a section needs its variables.
 
-    `maps`: attention maps of chosen heads; `map_command` with "layer.head" behind it is the command that makes one.
-    `definitions`: the table of sink definitions side by side; `tokens`: which tokens become sinks; `intervene`: the
-    command line that changes this model, to tell whether its sink matters. Raises `InputError` for an epsilon outside
-    (0, 1) and for maps of heads that were not measured.
+    Args:
+        measurement: what was measured.
+        title: the page's title.
+        epsilon: the share of attention above which a token is a sink.
+        maps: attention maps of chosen heads.
+        definitions: the table that compares definitions of a sink.
+        tokens: the table of tokens that become sinks.
+        map_command: the command line that, followed by "layer.head", adds an attention map.
+        intervene: the command line that tests whether this model's sink matters.
+
+    Raises `InputError` for an epsilon outside (0, 1) and for maps of heads that were not measured.
     """
     data = measurement.data
     position = sink_position(data, epsilon)
@@ -109,11 +116,11 @@ def _asked(question: str, parts: Iterable[Section]) -> list[Section]:
 
 
 def sink_position(data: xr.Dataset, epsilon: float) -> int:
-    """Where the page looks for the sink: the strongest position; the first measured one where there is none."""
+    """The position of the sink: the strongest position, or the first measured one if there is none."""
     if "attention_received" not in data:
         return 0
-    found = strongest_position(data, epsilon)
-    return int(data["position"].values[0]) if found is None else found.position
+    strongest = strongest_position(data, epsilon)
+    return int(data["position"].values[0]) if strongest is None else strongest.position
 
 
 def _has_tokens(data: xr.Dataset) -> bool:
@@ -135,7 +142,7 @@ def _definitions(table: pd.DataFrame) -> Section:
     return Section(
         "Every definition of a sink",
         "The published rules, applied to the same forward passes: how many tokens of a sample each calls a sink, and "
-        "how far they agree with the first, as the share of tokens that both name among those that either does.",
+        "how far it agrees with the first, as the share of tokens that both name among those that either names.",
         table=table.rename(columns=DEFINITION_TITLES),
         unfolded=True,
     )
@@ -144,15 +151,15 @@ def _definitions(table: pd.DataFrame) -> Section:
 def _tokens(table: pd.DataFrame) -> Section:
     return Section(
         "Which tokens become sinks",
-        "Tokens that receive more than ε somewhere, by their text, over all samples. Where not only the first position "
-        "is listed, the model has sinks that depend on what a token says.",
+        "Tokens that receive more than ε in some head, by their text, over all samples. If other positions than the "
+        "first are listed, the model has sinks that depend on a token's text.",
         table=table,
         unfolded=True,
     )
 
 
 def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
-    """A card for everything that was measured; what is broken comes first."""
+    """One card per quantity that was measured; NaN and infinities come first."""
     data, record = measurement.data, measurement.record
     return [
         *_broken(record),
@@ -164,11 +171,11 @@ def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
 
 
 def _broken(record: dict[str, Any]) -> list[Headline]:
-    found = record.get("non_finite")
-    if not found:
+    broken = record.get("non_finite")
+    if not broken:
         return []
-    count = f"{found['samples']} of {record.get('samples', '?')} samples"
-    return [Headline("NaN or infinite", f"activations in {count}, first at {found['first']}; they count nowhere")]
+    count = f"{broken['samples']} of {record.get('samples', '?')} samples"
+    return [Headline("NaN or infinite", f"activations in {count}, first at {broken['first']}; no number counts them")]
 
 
 def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
@@ -177,32 +184,32 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
         rates = stack_rates(data, epsilon)
         for stack, rate in rates.items():
             interval = interval_words(rate.low, rate.high, data.sizes["sample"])
-            of = f" of {stack} layers" if len(rates) > 1 else ""
-            about = f"sink rate{of} at position 0 (ε = {epsilon:g}; {interval})"
+            where = f" of {stack} layers" if len(rates) > 1 else ""
+            about = f"sink rate{where} at position 0 (ε = {epsilon:g}; {interval})"
             cards.append(Headline(rate_words(data, rate.value, epsilon, 0, stack), about))
-    found = strongest_position(data, epsilon)
-    if found is None:
+    strongest = strongest_position(data, epsilon)
+    if strongest is None:
         about = "strongest sink: no position that more than half of the tokens see has a number"
         cards.append(Headline("unknown", about))
-    elif found.rate > 0:
-        about = f"strongest sink: in {found.rate:.1f} % of (layer, head) pairs"
-        cards.append(Headline(f"position {found.position}", about))
+    elif strongest.rate > 0:
+        about = f"strongest sink: in {strongest.rate:.1f} % of (layer, head) pairs"
+        cards.append(Headline(f"position {strongest.position}", about))
     else:
         cards.append(Headline("none", f"no position exceeds ε = {epsilon:g} in any head"))
     return cards
 
 
 def _slots(data: xr.Dataset, epsilon: float) -> list[Headline]:
-    found = slot_mass(data, epsilon)
-    return [] if found is None else [slot_card(found)]
+    mass = slot_mass(data, epsilon)
+    return [] if mass is None else [slot_card(mass)]
 
 
-def slot_card(found: SlotMass, of: str = "") -> Headline:
-    """The mass on slots, of a measurement that goes by a name where there are several."""
-    known = not np.isnan(found.mass.value)
-    where = "" if found.layers == found.of or not known else f", in {found.layers} of {found.of} layers"
-    value = f"{100 * found.mass.value:.1f} %" if known else "unknown"
-    return Headline(value, f"of the attention goes to slots, not to tokens{where}{f': {of}' if of else ''}")
+def slot_card(slots: SlotMass, name: str = "") -> Headline:
+    """The mass on slots; `name` of the measurement if there are several."""
+    known = not np.isnan(slots.mass.value)
+    where = "" if slots.layers == slots.of or not known else f", in {slots.layers} of {slots.of} layers"
+    value = f"{100 * slots.mass.value:.1f} %" if known else "unknown"
+    return Headline(value, f"of the attention goes to slots, not to tokens{where}{f': {name}' if name else ''}")
 
 
 def _ratios(measurement: Measurement) -> list[Headline]:
@@ -247,5 +254,5 @@ def _massive(measurement: Measurement) -> list[Headline]:
 
 
 def _count(entries: pd.DataFrame) -> str:
-    """How many there are; "at least" where a row was full of them, and had more than were kept."""
+    """The number of entries; "at least" if a row had more than were kept."""
     return "none" if entries.empty else f"{'' if entries['complete'].all() else 'at least '}{len(entries)}"

@@ -21,7 +21,7 @@ MOST_NUMBERS = 400_000
 MOST_TOKENS = 1024
 VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥"})
 DRAWN = VISIBLE | str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "⏎", "ĉ": "⇥"})
-GOES_ON = "◂"  # the token holds nothing but further bytes of the character before
+CONTINUES = "◂"  # the token consists of further bytes of the previous character
 
 
 def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> Section:
@@ -29,23 +29,23 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
     payload = strip_payload(data, epsilon, record)
     return Section(
         "Token by token",
-        "The text as the model read it. The stronger its color, the more attention it receives, on average over "
-        f"heads and the tokens that see it. Framed with ◆: a sink, that is, over ε = {epsilon:g} in a head. Pale "
-        "letters: in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the "
-        f"arrow keys, for the numbers; the layer can follow the head selected above.{_parts(payload)}{_cut(payload)}",
+        "The text as the model read it. The stronger the color of a token, the more attention it receives, averaged "
+        f"over heads and the tokens that see it. Framed with ◆: a sink, over ε = {epsilon:g} in a head. Pale letters: "
+        "in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the arrow keys, "
+        f"for the numbers; the layer can follow the head selected above.{_parts(payload)}{_cut(payload)}",
         table=token_table(payload),
         widget=Widget("strip.html", {DATA: payload}),
     )
 
 
 def _parts(payload: dict[str, Any]) -> str:
-    found = any(GOES_ON in sample["split"].values() for sample in payload["samples"])
-    return f" {GOES_ON}: a token that holds further bytes of the character before it." if found else ""
+    split_tokens = any(CONTINUES in sample["split"].values() for sample in payload["samples"])
+    return f" {CONTINUES}: a token with further bytes of the previous character." if split_tokens else ""
 
 
 def _cut(payload: dict[str, Any]) -> str:
     shown, tokens = payload["most"], payload["tokens"]
-    return f" Shown are the first {shown} of {tokens} tokens." if tokens > shown else ""
+    return f" The first {shown} of {tokens} tokens are shown." if tokens > shown else ""
 
 
 def token_stack(data: xr.Dataset) -> str:
@@ -55,7 +55,7 @@ def token_stack(data: xr.Dataset) -> str:
 
 
 def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> dict[str, Any]:
-    """Columns per sample; `received` and `share` have a row for all layers, then one for each layer of the stack."""
+    """Columns per sample; `received` and `share` have one row for all layers, then one per layer of the stack."""
     stack = token_stack(data)
     rows = np.flatnonzero(layers_of(data, stack))
     lengths = sample_lengths(data, stack)[:SAMPLES]
@@ -88,14 +88,14 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
 
 
 def drawn(token: int, text: str | None) -> str:
-    """A token's text as it looks in the strip: marks of spaces and line ends made visible; its id without a text."""
+    """A token's text as the strip shows it, with visible spaces and line ends; its id if it has no text."""
     return f"#{token}" if text is None else text.translate(DRAWN) or "∅"
 
 
 def split(sample: Mapping[str, Any], texts: TokenTexts, by_id: Mapping[int, str]) -> dict[str, str]:
-    """By index: what a token shows that is only a part of a character, or of one with its neighbors' bytes."""
+    """By index: the text shown for a token that is a part of a character, or shares one with its neighbors."""
     line = texts.line(sample["ids"], sample["positions"])
-    marked = [None if text is None else text.translate(VISIBLE) or GOES_ON for text in line]
+    marked = [None if text is None else text.translate(VISIBLE) or CONTINUES for text in line]
     shown = zip(sample["ids"], marked, strict=True)
     return {
         str(index): text
@@ -105,7 +105,7 @@ def split(sample: Mapping[str, Any], texts: TokenTexts, by_id: Mapping[int, str]
 
 
 def token_table(payload: dict[str, Any], most: int = 40) -> pd.DataFrame:
-    """The tokens of the shown samples that receive most, on average over all heads."""
+    """The tokens of the shown samples that receive most, averaged over all heads."""
     rows = [
         (
             payload["texts"].get(str(token), f"#{token}"),

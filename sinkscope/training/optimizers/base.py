@@ -9,12 +9,12 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from sinkscope.invalid import Part
+from sinkscope.invalid import ConfigPart
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimizerPart(Part):
+class OptimizerPart(ConfigPart):
     """Learning rate, decay and clipping.
 
     By default every parameter decays, as in the paper (Gu et al. 2025); `decay_norms=False` and

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from transformers.pytorch_utils import Conv1D
 
-from sinkscope.model.heads import AddedHeads
+from sinkscope.model.attention import AddedHeads
 from sinkscope.training.optimizers.base import Decay, OptimizerPart, evaluated
 
 

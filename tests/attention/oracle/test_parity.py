@@ -14,8 +14,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 import sinkscope.attention as zoo
 from sinkscope.attention.oracle import CASES, DEFECTS, Case, exact
-from sinkscope.attention.oracle.comparing import allowed
-from sinkscope.attention.oracle.problems import drawn
+from sinkscope.attention.oracle.comparing import allowed, drawn
 from sinkscope.errors import InputError
 
 CPU = torch.device("cpu")

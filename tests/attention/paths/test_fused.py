@@ -34,6 +34,7 @@ def test_they_are_taken_where_nothing_stands_against_it(monkeypatch, path, taken
         seen.append((normalizer, visibility.mask, scaling))
         return torch.zeros_like(query)
 
+    monkeypatch.setattr(fused, "DEVICES", ("cpu",))
     monkeypatch.setattr(fused, "obstacle", lambda *_, **__: None)
     monkeypatch.setattr(fused, "attention", computed)
     output = zoo.attend(*draw(), "sigmoid_bias", path=path, scaling=0.5).output

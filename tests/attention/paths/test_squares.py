@@ -8,7 +8,7 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.masks import Strict
 from sinkscope.attention.paths import flash
-from sinkscope.attention.paths.squares import Square, squares_of
+from sinkscope.attention.paths.flash import Square, squares_of
 
 CAUSAL = zoo.Causal()
 LENGTH = 131

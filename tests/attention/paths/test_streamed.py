@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
-from sinkscope.attention.functional import Written
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.attention.normalizers.base import Differentiated
 from sinkscope.attention.paths import blocks, streamed
 from sinkscope.errors import InputError
@@ -103,7 +103,8 @@ def test_queries_that_see_nothing_are_zero():
     for name, spec in STREAMED.items():
         if list(spec.build(heads=2, kv_heads=2, head_dim=4, hidden_size=8).parameters()):
             continue
-        output = zoo.attend(query, key, value, name, mask=Written.out(allowed, query, key), path="streamed").output
+        mask = DenseVisibility.out(allowed, query, key)
+        output = zoo.attend(query, key, value, name, mask=mask, path="streamed").output
         assert not output[:, :, 4].any()
         (gradient,) = torch.autograd.grad(output.sum(), query)
         assert gradient.isfinite().all()

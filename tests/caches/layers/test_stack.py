@@ -94,7 +94,7 @@ def sets_of(cache: EvictingCache) -> list[dict[reference.Head, set[int]]]:
 
 
 def stacks(cache: EvictingCache) -> list[Stack]:
-    return cache.progress.stacks
+    return cache.pass_state.stacks
 
 
 def step(model: PreTrainedModel, cache: EvictingCache, at: int) -> Tensor:
@@ -272,7 +272,7 @@ def test_a_pass_that_broke_off_is_not_gone_on_with(model: PreTrainedModel) -> No
         with pytest.raises(ZeroDivisionError):
             step(model, cache, 29)
         hook.remove()
-        with pytest.raises(InputError, match="broken off"):
+        with pytest.raises(InputError, match="interrupted"):
             step(model, cache, 29)
 
 
@@ -314,5 +314,5 @@ def test_no_number_is_no_score_and_the_cache_is_not_gone_on_with(model: PreTrain
         assert stacks(cache)
         with pytest.raises(InputError, match="NaN"):
             step(model, cache, 30)
-        with pytest.raises(InputError, match="broken off"):
+        with pytest.raises(InputError, match="interrupted"):
             step(model, cache, 31)

@@ -95,5 +95,5 @@ def test_a_picture_is_written_about_with_room_for_all_as_without(policy: Policy)
 
 def test_a_policy_that_skips_every_layer_is_refused() -> None:
     model, *_ = seen_and_read("llava")
-    with pytest.raises(InputError, match=r"first 2 layers that evict, and this model has 2 of those"):
+    with pytest.raises(InputError, match=r"first 2 evicting layers, and this model has 2"):
         evicting(model, FastV((IMAGE_TOKEN,)), 12).__enter__()

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from sinkscope.data import DataConfig, as_chat, load_corpus, prepare
 from sinkscope.data.corpora import python_corpus
 from sinkscope.data.corpora.conversations import chat_template, rendered, responses
-from sinkscope.data.corpora.corpus import Document
+from sinkscope.data.corpora.corpus import TextDocument
 from sinkscope.data.corpora.python_corpus import chat, code, prose
 from sinkscope.data.measuring_inputs import Inputs
 from sinkscope.data.tokenizer import encode, encode_conversations, train_bpe
@@ -184,7 +184,7 @@ def test_lines_that_hold_no_conversation_are_named(tmp_path: Path, line: str, re
 
 
 def test_code_and_prose_are_the_source_taken_apart():
-    document = Document("torch/thing.py", SOURCE)
+    document = TextDocument("torch/thing.py", SOURCE)
     [(name, kept)], [(_, told)] = code(document), prose(document)
     assert name == "torch/thing.py"
     assert told.split("\n\n") == [
@@ -198,7 +198,7 @@ def test_code_and_prose_are_the_source_taken_apart():
 
 
 def test_conversations_ask_about_functions_with_a_docstring():
-    made = dict(chat(Document("torch/thing.py", SOURCE)))
+    made = dict(chat(TextDocument("torch/thing.py", SOURCE)))
     assert sorted(made) == ["torch/thing.py#0001", "torch/thing.py#0002"]
     texts = sorted(made.values())
     assert any("def size(self, unit='m', *rest)" in text and "How large it is." in text for text in texts)
@@ -209,7 +209,7 @@ def test_conversations_ask_about_functions_with_a_docstring():
 
 
 def test_what_python_cannot_parse_is_left_out_and_topics_are_prose():
-    broken, topic = Document("torch/old.py", "print 'x'"), Document("topics/assert", "The assert statement")
+    broken, topic = TextDocument("torch/old.py", "print 'x'"), TextDocument("topics/assert", "The assert statement")
     assert list(chat(broken)) == list(chat(topic)) == []
     assert list(code(broken)) == [("torch/old.py", "")]
     assert list(prose(topic)) == [("topics/assert", "The assert statement")]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.data import Document, load_corpus
+from sinkscope.data import TextDocument, load_corpus
 from sinkscope.data.corpora.corpus import TextDigest, digest
 from sinkscope.errors import InputError
 
@@ -61,7 +61,7 @@ def test_no_two_sequences_of_documents_share_a_digest(pairs: list[tuple[str, str
     for sequence in (pairs, other):
         total = TextDigest()
         for name, text in sequence:
-            total.add(Document(name, text))
+            total.add(TextDocument(name, text))
         hexdigests.append(total.hexdigest())
     assert (hexdigests[0] == hexdigests[1]) == (pairs == other)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.data.corpora import load_corpus, texts
-from sinkscope.data.corpora.tables import is_table
+from sinkscope.data.corpora.text_files import is_table
 from sinkscope.errors import InputError
 
 TEXTS = ["first, with a comma", 'second\nover "lines"', "dritter: ä ≤ 中"]

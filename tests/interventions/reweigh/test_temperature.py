@@ -67,7 +67,7 @@ def test_chosen_heads_alone_and_observers_see_it():
 
 def test_what_cannot_carry_one_is_refused():
     gemma, one = FAMILIES["gemma2"].build("eager"), Temperature(2.0, heads=((0, 1),))
-    with one.applied(gemma), pytest.raises(UnsupportedModelError, match="softcap is one number"):
+    with one.applied(gemma), pytest.raises(UnsupportedModelError, match="softcap is shared"):
         logits(gemma, **FAMILIES["gemma2"].inputs())
     for name in ("kv_bias", "sigmoid"):
         model = lab_model(name)

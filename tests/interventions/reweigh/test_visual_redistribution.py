@@ -135,7 +135,7 @@ def test_a_sink_stands_out_in_a_named_dimension():
 
 
 def test_what_has_no_meaning_is_refused():
-    with pytest.raises(InputError, match="shares, from 0 to 1"):
+    with pytest.raises(InputError, match="shares from 0 to 1"):
         VisualRedistribution((1,), 5, p=2.0)
     with pytest.raises(UnsupportedModelError, match="names no image token"):
         VisualRedistribution.of(FAMILIES["llama"].build(), FAMILIES["llama"].inputs())

@@ -10,9 +10,8 @@ import torch
 from sinkscope.hooks.modules import Layer
 from sinkscope.measurement.calls import call as calls
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import chunks
+from sinkscope.measurement.calls.chunks import RowScores, chunks
 from sinkscope.measurement.calls.masks import Rule
-from sinkscope.measurement.calls.row_scores import RowScores
 
 
 def random_call(queries: int = 37, keys: int = 37, **options: object) -> AttentionCall:

@@ -15,7 +15,7 @@ from sinkscope.measurement import AttentionReceived, observe, observing
 from sinkscope.measurement.calls import reading
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.guard import verified
-from sinkscope.measurement.calls.masks import Rule, Written
+from sinkscope.measurement.calls.masks import DenseMask, Rule
 from tests.families import contract
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import lab_model
@@ -48,7 +48,7 @@ def test_a_mutant_is_refused(mutant: str, dtype: torch.dtype, monkeypatch: pytes
         pytest.skip("one per cent is less than bfloat16's rounding")
     family = FAMILIES[name]
     model, inputs = family.build(family.hosts[-1], dtype), family.inputs()
-    monkeypatch.setattr(observing, "read", lambda *args: change(reading.read(*args)))
+    monkeypatch.setattr(observing, "read_call", lambda *args: change(reading.read_call(*args)))
     with pytest.raises(UnsupportedModelError, match=f"family '{model.config.model_type}'.*does not follow"):
         contract.observed(model, inputs, AttentionReceived())
 
@@ -56,8 +56,8 @@ def test_a_mutant_is_refused(mutant: str, dtype: torch.dtype, monkeypatch: pytes
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_that_slips_by_is_far_from_eager_attention(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change = MUTANTS[mutant]
-    monkeypatch.setattr(observing, "read", lambda *args: change(reading.read(*args)))
-    monkeypatch.setattr(observing.guard, "verified", lambda call, output, family, host: call)
+    monkeypatch.setattr(observing, "read_call", lambda *args: change(reading.read_call(*args)))
+    monkeypatch.setattr(observing.guard, "verified", lambda call, *_, **__: call)
     assert contract.check(name, FAMILIES[name].hosts[-1]).error > 1e-4
 
 
@@ -84,12 +84,12 @@ def test_a_kernel_whose_log_sum_exp_is_wrong_is_not_believed(
     seen: list[AttentionCall] = []
 
     def tampered(*args: Any) -> AttentionCall:
-        call = reading.read(*args)
+        call = reading.read_call(*args)
         assert call.kernel_lse is not None, "the CPU flash kernel gives its log-sum-exp"
         seen.append(call)
         return replace(call, kernel_lse=call.kernel_lse + 0.1)
 
-    monkeypatch.setattr(observing, "read", tampered)
+    monkeypatch.setattr(observing, "read_call", tampered)
     row = contract.check("llama", "sdpa")
     assert seen
     assert row.error < 1e-5
@@ -100,7 +100,7 @@ def test_a_kernel_whose_log_sum_exp_is_wrong_is_not_believed(
 def test_the_window_is_checked_where_it_begins_to_matter(monkeypatch: pytest.MonkeyPatch, ids: torch.Tensor) -> None:
     """A short prompt says nothing about a window; the pass in which it matters must be checked again."""
     model = FAMILIES["mistral"].build("sdpa")
-    monkeypatch.setattr(observing, "read", lambda *args: without_window(reading.read(*args)))
+    monkeypatch.setattr(observing, "read_call", lambda *args: without_window(reading.read_call(*args)))
     with observe(model, AttentionReceived()), torch.no_grad():
         model(ids[:, :4])
         with pytest.raises(UnsupportedModelError):
@@ -125,19 +125,21 @@ def test_an_operation_with_other_weights_than_its_scores_say_is_refused(
 
 def test_rows_of_padding_and_rows_that_see_nothing_are_no_evidence() -> None:
     family = FAMILIES["llama"]
-    calls: list[tuple[AttentionCall, torch.Tensor]] = []
+    calls: list[AttentionCall] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observing.guard, "verified", lambda call, output, *_: calls.append((call, output)) or call)
+        patch.setattr(observing.guard, "verified", lambda call, *_, **__: calls.append(call) or call)
         contract.observed(family.build("eager"), family.inputs(), AttentionReceived())
-    call, output = calls[0]
-    broken = output.clone()
-    broken[:, -1] += 1
+    call = calls[0]
+    assert call.output is not None
+    output = call.output.clone()
+    output[:, :, -1] += 1
+    broken = replace(call, output=output)
     real = torch.ones(3, 24, dtype=torch.bool)
     with pytest.raises(UnsupportedModelError):
-        verified(call, broken, "llama", 1e-7)
+        verified(broken, "llama", 1e-7)
     real[:, -1] = False
-    assert verified(replace(call, real=real), broken, "llama", 1e-7).real is real
-    assert isinstance(call.mask, Written)
+    assert verified(replace(broken, real=real), "llama", 1e-7).real is real
+    assert isinstance(call.mask, DenseMask)
     blind = call.mask.mask.expand(3, -1, -1, -1).clone()
     blind[:, :, -1] = torch.finfo(torch.float32).min
-    assert verified(replace(call, mask=Written(blind)), broken, "llama", 1e-7).mask.keys == 24
+    assert verified(replace(broken, mask=DenseMask(blind)), "llama", 1e-7).mask.keys == 24

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.attention import Causal, Full, Prefix, Visibility, Window
-from sinkscope.measurement.calls.masks import Bound, Rule, VisibleKeys, Written, WrittenMasks
+from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKeys, WrittenMasks
 
 BATCH, QUERIES, KEYS = 2, 7, 11
 ALL = slice(0, BATCH), slice(0, QUERIES), slice(0, KEYS)
@@ -42,7 +42,7 @@ CASES = {
     "both sides": rule(causal=False, start=2, window=4),
     "padding": rule(causal=True, start=4, padding=PADDING),
 } | {f"bound {name}": (Bound(visibility), visibility.dense()) for name, visibility in BOUND.items()}
-CASES |= {f"written {name}": (Written(matrix), matrix) for name, (_, matrix) in CASES.items()}
+CASES |= {f"written {name}": (DenseMask(matrix), matrix) for name, (_, matrix) in CASES.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -80,7 +80,7 @@ def test_numbers_are_added_and_very_low_ones_mask() -> None:
     added[..., 3] = torch.finfo(torch.float32).min
     added[..., 4] = -torch.inf
     scores = torch.ones(1, 2, QUERIES, KEYS)
-    Written(added).restrict(scores, slice(0, 1), *ALL[1:])
+    DenseMask(added).restrict(scores, slice(0, 1), *ALL[1:])
     assert scores[0, 0, 0, :5].tolist() == [1.0, 1.0, -2.0, -torch.inf, -torch.inf]
 
 
@@ -152,12 +152,12 @@ def test_masks_are_read_once_for_all_layers_that_share_them() -> None:
     assert len(masks._known) <= 4, "layers with masks of their own must not keep them all"
 
 
-def written(allowed: torch.Tensor, dtype: torch.dtype) -> Written:
+def written(allowed: torch.Tensor, dtype: torch.dtype) -> DenseMask:
     """The mask as families write it: booleans, or what is added to scores; some add −10,000."""
     if dtype == torch.bool:
-        return Written(allowed)
+        return DenseMask(allowed)
     least = -1e4 if dtype == torch.bfloat16 else torch.finfo(dtype).min
-    return Written(torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, least))
+    return DenseMask(torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, least))
 
 
 @pytest.mark.parametrize("name", CASES)

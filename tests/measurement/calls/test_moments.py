@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sinkscope.hooks import Layer
-from sinkscope.measurement.calls import moments
+from sinkscope.measurement.calls import chunks as moments
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.masks import Rule
 

@@ -7,7 +7,7 @@ import torch
 
 from sinkscope.measurement import AttentionReceived, observing
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.reading import read
+from sinkscope.measurement.calls.reading import read_call
 from tests.families import contract
 from tests.families.reference import Map
 from tests.families.registry import FAMILIES
@@ -23,7 +23,9 @@ def test_half_precision_agrees_with_an_fp32_softmax(
     family = FAMILIES[name]
     for host in family.hosts:
         calls: list[AttentionCall] = []
-        monkeypatch.setattr(observing, "read", lambda *args, calls=calls: calls.append(read(*args)) or calls[-1])
+        monkeypatch.setattr(
+            observing, "read_call", lambda *args, calls=calls: calls.append(read_call(*args)) or calls[-1]
+        )
         measurement, _ = contract.observed(family.build(host, dtype), family.inputs(), AttentionReceived())
         wanted: dict[str, list[torch.Tensor]] = {}
         for call in calls:

@@ -13,7 +13,7 @@ from sinkscope.hooks.modules import Layer
 from sinkscope.hooks.passes import Forward, axes
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.masks import Rule
-from sinkscope.measurement.calls.reading import read
+from sinkscope.measurement.calls.reading import read_call
 
 QUERIES = 6
 
@@ -35,7 +35,7 @@ def given(
     invocation = Invocation(Module(), implementation, {**tensors, **kwargs}, query.transpose(1, 2), None)
     cache = DynamicCache() if seen or cached else None
     layer, forward = Layer("attn", 0, "decoder"), Forward(batch=2, seen=seen, cache=cache, ids=None)
-    return read(invocation, layer, forward, ("tokens", "tokens"), "made-up")
+    return read_call(invocation, layer, forward, ("tokens", "tokens"), "made-up")
 
 
 def of_longer_text(mask: torch.Tensor, tokens: int) -> AttentionCall:
@@ -47,7 +47,7 @@ def of_longer_text(mask: torch.Tensor, tokens: int) -> AttentionCall:
     known = {"real": {"tokens": real}, "lengths": {"tokens": tokens}}
     invocation = Invocation(Module(), "sdpa", arguments, query.transpose(1, 2), None)
     forward = Forward(batch=2, seen=0, cache=None, ids=None, **known)
-    return read(invocation, Layer("attn", 0, "decoder"), forward, ("tokens", "tokens"), "made-up")
+    return read_call(invocation, Layer("attn", 0, "decoder"), forward, ("tokens", "tokens"), "made-up")
 
 
 def test_a_mask_over_other_tokens_says_nothing_of_a_layer() -> None:

@@ -9,8 +9,7 @@ import torch
 
 from sinkscope.measurement.calls import call as calls
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.chunks import chunks
-from sinkscope.measurement.calls.row_scores import RowKind, RowScores
+from sinkscope.measurement.calls.chunks import RowKind, RowScores, chunks
 from tests.measurement.calls.test_call import OPTIONS, random_call, written_out
 
 LINEAR = ("plain", "sink per head", "sink per query")

@@ -111,11 +111,13 @@ def test_an_upgrade_measures_again(run, zoo, loads, monkeypatch):
 def test_text_is_known_by_its_contents_whatever_package_it_comes_from(tmp_path, monkeypatch):
     """The corpus `python` holds sources of torch, numpy and transformers: any of them may change."""
     from sinkscope.data.corpora import catalog
-    from sinkscope.data.corpora.corpus import Corpus, Entry
+    from sinkscope.data.corpora.corpus import Corpus, CorpusEntry
 
     text = {"torch/a.py": "def f(): return 1"}
     monkeypatch.setattr(
-        catalog, "load_python", lambda: Corpus("python", tuple(Entry(name, partial(text.get, name)) for name in text))
+        catalog,
+        "load_python",
+        lambda: Corpus("python", tuple(CorpusEntry(name, partial(text.get, name)) for name in text)),
     )
     spec = SurveySpec(models=["nano"], corpus="python")
     before = digest_of_text(spec)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sinkscope.measurement import Observer, observe, observing
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.reading import read
+from sinkscope.measurement.calls.reading import read_call
 from sinkscope.model import LabForCausalLM
 from tests.families import reference
 from tests.families.registry import FAMILIES
@@ -63,7 +63,7 @@ def look(name: str, monkeypatch: pytest.MonkeyPatch, *observers: Observer) -> tu
     """What the observers say of a model, and its layers in the order of the dataset's."""
     calls: list[AttentionCall] = []
     with monkeypatch.context() as patch, torch.no_grad():
-        patch.setattr(observing, "read", lambda *args: calls.append(read(*args)) or calls[-1])
+        patch.setattr(observing, "read_call", lambda *args: calls.append(read_call(*args)) or calls[-1])
         model, inputs = build(name), FAMILIES[name if name in FAMILIES else "llama"].inputs()
         with observe(model, *observers) as seen:
             model(**inputs)

@@ -8,7 +8,7 @@ import torch
 
 from sinkscope.measurement import HiddenNorms, QueryKeyAngles, QueryKeyValueNorms, observing
 from sinkscope.measurement.calls.call import AttentionCall
-from sinkscope.measurement.calls.reading import read
+from sinkscope.measurement.calls.reading import read_call
 from tests.families import contract
 from tests.families.registry import FAMILIES
 
@@ -16,7 +16,7 @@ from tests.families.registry import FAMILIES
 def collected(name: str, host: str, monkeypatch: pytest.MonkeyPatch, *observers: object) -> tuple:
     family = FAMILIES[name]
     calls: list[AttentionCall] = []
-    monkeypatch.setattr(observing, "read", lambda *args: calls.append(read(*args)) or calls[-1])
+    monkeypatch.setattr(observing, "read_call", lambda *args: calls.append(read_call(*args)) or calls[-1])
     measurement, _ = contract.observed(family.build(host), family.inputs(), *observers)
     return measurement.data, calls
 

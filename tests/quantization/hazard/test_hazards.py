@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.quantization import hazards
-from sinkscope.quantization.hazard.statistics import SiteNumbers
+from sinkscope.quantization.hazard.finding import SiteNumbers
 from sinkscope.sinks import First, Measured, Positions
 from tests.families.registry import FAMILIES
 from tests.planted.factory import null_model
@@ -41,7 +41,7 @@ def test_an_outlying_channel_is_told_apart() -> None:
     advice = found.advice[found.advice["what"].str.contains("smooth or rotate")]
     assert len(advice) == 1
     assert "protecting tokens does not change that" in advice.iloc[0]["why"]
-    assert "buys nothing" in found.advice.iloc[0]["what"]
+    assert "gains nothing" in found.advice.iloc[0]["what"]
 
 
 def test_a_token_that_is_left_is_named() -> None:

@@ -265,7 +265,7 @@ def test_numbers_that_travel_with_keys_are_not_rounded() -> None:
     found = read(softmax, quantized_cache(softmax, KEYS, VALUES), IDS)
     torch.testing.assert_close(found, read(softmax, naive(softmax, IDS), IDS), atol=2e-5, rtol=1e-4)
     forgetting = lab("forgetting_gate")
-    with pytest.raises(InputError, match="beside its keys"):
+    with pytest.raises(InputError, match="to its keys"):
         read(forgetting, quantized_cache(forgetting, KEYS, VALUES), IDS)
 
 

@@ -208,7 +208,7 @@ def test_lab_models_and_operations(model: PreTrainedModel) -> None:
     at_once = simulated(sigmoid, IDS, QuantizeCache(*TOKEN))
     wanted = read(sigmoid, quantized_cache(sigmoid, *TOKEN), IDS, prompt=1)
     torch.testing.assert_close(at_once, wanted, atol=2e-5, rtol=1e-4)
-    with pytest.raises(UnsupportedModelError, match=r"attention 'sigmoid' is no plain softmax"):
+    with pytest.raises(UnsupportedModelError, match=r"attention 'sigmoid' is not a plain softmax"):
         simulated(sigmoid, IDS, QuantizeCache(*KIVI))
 
 

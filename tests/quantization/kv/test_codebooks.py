@@ -160,7 +160,7 @@ def test_what_has_no_meaning_is_refused(model: PreTrainedModel) -> None:
         find_codebooks(model, IDS, 9)
     with pytest.raises(InputError, match=r"outliers = 0\.5"):
         find_codebooks(model, IDS, 2, outliers=0.5)
-    with pytest.raises(InputError, match="codebooks have grids of their own"):
+    with pytest.raises(InputError, match="codebooks have their own grids"):
         QuantizeCache(Grid(2), Grid(2), codebooks=made)
     with pytest.raises(InputError, match="no levels for layer"):
         made.rounded_keys(3, random(1, 2, 4, 8), torch.zeros(1, 4, dtype=torch.bool))

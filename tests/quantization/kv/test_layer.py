@@ -12,10 +12,10 @@ from transformers.cache_utils import DynamicLayer
 from sinkscope.caches import Coming
 from sinkscope.errors import InputError
 from sinkscope.quantization import Grid, SinkQuantizedLayer, Steps, effective_bits, fake_quantize
-from sinkscope.quantization.kv import Scheme
+from sinkscope.quantization.kv import CacheScheme
 from tests.quantization.kv.naive import NaiveLayer, Side
 
-KIVI = Scheme(Grid(2, "channel", group=4), Grid(2, "token"))
+KIVI = CacheScheme(Grid(2, "channel", group=4), Grid(2, "token"))
 DIM, HEADS = 12, 3
 Pair = tuple[Tensor, Tensor]
 
@@ -69,7 +69,7 @@ def test_a_layer_is_the_naive_one(name: str, window: int) -> None:
     protected = torch.zeros(2, tokens, dtype=torch.bool)
     protected[0, [0, 7]] = protected[1, 5] = True
     for cuts in (one_by_one(tokens), [7, 8, 9, 15, *range(16, tokens + 1)]):
-        layer = SinkQuantizedLayer(Scheme(*grids, window))
+        layer = SinkQuantizedLayer(CacheScheme(*grids, window))
         naive = NaiveLayer(*sides, window, pads, protected)
         start = 0
         for stop in cuts:
@@ -84,7 +84,7 @@ def test_a_layer_is_the_naive_one(name: str, window: int) -> None:
 def test_a_block_read_back_is_what_its_grid_says_bit_for_bit() -> None:
     both = numbers(2, 12)
     for grids in GRIDS.values():
-        layer = SinkQuantizedLayer(Scheme(*grids))
+        layer = SinkQuantizedLayer(CacheScheme(*grids))
         out = feed(layer, both, one_by_one(12))
         for side, x, found in zip(layer._sides, both, out, strict=True):
             blocks = x.unflatten(2, (-1, side.block))
@@ -128,7 +128,7 @@ def test_nothing_looks_ahead() -> None:
     for grids in GRIDS.values():
         seen = []
         for given in (both, other):
-            layer = SinkQuantizedLayer(Scheme(*grids))
+            layer = SinkQuantizedLayer(CacheScheme(*grids))
             out = [feed(layer, given, [stop]) for stop in range(1, 11)]  # type: ignore[arg-type]
             seen.append([x for pair in out for x in pair])
         assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
@@ -136,7 +136,7 @@ def test_nothing_looks_ahead() -> None:
 
 def test_where_no_block_is_closed_it_is_transformers_own_layer() -> None:
     both = numbers(2, 9)
-    layer, plain = SinkQuantizedLayer(Scheme(KIVI.keys, KIVI.values, window=6)), DynamicLayer()
+    layer, plain = SinkQuantizedLayer(CacheScheme(KIVI.keys, KIVI.values, window=6)), DynamicLayer()
     start = 0
     for stop in (4, 5, 9):
         wanted = plain.update(*(x[:, :, start:stop] for x in both))
@@ -224,7 +224,7 @@ def test_a_row_repeated_is_twice_the_row() -> None:
 def test_bytes_are_those_of_the_formula(bits: int) -> None:
     """Codes, 16 bits for each step and lower end, and the open tokens as they are."""
     grids = Grid(bits, "channel", group=32), Grid(bits, "token")
-    layer = SinkQuantizedLayer(Scheme(*grids))
+    layer = SinkQuantizedLayer(CacheScheme(*grids))
     keys, values = torch.randn(2, 2, 4, 1003, 32)
     for stop in (900, *range(901, 1004)):
         start = layer.seen
@@ -267,26 +267,26 @@ def test_constant_blocks_and_blocks_of_protected_tokens_alone() -> None:
 
 def test_what_cannot_be_stored_is_refused() -> None:
     with pytest.raises(InputError, match="one must divide the other"):
-        Scheme(Grid(2, "channel", group=4), Grid(2, "channel", group=6))
+        CacheScheme(Grid(2, "channel", group=4), Grid(2, "channel", group=6))
     with pytest.raises(InputError, match="window"):
-        Scheme(*GRIDS["kivi"], window=-1)
+        CacheScheme(*GRIDS["kivi"], window=-1)
     for grid, says in ((Grid(2, "head"), "whole 'head'"), (Grid(2, "channel"), "whole 'channel'"), (Grid(9), "1 to 8")):
         with pytest.raises(InputError, match=says):
-            Scheme(Grid(2), grid).check_stored()
+            CacheScheme(Grid(2), grid).check_stored()
     both = numbers(1, 4)
     both[0][0, 0, 1, 2] = torch.nan
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="NaN or infinite"):
         feed(SinkQuantizedLayer(KIVI), both, [4])
     with pytest.raises(InputError, match=r"65,504"):
         feed(SinkQuantizedLayer(KIVI), (1e6 * numbers(1, 4)[0], both[1]), [4])
     with pytest.raises(InputError, match="groups of 5 do not divide"):
-        feed(SinkQuantizedLayer(Scheme(Grid(2), Grid(2, "token", group=5))), numbers(1, 4), [4])
+        feed(SinkQuantizedLayer(CacheScheme(Grid(2), Grid(2, "token", group=5))), numbers(1, 4), [4])
 
 
 def test_a_layer_that_broke_off_is_not_gone_on_with() -> None:
     layer, both = SinkQuantizedLayer(KIVI), numbers(1, 4)
     layer.expect(Coming(2, 2, 1))
-    with pytest.raises(InputError, match="broken off"):
+    with pytest.raises(InputError, match="interrupted"):
         layer.update(both[0][:, :, :2], both[1][:, :, :2])
     with pytest.raises(InputError, match="follows the model"):
         layer.update(both[0][:, :, :2], both[1][:, :, :2])

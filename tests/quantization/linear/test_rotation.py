@@ -153,7 +153,7 @@ def test_the_first_of_several_transforms_comes_first() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "olmo2", "cohere"])
 def test_a_stream_that_a_rotation_would_change_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedModelError, match="take RotateInputs"):
+    with pytest.raises(UnsupportedModelError, match="use RotateInputs"):
         RotateResidual.of(a_model(name), inputs_of(name))
 
 

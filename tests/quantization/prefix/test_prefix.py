@@ -82,7 +82,7 @@ def test_so_do_lab_models_with_states_and_without(make):
 
 def test_a_model_that_forgets_its_state_is_refused():
     """transformers' Mamba layers begin a scan over several tokens from an empty state, whatever the cache holds."""
-    with pytest.raises(UnsupportedModelError, match="otherwise than in one pass"):
+    with pytest.raises(UnsupportedModelError, match="differently than in one pass"):
         Prefix.of(load("nano-hybrid"), (0,))
 
 
@@ -197,7 +197,7 @@ def test_another_model_or_tokenizer_is_refused(tmp_path):
     model, other = model_of("llama"), FAMILIES["llama"].build("sdpa", seed=5)
     prefix = Prefix.of(model, (BOS,), bos=BOS)
     prefix.save(tmp_path / "prefix")
-    with pytest.raises(InputError, match="token embeddings are other ones"):
+    with pytest.raises(InputError, match="token embeddings differ"):
         Prefix.load(tmp_path / "prefix", other)
     with pytest.raises(InputError, match="another model: family"), prefix.applied(model_of("gpt2")):
         pass
@@ -229,7 +229,7 @@ def test_a_broken_folder_is_refused(tmp_path, broken):
 
 def test_states_are_used_and_not_written(tmp_path):
     prefix = Prefix.of(hybrid(), (0,))
-    with pytest.raises(UnsupportedModelError, match="no key and value"):
+    with pytest.raises(UnsupportedModelError, match="other than keys and values"):
         prefix.save(tmp_path / "prefix")
     assert list(tmp_path.iterdir()) == []
 
@@ -244,7 +244,7 @@ def test_what_has_no_meaning_is_refused():
     room = model.config.max_position_embeddings
     refused(lambda: Prefix.of(model, ()), "at least one")
     refused(lambda: Prefix.of(model, (999,)), "outside the vocabulary")
-    refused(lambda: Prefix.of(model, (BOS, 5, BOS), bos=BOS), "stands in it 2 times")
+    refused(lambda: Prefix.of(model, (BOS, 5, BOS), bos=BOS), "contains the BOS .1. 2 times")
     refused(lambda: Prefix.of(model, range(3, 3 + room)), "leaves no room")
     refused(lambda: Prefix.of(model_of("bert"), (5,)), "causal language model", UnsupportedModelError)
     refused(lambda: Prefix.of(model_of("t5"), (5,)), "causal language model", UnsupportedModelError)
@@ -256,9 +256,9 @@ def test_what_has_no_meaning_is_refused():
     mixed = ids.clone()
     mixed[0, 0] = 9
     refused(lambda: prefix.before(mixed), "row 1 begins with a BOS")
-    refused(lambda: prefix.before(ids[:, :1]), "nothing but the prefix")
+    refused(lambda: prefix.before(ids[:, :1]), "is the prefix alone")
     long = torch.randint(3, 90, (1, room - 1))
-    refused(lambda: prefix.before(long), f"positions for {room}: give at most {room - 2}")
+    refused(lambda: prefix.before(long), f"has {room} positions: give at most {room - 2}")
     mask = (torch.arange(24)[None] >= PADS[:, None]).long()
     refused(lambda: prefix.before(ids, mask), "padded on the left")
     with prefix.applied(model):

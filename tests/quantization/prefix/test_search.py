@@ -129,7 +129,7 @@ def test_a_prefix_that_costs_nothing_is_preferred_and_a_cost_is_not_silent(monke
 
 def test_a_peak_that_nothing_lowers_is_said(monkeypatch):
     monkeypatch.setattr(search, "ENOUGH", 1e-3)
-    with pytest.raises(InputError, match="no token of 2 brings the largest activation"):
+    with pytest.raises(InputError, match="no token of 2 lowers the largest activation"):
         find_prefix(FAMILIES["llama"].build("sdpa"), texts(), "peak", candidates=[5, 6])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.experiments import Findings, Observed, Question, Variation, above, gap, level
 from sinkscope.experiments.effects import gap_at_equal_loss
-from sinkscope.report.experiments import Entry, entry
+from sinkscope.report.experiments import ExperimentEntry, entry
 
 EVIL = "<script>alert('&')</script>"
 STEPS = tuple(range(100, 1501, 100))
@@ -42,28 +42,31 @@ def question(name: str = "normalisation", **changed: object) -> Question:
             Variation("sigmoid", {"attention": "sigmoid"}, {"sink_0": 0.44}),
         ),
         "assertions": (
-            above(3.0, gap("sink_0", "softmax", "sigmoid"), "gap", "softmax has more by 3 points", "Table 6"),
+            above(3.0, gap("sink_0", "softmax", "sigmoid"), "gap", "softmax has more by 3 points", "Table 6", fewest=3),
             above(
                 1.0,
                 gap_at_equal_loss("softmax", "sigmoid"),
                 "equal loss",
                 "and by 1 point at equal loss",
                 "Table 6",
+                fewest=3,
             ),
         ),
+        "seeds": 3,
     }
     return Question(**{**parts, **changed})
 
 
 def doses(name: str = "weight-decay") -> Question:
-    """A question with one number varied, whose claim is refuted by `doses_found`."""
+    """A question with one number varied."""
     decays = (0.0, 0.1, 2.0)
     return Question(
         name,
         f"How much decay? {EVIL}",
         "Gu et al. 2025, Table 2",
         tuple(Variation(f"{decay:g}", {"optimizer.weight_decay": decay}, {"sink_0": 10.0}) for decay in decays),
-        (above(0.0, gap("sink_0", "2", "0.1"), f"more {EVIL}", f"a decay of 2 has more {EVIL}", "Table 2"),),
+        (above(0.0, gap("sink_0", "2", "0.1"), f"more {EVIL}", f"a decay of 2 has more {EVIL}", "Table 2", fewest=3),),
+        seeds=3,
     )
 
 
@@ -73,16 +76,16 @@ def found(**runs: dict[int, Observed]) -> Findings:
 
 
 @pytest.fixture
-def normalisation() -> Entry:
-    """Supported at equal steps: 9 − 1, 10 − 1, 11 − 1."""
+def normalisation() -> ExperimentEntry:
+    """More at equal steps: 9 − 1, 10 − 1, 11 − 1."""
     softmax = {seed: run("softmax", seed, 9.0 + seed) for seed in range(3)}
     sigmoid = {seed: run("sigmoid", seed, 1.0, loss=3.4) for seed in range(3)}
     return entry(question(), found(softmax=softmax, sigmoid=sigmoid))
 
 
 @pytest.fixture
-def weight_decay() -> Entry:
-    """Inconclusive with two seeds: seed 2 diverged at a decay of 0, and failed at one of 2."""
+def weight_decay() -> ExperimentEntry:
+    """Open with two models: seed 2 diverged at a decay of 0, and failed at one of 2."""
     runs = {
         f"{decay:g}": {s: run(f"d{decay:g}", s, 6 - decay, seconds=600.0) for s in range(2)}
         for decay in (0.0, 0.1, 2.0)
@@ -95,23 +98,25 @@ def weight_decay() -> Entry:
 
 
 @pytest.fixture
-def absent() -> Entry:
+def absent() -> ExperimentEntry:
     """Not run, for a reason that the question gives."""
     one = Variation("softmax", {}, {"sink_0": 92.47})
     claim = above(1.0, level("sink_0", "softmax"), "there", "there is a sink", "Table 1")
-    return entry(Question("inputs", "Text?", "Table 1", (one,), (claim,), not_at={"nano": "no BOS"}), None)
+    return entry(Question("inputs", "Text?", "Table 1", (one,), (claim,), not_at={"nano": "no BOS"}, seeds=3), None)
 
 
 @pytest.fixture
-def entries(normalisation: Entry, weight_decay: Entry, absent: Entry) -> list[Entry]:
+def entries(
+    normalisation: ExperimentEntry, weight_decay: ExperimentEntry, absent: ExperimentEntry
+) -> list[ExperimentEntry]:
     return [normalisation, weight_decay, absent]
 
 
 @pytest.fixture
-def many() -> Callable[[int], list[Entry]]:
+def many() -> Callable[[int], list[ExperimentEntry]]:
     """So many experiments with 25 runs each."""
 
-    def make(experiments: int) -> list[Entry]:
+    def make(experiments: int) -> list[ExperimentEntry]:
         labels = [f"variation {index}" for index in range(5)]
         asked = [
             question(
@@ -120,6 +125,7 @@ def many() -> Callable[[int], list[Entry]]:
                 assertions=(
                     above(0.0, gap("sink_0", labels[1], labels[0]), "more", "there is more", "Tables 6 and 15"),
                 ),
+                seeds=5,
             )
             for number in range(experiments)
         ]

@@ -18,7 +18,7 @@ def test_a_claim_knows_the_runs_and_metrics_that_it_reads(normalisation):
     assert gap.reads == {"softmax": ("sink_0",), "sigmoid": ("sink_0",)}
     assert equal_loss.reads == {"softmax": ("loss",), "sigmoid": ("loss",)}
     assert [(seed, part.value) for seed, part in evidence(gap)] == [(0, 8.0), (1, 9.0), (2, 10.0)]
-    assert gap.verdict.outcome == "supported"
+    assert gap.verdict.grade == "seen"
 
 
 def test_watching_changes_no_verdict(normalisation):
@@ -75,7 +75,7 @@ def test_titles_are_those_of_the_task():
 
 def test_a_question_that_was_not_run_says_why(absent):
     assert (absent.findings, absent.reason, absent.runs, absent.seconds) == (None, "no BOS", [], 0.0)
-    assert absent.claims[0].verdict.outcome == "not run at this scale"
+    assert absent.claims[0].verdict.graded == "open (no BOS)"
     assert entry(question(), None).reason == "no runs"
 
 
@@ -90,7 +90,7 @@ def test_findings_without_their_question_show_their_runs():
     made = unknown_entry(Findings("mine", "nano", 1, {"a": {0: run("a", 0, 1.0)}}, {"b": {0: "lost"}}))
     assert [variation.label for variation in made.variations] == ["a", "b"]
     assert [run.status for _, run in made.runs] == ["finished", "failed"]
-    assert "file of its own" in made.reason
+    assert "in a Python file" in made.reason
     assert math.isnan(made.runs[1][1]["sink_0"])
 
 

@@ -1,7 +1,8 @@
 import math
 
-from sinkscope.report.experiments.names import cost, counted, effect, from_zero, number, said, sizes, title
-from sinkscope.statistics.claims import Above, Claim, Evidence, SeedsAbove
+from sinkscope.report.experiments.names import cost, counted, effect, from_zero, in_words, number, sizes, title
+from sinkscope.statistics.claims import Claim, Size
+from sinkscope.statistics.estimates import estimate
 
 
 def test_metrics_in_words():
@@ -34,15 +35,14 @@ def test_numbers_and_effects():
 
 
 def test_effects_have_their_interval_and_ratios_say_so():
-    def told(rule, *values):
-        verdict = Claim("c", "s", "t", rule).judge([Evidence(f"seed {i}", value) for i, value in enumerate(values)])
+    def shown(rule, *values):
+        verdict = Claim("c", "s", "t", rule).judge(estimate([(1.0, values)]))
         return effect(verdict), sizes(verdict)
 
-    assert told(Above(1.0), 1.0, 2.0, 3.0) == ("2 (−0.484 to 4.48)", "3")
-    assert told(Above(1.0), 2.0) == ("2", "1")
-    assert told(Above(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
-    assert told(SeedsAbove(1.0), 4.0, 5.0, 6.0) == ("5 ± 1", "3")
-    assert effect(Claim("c", "s", "t", Above(1.0)).not_run("no")) == "–"
+    assert shown(Size(1.0), 1.0, 2.0, 3.0) == ("2 (−2.02 to 6.02)", "3")
+    assert shown(Size(1.0), 2.0) == ("2", "1")
+    assert shown(Size(1.25, ratio=True), *[math.log(2.0)] * 3) == ("2 times (2 to 2)", "3")
+    assert effect(Claim("c", "s", "t", Size(1.0)).open("no")) == "–"
 
 
 def test_costs():
@@ -51,11 +51,11 @@ def test_costs():
 
 def test_values_of_recipes():
     window = {"mask": {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "window", "size": 16}}}
-    assert said(window) == "and(causal, window(size = 16))"
-    assert said([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
-    assert said([]) == "none"
-    assert said(0.0005) == "0.0005"
-    assert said({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
+    assert in_words(window) == "and(causal, window(size = 16))"
+    assert in_words([{"kind": "fixed_token", "position": 2}]) == "fixed_token(position = 2)"
+    assert in_words([]) == "none"
+    assert in_words(0.0005) == "0.0005"
+    assert in_words({"name": "softmax_scaled", "alpha": 0.2}) == "softmax_scaled(alpha = 0.2)"
 
 
 def test_counts():

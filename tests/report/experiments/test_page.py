@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from html import escape, unescape
+from html import unescape
 
-from sinkscope.experiments import Withdrawn
-from sinkscope.report.experiments import entry, experiment_page, experiments_page
+from sinkscope.report.experiments import experiment_page, experiments_page
 from sinkscope.report.experiments.page import experiment_sections, headlines, provenance
-from tests.report.experiments.conftest import EVIL, found, question, run
+from tests.report.experiments.conftest import EVIL
 
 RATE = "sink rate at position 0 (%)"
 
@@ -34,25 +33,25 @@ def part(markup, start, end):
 
 def test_verdicts_come_first_and_what_was_not_run_last(entries):
     assert list(markups(entries)) == ["Verdicts", "Experiments", "Not run at this scale"]
-    assert [card.value for card in headlines(entries)] == ["2", "1", "1", "1.9 h"]
+    assert [card.value for card in headlines(entries)] == ["2", "2", "1.9 h"]
     assert headlines(entries)[-1].label == "of training, 15 runs"
 
 
 def test_a_row_for_every_claim_with_what_was_asked_and_found(entries):
     head, gap, equal_loss, decay, text = rows(markups(entries)["Verdicts"])
-    assert head == ["experiment", "claim", "asked", "found", "seeds", "cost", "verdict"]
+    assert head == ["experiment", "claim", "asked", "found", "models", "cost", "grade"]
     assert gap == [
         "normalisation",
         "softmax has more by 3 points",
         "> 3",
-        "9 (6.52 to 11.5)",
+        "9 (4.98 to 13)",
         "3 and 3",
         "42 min",
-        "supported",
+        "seenlosses differ by 0.40 nats",
     ]
-    assert equal_loss[-1] == "supported"
-    assert decay[-1] == "inconclusivetoo few seeds"
-    assert text[2:] == ["> 1", "–", "–", "–", "not runno BOS"]
+    assert equal_loss[-1] == "seen"
+    assert decay[-1].startswith("openfewer than 3 models; left out: seed 2 of '2' (failed)")
+    assert text[2:] == ["> 1", "–", "–", "–", "openno BOS"]
 
 
 def test_every_row_leads_to_its_claim(entries):
@@ -64,8 +63,8 @@ def test_every_row_leads_to_its_claim(entries):
 
 
 def test_rows_carry_what_the_filters_ask_for(entries):
-    data = re.findall(r'<tr data-outcome="([^"]+)" data-words="([^"]+)"', markups(entries)["Verdicts"])
-    assert [outcome for outcome, _ in data] == ["supported", "supported", "inconclusive", "not run at this scale"]
+    data = re.findall(r'<tr data-grade="([^"]+)" data-words="([^"]+)"', markups(entries)["Verdicts"])
+    assert [grade for grade, _ in data] == ["seen", "seen", "open", "open"]
     assert "is it the normalisation?" in data[0][1]
     assert "table 6" in data[0][1]
 
@@ -144,14 +143,9 @@ def test_a_thousand_runs_are_a_page_in_seconds(many):
 
 def test_what_is_known_comes_before_what_was_not_run(entries):
     turned = experiment_sections(entries[::-1])
-    data = [row.outcome for row in turned[0].widget.values["rows"]]
-    assert data == ["inconclusive", "supported", "supported", "not run at this scale"]
+    assert [row.grade for row in turned[0].widget.values["rows"]] == ["open", "seen", "seen", "open"]
 
 
-def test_withdrawn_claims_stand_with_the_experiment():
-    gone = Withdrawn("a", "it was <so>", "it could not fail")
-    runs = {label: {seed: run(label, seed, 9.0) for seed in range(3)} for label in ("softmax", "sigmoid")}
-    markup = markups([entry(question(withdrawn=(gone,)), found(**runs))])["Experiments"]
-    assert escape(f"Withdrawn: {gone.statement}. Reason: {gone.reason}.") in markup
-    assert "primary; asked" in markup
-    assert "exploratory; asked" in markup
+def test_the_first_claim_is_the_primary_one(normalisation):
+    markup = markups([normalisation])["Experiments"]
+    assert (markup.count("primary; asked"), markup.count("exploratory; asked")) == (1, 1)

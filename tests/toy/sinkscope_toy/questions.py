@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sinkscope as ss
-from sinkscope.experiments import Question, Variation, above, gap
+from sinkscope.experiments import Has, Question, Variation, more_models
 
 ss.question(
     Question(
@@ -12,7 +12,10 @@ ss.question(
         source="the template of docs/extending.md",
         variations=(Variation("softmax"), Variation("powers", {"attention": "toy_powered"})),
         assertions=(
-            above(1.0, gap("sink_0", "softmax", "powers"), "lower", "fewer sinks without it, by 1 point", "our own"),
+            more_models(
+                "softmax", "powers", Has("sink_0", 3.0), "fewer", "fewer models have a sink without it", "our own"
+            ),
         ),
+        seeds=6,
     )
 )

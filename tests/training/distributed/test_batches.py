@@ -48,7 +48,7 @@ def test_sizes(changes: tuple[str, ...], world: int, windows: int, expected: Bat
     [
         (("batch_size=4",), 3, "does not divide over 3 processes: start 2, or set batch_size=3"),
         (("batch_size=2",), 8, "start 2, or set batch_size=8"),
-        (("batch_size=12", "micro_batch=4"), 2, "the 6 sequences per step of each of 2 processes:  set micro_batch=3"),
+        (("batch_size=12", "micro_batch=4"), 2, "the 6 sequences per step of each of 2 processes: set micro_batch=3"),
     ],
 )
 def test_a_batch_that_does_not_divide_names_one_that_does(

@@ -1,1 +1,0 @@
-from tests.report.experiments.conftest import *  # noqa: F403  (fixtures)

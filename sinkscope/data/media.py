@@ -1,0 +1,368 @@
+"""From a folder of images or recordings to what a model is given."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import wave
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
+
+from sinkscope.data.model_inputs import InputReading, start_token
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.files import sha256
+from sinkscope.hooks import device_of
+from sinkscope.model.hub import own_files
+
+WIDTHS = {2: ("<i2", 2**15), 3: ("<i4", 2**31), 4: ("<i4", 2**31)}  # bytes of a sample: its type, and full scale
+
+
+def files_in(folder: Path, endings: Sequence[str], what: str) -> list[Path]:
+    """The files of a folder with one of these endings, sorted by name; hidden ones are left out.
+
+    Raises `InputError` for what is no folder, and for one without such a file.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no such folder of {what}s: '{folder}'")
+    files = sorted(
+        path for path in folder.iterdir() if path.suffix.lower() in endings and not path.name.startswith(".")
+    )
+    if not files:
+        raise InputError(f"no {what} in the folder '{folder}': expected files ending in {', '.join(endings)}")
+    return files
+
+
+def read_image(path: Path) -> Any:
+    """An image in RGB. Raises `InputError` for a file that cannot be read, and where Pillow is missing."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError("reading images needs the package pillow: pip install 'sinkscope[images]'") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or no image"
+        raise InputError(f"cannot read the image {path}: {reason}") from error
+
+
+def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
+    """A WAV file's samples in [-1, 1], the mean over its channels.
+
+    Raises `InputError` for a file that cannot be read, one without samples, and one of another sampling rate than
+    `rate` Hz: resampling is left to tools made for it.
+    """
+    try:
+        with wave.open(str(path), "rb") as stream:
+            sampling_rate, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
+            raw = stream.readframes(stream.getnframes())
+    except (wave.Error, EOFError, OSError) as error:
+        reason = str(error) or "it ends too early"
+        raise InputError(f"cannot read the recording {path} as a PCM WAV file: {reason}") from error
+    if sampling_rate != rate:
+        raise InputError(
+            f"{path} has {sampling_rate} samples a second, the model reads {rate}: convert it, such as with "
+            f"`ffmpeg -i {path.name} -ar {rate} resampled.wav`"
+        )
+    samples = _scaled(raw, width)
+    if len(samples) < channels:
+        raise InputError(f"the recording {path} is empty")
+    return samples[: len(samples) // channels * channels].reshape(-1, channels).mean(1)
+
+
+def _scaled(raw: bytes, width: int) -> Float[np.ndarray, "time"]:
+    """Little-endian PCM of 1 (unsigned), 2, 3 or 4 bytes a sample, as fractions of full scale."""
+    if width == 1:
+        return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+    kind, full = WIDTHS[width]
+    if width == 3:  # a byte of zeros below each sample makes it four
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(raw[: len(raw) // 3 * 3], np.uint8).reshape(-1, 3)
+        raw = wide.tobytes()
+    usable = len(raw) // np.dtype(kind).itemsize * np.dtype(kind).itemsize
+    return np.frombuffer(raw[:usable], kind).astype(np.float32) / full
+
+
+PROMPT = "Describe what is there."
+"""What stands beside each image or recording, for models that read text too."""
+
+
+@dataclass(frozen=True)
+class Medium:
+    """A kind of file that models read: how it is called, its endings, and the arguments that take it.
+
+    In a processor of files and text, `preparer` is the part that prepares the files, and `placeholder` the token that
+    stands for one; `content` is what it is called in a message.
+    """
+
+    what: str
+    article: str
+    endings: tuple[str, ...]
+    arguments: tuple[str, ...]
+    preparer: str
+    placeholder: str
+    content: str
+
+
+MEDIA = {
+    "images": Medium(
+        "image",
+        "an",
+        (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+        ("pixel_values",),
+        "image_processor",
+        "image_token",
+        "image",
+    ),
+    "audio": Medium(
+        "recording",
+        "a",
+        (".wav",),
+        ("input_features", "input_values"),
+        "feature_extractor",
+        "audio_token",
+        "audio",
+    ),
+}
+
+
+def media_digest(kind: str, folder: Path, samples: int) -> str:
+    """sha256 over the names and contents of the files that would be read. Raises `InputError` as `files_in` does."""
+    medium = MEDIA[kind]
+    digest = hashlib.sha256()
+    for path in files_in(folder, medium.endings, medium.what)[:samples]:
+        digest.update(f"{path.name}\n{sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def media_reading(
+    kind: str,
+    folder: Path,
+    model: PreTrainedModel,
+    name: str,
+    *,
+    samples: int,
+    tokens: int,
+    revision: str | None = None,
+    prompt: str | None = None,
+) -> InputReading:
+    """The first `samples` images or recordings of a folder (`kind`: `images`, `audio`), sorted by name.
+
+    The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
+    size go through the model together, others by themselves, so that nothing is padded. A model that reads text too is
+    given `prompt` beside each file. A decoder reads the `tokens` tokens that the model itself writes about the input,
+    the likeliest at each step and never an end. Raises `UnsupportedModelError` for a model that reads nothing of the
+    kind, and `InputError` where the model comes without processor, the folder without files, a file cannot be read, or
+    what was prepared does not fit the model.
+    """
+    medium = MEDIA[kind]
+    takes = inspect.signature(model.forward).parameters
+    if not any(argument in takes for argument in medium.arguments):
+        raise UnsupportedModelError(f"{type(model).__name__} reads no {medium.what}s: it reads {model.main_input_name}")
+    with_text = "input_ids" in takes
+    if with_text and kind == "audio" and model.config.is_encoder_decoder:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} reads text in the place of recordings: sinkscope.measure takes either"
+        )
+    if prompt is not None and not with_text:
+        raise InputError(f"a prompt goes with models that read text beside {medium.what}s, not {type(model).__name__}")
+    prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
+    files = files_in(folder, medium.endings, medium.what)
+    chosen = files[:samples]
+    parts = _grouped([(path, _prepared(prepare, path)) for path in chosen])
+    fitting = [_in_precision(model, part) for part, _ in parts]
+    try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
+    batches = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
+    order = [path.name for _, paths in parts for path in paths]
+    of = "" if len(chosen) == len(files) else f" of {len(files)}"
+    texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
+    decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
+    shown = f"{order[0]} to {order[-1]}" if len(order) > 1 else order[0]
+    description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"
+    return InputReading(
+        batches, f"what the model puts first for {'an' if medium.what == 'image' else 'a'} {medium.what}", description
+    )
+
+
+def _preparing(kind: str, name: str, revision: str | None, prompt: str | None) -> Callable[[Path], Mapping[str, Any]]:
+    """What turns a file into model inputs with one sample."""
+    if prompt is not None:
+        medium = MEDIA[kind]
+        return partial(_beside_text, _processor(medium, name, revision), medium, prompt)
+    if kind == "images":
+        processor = _loaded(AutoImageProcessor, "image processor", name, revision)
+        return lambda path: processor(images=[read_image(path)], return_tensors="pt")
+    extractor = _loaded(AutoFeatureExtractor, "feature extractor", name, revision)
+    rate = _rate(extractor, name)
+    return lambda path: extractor([read_recording(path, rate)], sampling_rate=rate, return_tensors="pt")
+
+
+def _rate(extractor: Any, name: str) -> int:
+    """Samples a second."""
+    rate = getattr(extractor, "sampling_rate", None)
+    if not isinstance(rate, int):
+        raise UnsupportedModelError(f"the feature extractor of model '{name}' reads no recordings")
+    return rate
+
+
+def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Mapping[str, Any]:
+    """A file in a text: as the chat template puts it, else behind the token that stands for it, else side by side."""
+    if getattr(processor, "chat_template", None):
+        content = [{"type": medium.content}, {"type": "text", "text": prompt}]
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    else:
+        token = getattr(processor, medium.placeholder, None)
+        text = prompt if token is None else f"{token}\n{prompt}"
+    if medium.content == "image":
+        return processor(images=[read_image(path)], text=[text], return_tensors="pt")
+    rate = processor.feature_extractor.sampling_rate
+    return processor(audio=[read_recording(path, rate)], text=[text], sampling_rate=rate, return_tensors="pt")
+
+
+def processor_of(kind: str, name: str, revision: str | None = None) -> Any:
+    """What prepares files of a kind beside text, as it comes with a model. Raises `InputError` where there is none."""
+    return _processor(MEDIA[kind], name, revision)
+
+
+def _processor(medium: Medium, name: str, revision: str | None) -> Any:
+    """What prepares files of a kind beside text."""
+    processor = _loaded(AutoProcessor, "processor", name, revision)
+    if not (hasattr(processor, "tokenizer") and hasattr(processor, medium.preparer)):
+        raise InputError(f"no processor for model '{name}': it comes with {type(processor).__name__} alone")
+    if medium.content == "audio":
+        _rate(processor.feature_extractor, name)
+    return processor
+
+
+def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
+    try:
+        loaded = auto.from_pretrained(own_files(name), revision=revision, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
+        raise InputError(f"no {what} for model '{name}': {reason}") from error
+    return loaded
+
+
+def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[str, Tensor]:
+    try:
+        return {name: value for name, value in prepare(path).items() if isinstance(value, Tensor)}
+    except InputError:
+        raise
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, IndexError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"the model's processor cannot prepare {path}: {reason}") from error
+
+
+def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[str, Tensor], list[Path]]]:
+    """Those of equal sizes as one dict, in the order of their first file; a file of several rows stays alone."""
+    groups: dict[object, list[tuple[Path, dict[str, Tensor]]]] = {}
+    for number, (path, inputs) in enumerate(prepared):
+        alike = all(value.ndim and len(value) == 1 for value in inputs.values())
+        size = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in inputs.items()))
+        groups.setdefault(size if alike else number, []).append((path, inputs))
+    return [
+        (
+            {
+                name: torch.cat([inputs[name] for _, inputs in group]) if len(group) > 1 else group[0][1][name]
+                for name in group[0][1]
+            },
+            [path for path, _ in group],
+        )
+        for group in groups.values()
+    ]
+
+
+def _in_precision(model: PreTrainedModel, part: dict[str, Tensor]) -> dict[str, Tensor]:
+    weight = next(weight for weight in model.parameters() if not weight.is_meta)
+    return {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}
+
+
+AT_ONCE = 8  # samples that are written about together
+
+
+def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: int, what: str) -> None:
+    """One sample of the smallest and of the largest size through the model.
+
+    A processor whose sizes are not the model's is then said before anything is measured. Raises `InputError`.
+    """
+    by_size = sorted(parts, key=lambda part: sum(value[:1].numel() for value in part.values()))
+    for part in (by_size[0], by_size[-1])[: len(parts)]:
+        samples = len(next(iter(part.values())))
+        one = {name: value[:1] if len(value) == samples else value for name, value in part.items()}
+        try:
+            if model.config.is_encoder_decoder:
+                written(model, one, min(2, tokens))
+            else:
+                with torch.no_grad():
+                    model(**{name: value.to(device_of(model)) for name, value in one.items()})
+        except InputError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            sizes = ", ".join(f"{name} {' × '.join(map(str, value.shape))}" for name, value in one.items())
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
+
+
+def written(model: PreTrainedModel, inputs: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """The inputs with `decoder_input_ids` (N, tokens): the start token and the likeliest token after token.
+
+    Tokens that end a text are never taken, so that every row has the same length. Raises `UnsupportedModelError` for a
+    model without a head that writes, `InputError` for more tokens than its decoder has positions.
+    """
+    config = model.config.get_text_config(decoder=True)
+    limit = next(
+        (
+            size
+            for name in ("max_target_positions", "max_position_embeddings")
+            if isinstance(size := getattr(config, name, None), int)
+        ),
+        tokens,
+    )
+    if tokens > limit:
+        raise InputError(f"{tokens} tokens, but the decoder has positions for {limit}: use at most {limit}")
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no head that writes what its decoder could read")
+    samples = len(next(iter(inputs.values())))
+    rows = [
+        _row({name: value[start : start + AT_ONCE] for name, value in inputs.items()}, model, tokens)
+        for start in range(0, samples, AT_ONCE)
+    ]
+    return {**inputs, "decoder_input_ids": torch.cat(rows)}
+
+
+def _row(inputs: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tensor:
+    device = device_of(model)
+    on_device = {name: value.to(device) for name, value in inputs.items()}
+    count = len(next(iter(inputs.values())))
+    ids = torch.full((count, 1), start_token(model), device=device)
+    ends = _ends(model)
+    with torch.no_grad():
+        encoded = None
+        while ids.shape[1] < tokens:
+            known = on_device if encoded is None else {**on_device, "encoder_outputs": encoded}
+            output = model(**known, decoder_input_ids=ids, use_cache=False)
+            encoded = (output.encoder_last_hidden_state,)
+            logits = output.logits[:, -1].float()
+            logits[:, ends] = -torch.inf
+            ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
+    return ids.cpu()
+
+
+def _ends(model: PreTrainedModel) -> list[int]:
+    settings = getattr(model, "generation_config", None)
+    ends = getattr(settings, "eos_token_id", None)
+    if ends is None:
+        ends = model.config.get_text_config(decoder=True).eos_token_id
+    rows = [ends] if isinstance(ends, int) else list(ends or [])
+    return [token for token in rows if token < model.get_output_embeddings().weight.shape[0]]

@@ -1,0 +1,311 @@
+"""Grades of a question's claims, from the runs that its seeds name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from sinkscope.errors import InputError, unknown
+from sinkscope.experiments.effects import Contrast, SeedWise, Shares
+from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.question import Assertion, Question
+from sinkscope.experiments.registration import Standing, standing
+from sinkscope.statistics.claims import CaseValue, ModelCount, Verdict
+
+Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
+Cells = Mapping[str, Mapping[int, Observed]]
+OF_LOSS = 0.1  # nats by which variations may differ in loss without a word in the row
+
+
+def verdicts(question: Question, findings: Findings | None, scale: str = "nano") -> list[Verdict]:
+    """A verdict on each claim of a question; all are open without runs.
+
+    Only runs of the question's seeds count, and a claim is judged once all of them are there: until then it is "open
+    (4 of 6 runs)", with the numbers so far. A run that failed, diverged or lacks what is read is left out and counted.
+    "Confirmed" becomes "seen" where the question was not registered before these runs. Raises `InputError` for an
+    effect that reads a run of no variation.
+    """
+    if findings is None:
+        reason = question.not_at.get(scale, "no runs")
+        return [assertion.claim.open(reason) for assertion in question.assertions]
+    stands = standing_of(question, findings)
+    return [_as_registered(_judged(question, assertion, findings), stands) for assertion in question.assertions]
+
+
+def standing_of(question: Question, findings: Findings | None) -> Standing:
+    """Whether the question was registered before the runs of its seeds."""
+    runs = (
+        [] if findings is None else [run for cells in counting(question, findings).values() for run in cells.values()]
+    )
+    return standing(question.name, question.registration, runs)
+
+
+def counting(question: Question, findings: Findings) -> dict[str, dict[int, Observed]]:
+    """The runs that count: those of the question's seeds, by label and seed."""
+    return {
+        label: {seed: run for seed, run in findings.runs.get(label, {}).items() if seed in question.seeds_of(label)}
+        for label in question.labels
+    }
+
+
+def without_sinks(question: Question, findings: Findings, least: float = 1.0) -> str:
+    """A warning where claims are about sinks and no run of any seed has one at any position; empty elsewhere.
+
+    `least`: percent of heads that are called a sink.
+    """
+    read = {name for assertion in question.assertions for name in _metrics_read(question, assertion)}
+    runs = [run for cells in findings.runs.values() for run in cells.values() if not run.diverged]
+    strongest = [run["strongest"] for run in runs if not math.isnan(run["strongest"])]
+    if not any(name.startswith(("sink", "strongest", "slot")) for name in read) or not strongest:
+        return ""
+    slots = [run["slot"] for run in runs if not math.isnan(run["slot"])]
+    if max([*strongest, *slots]) >= least:
+        return ""
+    return (
+        f"no model has a sink: at most {max(strongest):.2g} % of heads at any position, so claims about sinks compare "
+        "nothing; train longer, or fix a BOS"
+    )
+
+
+def labels_read(question: Question, assertion: Assertion) -> list[str]:
+    """The variations whose runs an effect reads, in the question's order; found by calling it on made-up runs."""
+    asked = _probed(question, assertion)
+    return [label for label in question.labels if label in asked.asked]
+
+
+def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
+    effect, notes = assertion.effect, _Notes()
+    if isinstance(effect, Contrast | Shares):
+        labels = list(effect.labels)
+        for label in labels:
+            question.seeds_of(label)  # raises for a variation that the question does not have
+    else:
+        labels = labels_read(question, assertion)
+    runs = {label: dict(cells) for label, cells in counting(question, findings).items() if label in labels}
+    failed = {label: _failed(question, findings, label) for label in labels}
+    for label, seeds in failed.items():
+        notes.add("failed", label, seeds)
+    expected = sum(len(question.seeds_of(label)) - len(failed[label]) for label in labels)
+    present = sum(map(len, runs.values()))
+    kept = _among(assertion, runs, notes)
+    if isinstance(effect, Shares):
+        verdict = _count(assertion, effect, kept, notes)
+    elif isinstance(effect, Contrast):
+        verdict = _size(assertion, effect, kept, notes)
+    else:
+        verdict = _size_by_seed(question, assertion, kept, notes)
+    if loss := _loss_gap(assertion, kept):
+        verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, loss))))
+    if present < expected:
+        early = f"{present} of {expected} runs"
+        return replace(verdict, grade="open", p=None, decides_at=None, reason=early)
+    return verdict
+
+
+def _count(assertion: Assertion, effect: Shares, runs: Cells, notes: _Notes) -> Verdict:
+    counts: list[ModelCount] = []
+    cases: list[CaseValue] = []
+    for group in effect.groups:
+        have, models = 0, 0
+        for label in group:
+            answers = {seed: effect.has(run) for seed, run in runs.get(label, {}).items()}
+            notes.add("not measured", label, [seed for seed, answer in answers.items() if answer is None])
+            known = {seed: bool(answer) for seed, answer in answers.items() if answer is not None}
+            have, models = have + sum(known.values()), models + len(known)
+            where = f" of '{label}'" if len(effect.labels) > 1 else ""
+            cases += [CaseValue(f"seed {seed}{where}", float(answer)) for seed, answer in sorted(known.items())]
+        counts.append(ModelCount(have, models))
+    return assertion.claim.judge(counts, notes.words, cases)
+
+
+def _size(assertion: Assertion, effect: Contrast, runs: Cells, notes: _Notes) -> Verdict:
+    """A sum of means: every run of a variation counts, whether others share its seed or not."""
+    values: dict[int, dict[str, float]] = {}
+    kept: dict[str, list[Observed]] = {}
+    for label in effect.labels:
+        parts = {seed: effect.part(label, run) for seed, run in runs.get(label, {}).items()}
+        _note_missing(label, parts, runs.get(label, {}), notes)
+        known = {seed: value for seed, value in parts.items() if not math.isnan(value)}
+        if not known:
+            return assertion.claim.open(notes.words or f"no run of '{label}'")
+        kept[label] = [runs[label][seed] for seed in known]
+        for seed, value in known.items():
+            values.setdefault(seed, {})[label] = value
+    whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
+    cases = [CaseValue(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
+    return assertion.claim.judge(effect.over(kept), notes.words, cases)
+
+
+def _size_by_seed(question: Question, assertion: Assertion, runs: Cells, notes: _Notes) -> Verdict:
+    """An effect made within a seed: of the seeds that have all runs which it reads."""
+    from sinkscope.statistics.estimates import estimate
+
+    cases: list[CaseValue] = []
+    for seed in sorted({seed for cells in runs.values() for seed in cells}):
+        asked = _Asked(question, {label: cells[seed] for label, cells in runs.items() if seed in cells})
+        try:
+            value = assertion.effect(asked)
+        except KeyError:
+            if not asked.missing:
+                raise
+            continue
+        if asked.missing:
+            continue
+        if math.isnan(value):
+            refused = isinstance(assertion.effect, SeedWise) and not asked.diverged
+            what = assertion.effect.refusal if refused else ""  # type: ignore[union-attr]
+            notes.add(what or ("diverged" if asked.diverged else "not measured"), "", [seed])
+        else:
+            cases.append(CaseValue(f"seed {seed}", value))
+    if not cases:
+        return assertion.claim.open(notes.words or "no seed has every run that is read")
+    return assertion.claim.judge(estimate([(1.0, [each.value for each in cases])]), notes.words, cases)
+
+
+def _among(assertion: Assertion, runs: Cells, notes: _Notes) -> Cells:
+    """The runs that have what a conditional claim needs."""
+    kept = {label: dict(cells) for label, cells in runs.items()}
+    for label, has in assertion.among.items():
+        cells = kept.get(label, {})
+        having = {seed: run for seed, run in cells.items() if has(run)}
+        notes.phrases.append(f"among the {len(having)} of {len(cells)} models of '{label}' with {has}")
+        if label in kept:
+            kept[label] = having
+    return kept
+
+
+def _note_missing(label: str, parts: Mapping[int, float], runs: Mapping[int, Observed], notes: _Notes) -> None:
+    blank = [seed for seed, value in parts.items() if math.isnan(value)]
+    notes.add("diverged", label, [seed for seed in blank if runs[seed].diverged])
+    notes.add("not measured", label, [seed for seed in blank if not runs[seed].diverged])
+
+
+def _loss_gap(assertion: Assertion, runs: Cells) -> str:
+    """By how much the losses of two variations differ, where that is more than .1 nats and a claim does not read them.
+
+    A model that has learned less has a weaker sink for that reason alone.
+    """
+    effect = assertion.effect
+    groups = effect.groups if isinstance(effect, Shares) else [(label,) for label in getattr(effect, "labels", ())]
+    if len(groups) != 2 or _reads_loss(effect):  # type: ignore[arg-type]
+        return ""
+    means = []
+    for group in groups:
+        losses = [run["loss"] for label in group for run in runs.get(label, {}).values()]
+        known = [loss for loss in losses if not math.isnan(loss)]
+        means.append(math.fsum(known) / len(known) if known else math.nan)
+    differ = abs(means[0] - means[1])
+    return f"losses differ by {differ:.2f} nats" if differ > OF_LOSS else ""
+
+
+def _reads_loss(effect: Contrast | Shares) -> bool:
+    """Whether an effect reads the loss itself."""
+    watched = _Metrics()
+    run = Observed("", "finished", 0, watched)
+    with suppress(Exception):
+        effect(dict.fromkeys(effect.labels, run))
+    return any(name.startswith(("loss", "gap")) for name in watched.names)
+
+
+def _as_registered(verdict: Verdict, stands: Standing) -> Verdict:
+    """ "Confirmed" is for claims that were registered before their runs; else it is "seen"."""
+    if verdict.grade != "confirmed" or stands.registered:
+        return verdict
+    return replace(verdict, grade="seen")
+
+
+def _failed(question: Question, findings: Findings, label: str) -> list[int]:
+    """The seeds whose runs failed, and are not there by now."""
+    there = findings.runs.get(label, {})
+    return [seed for seed in findings.failed.get(label, {}) if seed in question.seeds_of(label) and seed not in there]
+
+
+@dataclass
+class _Notes:
+    """What was left out of a claim, and why."""
+
+    phrases: list[str] = field(default_factory=list)
+
+    def add(self, what: str, label: str, seeds: Sequence[int]) -> None:
+        if seeds:
+            numbers = ", ".join(map(str, sorted(seeds)))
+            where = f" of '{label}'" if label else ""
+            self.phrases.append(f"left out: seed{'s' if len(seeds) > 1 else ''} {numbers}{where} ({what})")
+
+    @property
+    def words(self) -> str:
+        """In a phrase; seeds that are left out for one reason are named together."""
+        return "; ".join(self.phrases)
+
+
+class _Asked(Mapping[str, Observed]):
+    """The runs of a seed, which note those that an effect asked for: the missing ones, and those that diverged."""
+
+    def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
+        self.question, self.runs = question, runs
+        self.asked: set[str] = set()
+        self.missing: list[str] = []
+        self.diverged: list[str] = []
+
+    def __getitem__(self, label: str) -> Observed:
+        self.asked.add(label)
+        if label not in self.runs:
+            if label not in self.question.labels:
+                raise unknown(f"variation of experiment '{self.question.name}'", label, self.question.labels)
+            self.missing.append(label)
+        elif self.runs[label].diverged:
+            self.diverged.append(label)
+        return self.runs[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+def _probed(question: Question, assertion: Assertion) -> _Asked:
+    """An effect called on made-up runs, which note what it asks for."""
+    run = Observed("", "finished", 0, _Metrics(), tuple(range(5)), _Falling())
+    asked = _Asked(question, dict.fromkeys(question.labels, run))
+    try:
+        assertion.effect(asked)
+    except InputError:  # a label of no variation
+        raise
+    except Exception:  # made-up numbers may be none that it can take; what it asked for until then is known
+        pass
+    return asked
+
+
+def _metrics_read(question: Question, assertion: Assertion) -> list[str]:
+    """The metrics and curves that an effect reads."""
+    asked = _probed(question, assertion)
+    run = next(iter(asked.runs.values()))
+    return [*run.metrics.names, *run.curves.names]  # type: ignore[attr-defined]
+
+
+class _Metrics(dict[str, float]):
+    """Metrics that are all 1, and note their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def get(self, key: str, default: object = None) -> float:
+        self.names.append(key)
+        return 1.0
+
+
+class _Falling(dict[str, tuple[float, ...]]):
+    """Curves that all fall to 1, and note their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def get(self, key: str, default: object = None) -> tuple[float, ...]:
+        self.names.append(key)
+        return (5.0, 4.0, 3.0, 2.0, 1.0)

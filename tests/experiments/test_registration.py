@@ -1,0 +1,87 @@
+"""A question's file is hashed into runs, from its bytes on disk to the verdict on the terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.experiments import Observed, find
+from sinkscope.experiments.registration import REGISTERED, Registration, register, registered
+
+FILE = """from sinkscope.experiments import Has, Question, Variation, most_models
+mine = Question("mine", "?", "me", (Variation("a"),),
+    (most_models("a", Has("sink_0", 3.0), "most", "most models have a sink", "me"),), seeds=7)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def git(folder: Path, *arguments: str) -> bytes:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    return subprocess.run(("git", "-C", str(folder), *who, *arguments), check=True, capture_output=True).stdout
+
+
+def test_the_hash_is_of_the_raw_bytes(mine):
+    for text in (FILE, FILE.replace("\n", "\r\n"), FILE + "# é\n"):
+        mine.write_bytes(text.encode())
+        assert find(str(mine)).registration.sha256 == hashlib.sha256(mine.read_bytes()).hexdigest()
+
+
+def test_a_commit_is_noted_only_where_it_holds_these_bytes(mine):
+    assert "commit" not in find(str(mine)).registration.noted()
+    folder = mine.parent
+    git(folder, "init", "-q")
+    git(folder, "add", "mine.py")
+    git(folder, "commit", "-qm", "claims")
+    note = find(str(mine)).registration.noted()
+    shown = git(folder, "show", f"{note['commit']}:{note['file']}")
+    assert hashlib.sha256(shown).hexdigest() == note["sha256"]
+    mine.write_text(FILE + "# changed\n")
+    assert "commit" not in find(str(mine)).registration.noted()
+
+
+def test_notes_of_several_questions_stand_side_by_side(tmp_path):
+    register(tmp_path / "run", "one", {"sha256": "1"})
+    register(tmp_path / "run", "two", {"sha256": "2"})
+    assert registered(tmp_path / "run") == {"one": {"sha256": "1"}, "two": {"sha256": "2"}}
+    (tmp_path / "run" / REGISTERED).write_text("{")
+    assert registered(tmp_path / "run") == {}
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*nothing\.py"):
+        Registration.read(tmp_path / "nothing.py")
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "from sinkscope.experiments import Withdrawn",
+        "from sinkscope.statistics.claims import Above",
+        "from sinkscope.experiments import above, level\nabove(1.0, level('m', 'a'), 'c', 's', 't', from_seed=3)",
+    ],
+)
+def test_a_file_for_the_earlier_rules_gets_one_line_with_what_to_write(old, mine):
+    mine.write_text(old)
+    with pytest.raises(InputError, match="seeds=6 in the question; more_models") as error:
+        find(str(mine))
+    assert "\n" not in str(error.value)
+    mine.write_text(FILE.replace(", seeds=7", ""))
+    with pytest.raises(InputError, match="write seeds=6 into the question"):
+        find(str(mine))
+
+
+def test_a_record_without_a_registration_has_no_such_field():
+    assert "registered" not in Observed("a", "finished", 0).to_dict()
+    whole = Observed("a", "finished", 0, registered={"q": {"sha256": "1"}})
+    assert Observed.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole

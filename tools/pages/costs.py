@@ -1,0 +1,109 @@
+"""`python -m tools.pages.costs`: write tables of stored benchmarks into pages about caches, between their marks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.sides import REAL, RESULTS
+from tools.pages import DOCS, between, write
+
+REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODELS = {REAL_MODEL: "SmolLM2-135M-Instruct", "nano": "`nano`"}
+CORPORA = {"python:prose": "docstrings", "python:code": "code"}
+SINKS = ("0", "1", "2", "4")
+KEPT = " [freed memory: kept]"
+
+
+def steps() -> str:
+    """A decoded token with each policy against a `DynamicCache` that stores as many keys."""
+    figures = json.loads((RESULTS / f"eviction_{REAL_MODEL}.json").read_text())["figures"]
+    rows = {figure["what"].partition(": ")[2]: figure["ratio"] for figure in figures}
+    lines = ["| policy | time × | its matrix products alone |", "|---|---|---|"]
+    for what, ratio in sorted(rows.items(), key=lambda row: row[1]):
+        if what.startswith("a token with "):
+            policy = what.removeprefix("a token with ").partition(" /")[0]
+            alone = rows.get(what.replace("a token with", "products alone of a token with").replace(" /", " + plain /"))
+            lines.append(f"| {policy} | {ratio:.2f} | {'' if alone is None else f'{alone:.2f}'} |")
+    return "\n".join(lines)
+
+
+def eviction() -> str:
+    """The same of a random Llama, and what ragged heads cost, each with its bound."""
+    figures = json.loads((RESULTS / "eviction.json").read_text())["figures"]
+    kept = [figure for figure in figures if figure["unit"] != "MB" or "ragged" in figure["what"]]
+    return _figures([figure for figure in kept if figure["what"].endswith(KEPT)])
+
+
+def long() -> str:
+    """A step with all keys of a long text against one with a quarter of them."""
+    return _figures(json.loads((RESULTS / "eviction_long.json").read_text())["figures"])
+
+
+def overhead() -> str:
+    """What measuring takes, as multiples of the forward pass, for each batch of texts."""
+    figures = json.loads((RESULTS / f"measure_overhead_{REAL_MODEL}.json").read_text())["figures"]
+    batches: dict[str, dict[str, float]] = {}
+    for figure in figures:
+        texts, _, side = figure["what"].removeprefix(f"{REAL_MODEL}, ").partition(": ")
+        if side.endswith(" / forward"):
+            batches.setdefault(texts, {})[side.removesuffix(" / forward")] = figure["ratio"]
+    sides = list(next(iter(batches.values())))
+    rows = [f"| {texts} | {' | '.join(f'{ratios[side]:.2f}' for side in sides)} |" for texts, ratios in batches.items()]
+    return "\n".join([f"| texts | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}", *rows])
+
+
+def _figures(figures: list[dict[str, Any]]) -> str:
+    lines = ["| what | ratio | bound |", "|---|---|---|"]
+    for figure in figures:
+        bound = "" if figure["bound"] == "none" else figure["bound"] + ("" if figure["reached"] else ", not reached")
+        lines.append(f"| {figure['what'].removesuffix(KEPT)} | {figure['ratio']:.2f} | {bound} |")
+    return "\n".join(lines)
+
+
+def sinks() -> str:
+    """NLL with each number of sinks at the same number of keys, and its difference from four sinks."""
+    lines = ["| model, text | keys | texts | full cache | 0 sinks | 1 | 2 | 4 |", "|---|---|---|---|---|---|---|---|"]
+    models = json.loads((REAL / "streaming_sinks.json").read_text())["models"]
+    for model, title in MODELS.items():
+        for name, part in models[model].items():
+            corpus, keys = name.removesuffix(" keys").split(", ")
+            summary = part["summary"]
+            cells = [f"{title}, {CORPORA[corpus]}", keys, str(summary["texts"]), _number(summary["nll full"][0])]
+            lines.append(f"| {' | '.join([*cells, *(_cell(summary, number) for number in SINKS)])} |")
+    return "\n".join(lines)
+
+
+def _cell(summary: dict[str, Any], sinks: str) -> str:
+    mean = _number(summary[f"nll {sinks}"][0])
+    if sinks == "4":
+        return mean
+    value, low, high = summary[f"nll {sinks} − 4"]
+    return f"{mean} ({_number(value, '+')}: {_number(low)} to {_number(high)})"
+
+
+def _number(x: float, sign: str = "") -> str:
+    return f"{x:{sign}.3f}".replace("-", "−")
+
+
+BLOCKS = {
+    "which_policy.md": (steps, long),
+    "stream_for_ever.md": (sinks,),
+    "write_your_own_policy.md": (eviction,),
+    "measure_a_large_model.md": (overhead,),
+}
+
+
+def pages() -> dict[str, str]:
+    """The pages, their tables made anew."""
+    made = {}
+    for name, blocks in BLOCKS.items():
+        text = (DOCS / name).read_text(encoding="utf-8")
+        for block in blocks:
+            text = between(text, block.__name__, block())
+        made[name] = text
+    return made
+
+
+if __name__ == "__main__":
+    write(pages())
