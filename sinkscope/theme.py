@@ -1,9 +1,8 @@
 """Colors and the Plotly template shared by every figure.
 
-A figure is written in the light palette. The dark one is the same JSON with each color replaced by its partner
-(`DARK`), which the page does in the reader's browser; so figures hold no second copy of their data. Series colors
-follow Okabe and Ito's palette, darkened until each has a contrast of 3:1 on white; the pairs of a figure also differ in
-dash or symbol.
+A figure is written in the light palette. In dark mode the page's script replaces each color by its partner (`DARK`), so
+figures have no second copy of their data. Series colors follow Okabe and Ito's palette, darkened until each has a
+contrast of 3:1 on white; series also differ in dash or symbol.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def threshold_scale(threshold: float) -> list[list[float | str]]:
 
 
 def tint(color: str, alpha: float) -> str:
-    """A palette color as `#rrggbbaa`: still found, and replaced, by the page's change of scheme."""
+    """A palette color as `#rrggbbaa`, which the page's change of scheme still recognizes and replaces."""
     return f"{color}{round(alpha * 255):02x}"
 
 
@@ -153,7 +152,7 @@ def intervals(
 
 
 def layout(height: int, legend: bool = True) -> dict[str, object]:
-    """The layout of an empty figure, less the template; `uirevision` keeps a reader's zoom when the scheme changes."""
+    """The layout of an empty figure, without the template; `uirevision` keeps a reader's zoom in a new scheme."""
     return {"height": height, "margin": {"t": 48 if legend else 12}, "uirevision": "reader"}
 
 

@@ -13,7 +13,7 @@ from sinkscope.report import sections
 from sinkscope.report.curves import SINK
 from sinkscope.report.experiments import page as experiments
 from sinkscope.report.experiments.from_runs import entry_of_runs
-from sinkscope.report.observatory.observatory import slot_card
+from sinkscope.report.observatory.page import slot_card
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
 from sinkscope.report.runs import StoredRun

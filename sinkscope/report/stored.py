@@ -1,4 +1,4 @@
-"""What the paths given to `sinkscope report` hold: runs, measurements, trials, surveys, experiments, theory."""
+"""The results at the paths of `sinkscope report`: runs, measurements, trials, surveys, experiments, theory."""
 
 from __future__ import annotations
 

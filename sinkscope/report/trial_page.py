@@ -1,8 +1,9 @@
-"""The one result page of every trial, and its table on a terminal. What a kind of trial adds is told by its record."""
+"""The result page of every trial, and its table on a terminal. A trial's record decides what its kind adds."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ CHANGE_COLUMNS = {  # of `trials.changes.table`
 def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
     """The page of a trial: its verdict, a card for each of the first arms, the figure, every number as a table.
 
-    `hazards`: what the same run found that quantizers trip over.
+    `hazards`: the hazards of quantization that the same run measured.
     """
     record = trial.record
     sections = [
@@ -108,7 +109,7 @@ def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
         "versions": joined(versions.items()),
         "trial": joined((key, _plain(value)) for key, value in record.items()),
     }
-    return Page(title_of(trial), "", headlines(trial), sections, facts, answer=trial.verdict.split(". "))
+    return Page(title_of(trial), "", headlines(trial), sections, facts, answer=re.split(r"(?<=\.) ", trial.verdict))
 
 
 def title_of(trial: Trial) -> str:
@@ -117,7 +118,7 @@ def title_of(trial: Trial) -> str:
     kind, model = record.get("kind", "trial"), short(str(record.get("model", "a model")))
     if kind == "changes":
         what = record.get("what", [])
-        return f"{what[0] if len(what) == 1 else 'Does the sink matter?'} on {model}"
+        return f"{what[0]} on {model}" if len(what) == 1 else f"Does the sink of {model} matter?"
     if kind == "eviction":
         return f"Caches of {model}"
     tried = record.get("scheme", record.get("method"))

@@ -173,7 +173,7 @@ def train_kind(
             raise InputError(f"{out} is the folder of a run: expected the parent folder of runs")
         resolved = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if resolved.start_from is not None and kind is not LAB:
-            raise InputError(f"start_from = '{resolved.start_from}': only the lab model can start from given weights")
+            raise InputError(f"start_from = '{resolved.start_from}': only the lab model can start from other weights")
         if resolved.loss.masked is not None and kind is not LAB:
             raise InputError("loss.masked is for the lab model: other kinds have an objective of their own")
         with silent(not progress):

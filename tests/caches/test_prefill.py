@@ -117,6 +117,7 @@ def written(model: Any, tokens: Tensor, cache: StreamingCache, **options: Any) -
     return torch.stack(model.generate(tokens, past_key_values=cache, **WRITE, **options).logits, 1)
 
 
+@pytest.mark.slow
 def test_generate_reads_its_prompt_strictly(llama: Any) -> None:
     """In one call, with `prefill` before it, or token by token; rows with padding, and a second turn."""
     tokens = ids(2, TOKENS)

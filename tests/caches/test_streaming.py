@@ -239,6 +239,7 @@ def test_half_precision_streams(dtype: torch.dtype) -> None:
     assert error(found, wanted) < 0.1
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("distance", ["cache", "ceiling", "original"])
 def test_sinks_turned_ahead_are_those_turned_in_time(monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:

@@ -64,6 +64,7 @@ def test_a_missing_bos_and_another_token_cost_and_two_are_priced(card: Card) -> 
     assert not card.raises("bos-twice")
 
 
+@pytest.mark.slow
 def test_a_bos_in_front_is_read_as_in_the_text(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano
     card = check(model, tokenizer, count=4, only=["bos"])
@@ -80,6 +81,7 @@ def test_a_bos_in_front_is_read_as_in_the_text(nano: tuple[Any, Any]) -> None:
     assert rows(card, "bos")["no-BOS"].values == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano
     double = twice(tokenizer)
@@ -90,6 +92,7 @@ def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
     assert {"no-BOS", "one-BOS"} <= rows(card, "bos").keys()
 
 
+@pytest.mark.slow
 def test_a_template_that_writes_a_bos_is_found_beside_a_tokenizer_that_adds_one(nano: tuple[Any, Any]) -> None:
     model, tokenizer = nano[0], load_tokenizer("nano")
     tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -149,6 +152,7 @@ def test_a_card_fits_a_screen(card: Card) -> None:
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.slow
 def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) -> None:
     same = card.against(card)
     assert (same["difference"] == 0).all()
@@ -178,6 +182,7 @@ def test_cards_of_two_tokenizers_are_compared_per_byte(card: Card) -> None:
         mine.against(replace(card, record=record))
 
 
+@pytest.mark.slow
 def test_a_finished_section_is_reused(nano: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = check(*nano, count=4, only=["bos"], out=tmp_path)
 

@@ -13,6 +13,7 @@ from sinkscope.statistics import Interval
 from sinkscope.trials import OnePass, cached, run, stream_nll
 
 
+@pytest.mark.slow
 def test_a_stream_read_in_chunks_is_a_stream_read_token_by_token() -> None:
     model = load("nano")
     ids = torch.randint(3, 2000, (2, 96), generator=torch.Generator().manual_seed(0))
@@ -33,6 +34,7 @@ def test_every_section_of_full_finds_something_on_nano() -> None:
     assert {"sinks-0", "sinks-1", "sinks-2", "sinks-4"} <= rows.keys()
 
 
+@pytest.mark.slow
 def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
     card = check(load("nano"), load_tokenizer("nano"), count=4, full=True, only=["bos"])
     names = [each["name"] for each in card.record["texts"]]

@@ -50,6 +50,7 @@ def test_the_module_runs_like_the_command():
     assert done.stdout.startswith("sinkscope ")
 
 
+@pytest.mark.slow
 def test_bad_input_from_a_shell_exits_with_2():
     done = subprocess.run([sys.executable, "-m", "sinkscope", "zo"], capture_output=True, text=True, check=False)
     assert done.returncode == 2

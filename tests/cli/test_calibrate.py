@@ -100,6 +100,7 @@ def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
     assert not list(Path("there").glob("unfinished*"))
 
 
+@pytest.mark.slow
 def test_visual_sinks_of_a_model_that_reads_images(capsys):
     saved_llava(Path("llava"))
     images(Path("images"), ((30, 40),) * 4)

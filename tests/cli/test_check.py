@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 def test_a_card_is_printed_and_written(sinkscope, tmp_path: Path):
     done = sinkscope("check", "nano", "--only", "sink,cache", "--texts", 4, "--explain")
     assert done.code == 0
@@ -22,6 +23,7 @@ def test_a_card_is_printed_and_written(sinkscope, tmp_path: Path):
     assert (folder / "table.csv").read_text().startswith("section,key,finding")
 
 
+@pytest.mark.slow
 def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
     first = sinkscope("check", "nano", "--only", "bos", "--texts", 4, "--json", "--out", tmp_path / "a")
     assert first.json["sections"]["bos"]["on"]["code"]["facts"]["tokenizer_adds"] == 1
@@ -35,6 +37,7 @@ def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
     assert "their hashes differ" in other.error
 
 
+@pytest.mark.slow
 def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
     done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "bos-twice,kv8:free")
     assert done.code == 1

@@ -117,6 +117,7 @@ def test_special_tokens_are_not_printed(sinkscope, monkeypatch):
     assert sinkscope("generate", "nano", "--prompt", "def").out == tokenizer.decode([300, 310]) + "\n"
 
 
+@pytest.mark.slow
 def test_the_choice_of_tokens_follows_options_and_else_the_generation_config(sinkscope, nano):
     def text(*options: object) -> str:
         return sinkscope("generate", nano, "--prompt", "import os", "--max-tokens", 10, *options).out
@@ -153,6 +154,7 @@ TEMPLATE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--cache", "kv8-token"), STREAM[:1]])
 def test_a_conversation_goes_on_as_if_it_were_read_anew(sinkscope, monkeypatch, nano, options):
     (nano / "chat_template.jinja").write_text(TEMPLATE)
@@ -207,6 +209,7 @@ def test_the_old_name_of_an_option_is_taken_and_said(sinkscope):
     assert "--spare is called --protect now" in answer.err
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same(sinkscope):
     def written(seed: int) -> str:
         return sinkscope("generate", "nano", "--prompt", "def", "--max-tokens", 12, "--seed", seed).out

@@ -8,6 +8,7 @@ import pytest
 FEW = ("--tokens", 16, "--samples", 4, "--controls", 2)
 
 
+@pytest.mark.slow
 def test_prints_the_answer_and_writes_a_trial(sinkscope, model, text, tmp_path):
     on = ("--what", "hide-sink", "--on", "first:1", "--text", text)
     answer = sinkscope("intervene", model, *on, *FEW, "--out", "found")
@@ -22,6 +23,7 @@ def test_prints_the_answer_and_writes_a_trial(sinkscope, model, text, tmp_path):
     assert "keys for the same queries" in " ".join((folder / "figure.html").read_text().split())
 
 
+@pytest.mark.slow
 def test_the_old_name_is_the_new_one_with_a_note(sinkscope, model, text):
     answer = sinkscope("intervene", model, "--what", "forbid-sink", "--on", "first:1", "--text", text, *FEW, "--json")
     assert answer.json["what"] == ["hide-sink"]
@@ -37,6 +39,7 @@ def test_all_arms_of_the_question_on_texts_that_constants_are_not_of(sinkscope, 
     assert (found["texts"], found["calibrated_on"]["texts"]) == (4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", [("zero-massive",), ("remove-onset",), ("first-view", "--to", 5), ("suppress-bands", "--band", 0)]
 )
@@ -75,6 +78,7 @@ def test_bad_input_is_one_line(sinkscope, model, text, options, message):
     assert message in sinkscope("intervene", model, "--text", text, *few, *options).error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "control"),
     [

@@ -30,6 +30,7 @@ def whole(model, text, tmp_path_factory) -> tuple[str, Path]:
     return out.getvalue(), folder
 
 
+@pytest.mark.slow
 def test_prints_tables_with_intervals_and_writes_the_files(whole):
     out, folder = whole
     assert out.splitlines()[0].startswith(("Yes: position", "Hardly: on average", "No: on this input"))
@@ -44,6 +45,7 @@ def test_prints_tables_with_intervals_and_writes_the_files(whole):
     assert [row["layer"] for row in rows] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_every_definition_is_printed_and_stored(whole):
     out, folder = whole
     stored = Measurement.load(folder / "measurement.nc")
@@ -65,6 +67,7 @@ def deep(model, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_deep_model_prints_no_more_lines(sinkscope, deep, text):
     options = ("measure", deep, "--text", text, *FEW)
     brief = sinkscope(*options)

@@ -104,6 +104,7 @@ def test_a_prefix_is_an_arm_and_is_written_for_others_to_read(
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.slow
 def test_weights_alone_are_tried_with_nothing_protected(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     assert by_name["hide-sink"]["kl"] == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-3, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option", "folder", "stack"),
     [

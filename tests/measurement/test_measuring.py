@@ -207,6 +207,7 @@ def test_a_sample_that_overflows_leaves_the_others(llama: LlamaForCausalLM, ids:
     np.testing.assert_allclose(broken["attention_received"][:2], sound["attention_received"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_halved(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     wanted = measure(llama, ids, batch_size=1).data.drop_attrs()
 
@@ -220,6 +221,7 @@ def test_a_batch_that_does_not_fit_is_halved(llama: LlamaForCausalLM, ids: torch
     xr.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_single_sample_that_does_not_fit_is_an_error(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     def crowded(module: object, args: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")

@@ -43,6 +43,7 @@ def test_what_is_put_on_it_is_the_same_and_lies_side_by_side() -> None:
     assert torch.equal(kept[1], before)
 
 
+@pytest.mark.slow
 def test_the_caches_of_finished_samples_are_let_go(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(3, 100, (2, 9))
     with observe(tiny_llama) as seen, torch.no_grad():

@@ -46,6 +46,7 @@ def test_a_layer_without_a_number_is_in_no_band():
     assert [str(band) for band in layer_bands(layers(float("nan"), 50.2))] == ["1: 50 %"]
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_the_measurement_says(tiny_llama: torch.nn.Module):
     m = ss.measure(tiny_llama, torch.arange(2 * 24).reshape(2, 24), observers="all")
     found = m.summary()

@@ -19,7 +19,9 @@ def ids(smollm2) -> torch.Tensor:
     return torch.tensor([tokenizer(text[start:])["input_ids"][:64] for text in TEXTS for start in (0, 1000)])
 
 
-@pytest.mark.parametrize("name", ["sink_logit", "k_bias", "kv_bias"])
+@pytest.mark.parametrize(
+    "name", ["sink_logit", *(pytest.param(name, marks=pytest.mark.release) for name in ("k_bias", "kv_bias"))]
+)
 def test_closed_slots_leave_the_logits(smollm2, ids: torch.Tensor, name: str) -> None:
     model, _ = smollm2
     with torch.no_grad():
@@ -36,6 +38,7 @@ def test_closed_slots_leave_the_logits(smollm2, ids: torch.Tensor, name: str) ->
     assert (attached.changes, attached.shift.small) == ((), True)
 
 
+@pytest.mark.release
 def test_random_inputs_close_them_for_text_too(smollm2, ids: torch.Tensor) -> None:
     model, _ = smollm2
     with torch.no_grad():

@@ -23,6 +23,7 @@ def text(tokenizer: Any, tokens: int) -> Tensor:
     return torch.cat([torch.tensor([[tokenizer.bos_token_id]]), ids], 1)
 
 
+@pytest.mark.release
 def test_a_prompt_is_read_strictly_and_comes_back_from_a_file(smollm2: tuple[Any, Any], tmp_path: Path) -> None:
     """A dense pass over the prompt changes most of what is written."""
     model, tokenizer = smollm2

@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.checks import check
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 def test_the_report_card_of_smollm2(smollm2: tuple[Any, Any]) -> None:

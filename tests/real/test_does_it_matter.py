@@ -48,6 +48,7 @@ def test_a_key_hidden_from_all_queries_is_replaced_by_the_next(smollm2: tuple[An
     assert after[1] > 50
 
 
+@pytest.mark.release
 def test_hidden_from_later_queries_alone_it_is_missed_and_a_constant_does(
     smollm2: tuple[Any, Any], ids: Tensor
 ) -> None:

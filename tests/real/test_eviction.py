@@ -9,7 +9,7 @@ import pytest
 from sinkscope.data import build_inputs
 from sinkscope.trials import ThroughCache, eviction_trial, policy_arms, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 CONTEXT, KEYS = 96, 24
 
 

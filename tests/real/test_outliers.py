@@ -12,7 +12,7 @@ from sinkscope.quantization import hazards
 from sinkscope.sinks import Measured, Outliers
 from sinkscope.trials import scheme_trial
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 TEXTS, TOKENS = 6, 64
 
 

@@ -14,7 +14,7 @@ from sinkscope.files import write_text
 from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import quick_page
 from sinkscope.report.experiments import experiment_page
-from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
 from sinkscope.report.stored import Stored

@@ -2,6 +2,6 @@
 
 from sinkscope.measurement.finding import answer
 from sinkscope.report.observatory.heads import HeadMaps
-from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.observatory.page import observatory_page
 
 __all__ = ["HeadMaps", "answer", "observatory_page"]

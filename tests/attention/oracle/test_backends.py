@@ -48,6 +48,7 @@ def test_transformers_own(name):
     assert parity(name, without=("sink", "softcap"), quiet=True).ok
 
 
+@pytest.mark.slow
 def test_flash_attentions_get_no_mask(monkeypatch):
     """They hide by what they are told in words: a stand-in that reads nothing else is right."""
     asked = []

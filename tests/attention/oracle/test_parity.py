@@ -199,6 +199,7 @@ def test_a_gradient_that_does_not_flow_through_the_log_sum_exp():
     assert all("sink" in row.case for row in found(wrong).wrong)
 
 
+@pytest.mark.slow
 def test_logits_that_overflow():
     row = next(
         row for row in found(functools.partial(dense, wrong="overflow")).rows if row.case == "sink, large logits"

@@ -220,6 +220,7 @@ def test_a_second_text_is_read_behind_them(model: PreTrainedModel) -> None:
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.slow
 def test_what_is_observed_is_where_it_stands(model: PreTrainedModel) -> None:
     found = []
     for policy in (H2O(), Alone(H2O())):

@@ -88,6 +88,7 @@ def test_a_hosts_own_sink_stays_the_hosts() -> None:
     assert operation_of(copied).slot_modules[-1].layer[0] is copied
 
 
+@pytest.mark.slow
 def test_the_callback_measures_the_model_inside(tmp_path: Path) -> None:
     from transformers import Trainer, TrainingArguments
 

@@ -199,6 +199,7 @@ def test_gradients_pass_straight_through(model: PreTrainedModel) -> None:
         embedded.grad = None
 
 
+@pytest.mark.slow
 def test_lab_models_and_operations(model: PreTrainedModel) -> None:
     softmax = lab("softmax")
     found = simulated(softmax, IDS, QuantizeCache(*KIVI, First(1)))

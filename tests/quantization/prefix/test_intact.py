@@ -57,6 +57,7 @@ def distance(prefix: Prefix, trained: Prefix, model: nn.Module, ids: torch.Tenso
     return sum(float((a - b).square().mean()) / 2 for a, b in zip(wanted, found, strict=True))
 
 
+@pytest.mark.slow
 def test_it_brings_the_quantized_model_nearer():
     model, ids, quantized = model_of("llama"), texts(), Coarse()
     prefix, count = Prefix.of(model, (5, BOS), bos=BOS), hooks(model)

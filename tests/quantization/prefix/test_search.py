@@ -112,6 +112,7 @@ def test_the_cost_of_a_prefix_is_that_of_what_it_changes_in_full_precision():
     assert begun["nats"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prefix_that_costs_nothing_is_preferred_and_a_cost_is_not_silent(monkeypatch):
     model, ids, tried = FAMILIES["llama"].build("sdpa"), texts(())[:, 1:], [5, 8, 30, 61]
     monkeypatch.setattr(search, "ENOUGH", 100.0)
@@ -133,6 +134,7 @@ def test_a_peak_that_nothing_lowers_is_said(monkeypatch):
         find_prefix(FAMILIES["llama"].build("sdpa"), texts(), "peak", candidates=[5, 6])
 
 
+@pytest.mark.slow
 def test_nanos_bos_is_its_prefix():
     model = load("nano")
     ids = torch.randint(3, 2000, (4, 48), generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ import pytest
 
 from sinkscope.measurement import Measurement, strongest_position
 from sinkscope.measurement.finding import answer
-from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import render
 
 

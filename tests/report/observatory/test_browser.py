@@ -5,7 +5,7 @@ import pytest
 
 from sinkscope.measurement import HEAD_METRICS
 from sinkscope.report.observatory.heads import HeadMaps
-from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import write_page
 from tests.measurement.planted import EVIL
 from tests.report.conftest import CHROMIUM, context_of

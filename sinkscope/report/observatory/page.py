@@ -96,7 +96,7 @@ def observatory_page(
     lead = (
         f"A sink is a token that receives more than ε = {epsilon:g} of the attention of a head, on average over the "
         "tokens that see it. This page shows where this model has one, in which heads, and by which mechanism. "
-        f"Positions, layers and heads count from 0.{f' {KINDS}.' if heads else ''}"
+        f"Positions, layers and heads count from 0.{f' {KINDS}' if heads else ''}"
     )
     return Page(
         title,

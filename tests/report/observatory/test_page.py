@@ -4,7 +4,7 @@ import pytest
 
 from sinkscope.measurement import Measurement
 from sinkscope.report.observatory.heads import HeadMaps
-from sinkscope.report.observatory.observatory import observatory_page
+from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import render, write_page
 from sinkscope.theme import SINK
 from tests.measurement.planted import EVIL, edited_record, measured
