@@ -109,9 +109,12 @@ def _row(data: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     for section, part in data["sections"].items():
-        found = next(iter(part["on"].values()))
-        facts[section] = found.get("facts", {})
-        rows |= {row["key"]: row for row in found["rows"]}
+        first, *others = part["on"].values()
+        facts[section] = first.get("facts", {})
+        rows |= {row["key"]: row for row in first["rows"]}
+        for row in (row for other in others for row in other["rows"] if row.get("word") and row["key"] in rows):
+            words = row["word"], rows[row["key"]].get("word") or row["word"]
+            rows[row["key"]] = {**rows[row["key"]], "word": min(words, key=ORDER.index)}  # the worse of the two
     bits = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}", {}).get("word") in ADVISED]
     protected = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}-protected", {}).get("word") in ADVISED]
     bos = {0: "none", 1: "one", 2: "two"}.get(facts.get("bos", {}).get("tokenizer_adds"), "")
