@@ -137,7 +137,7 @@ class Busy(InputError):
 
 @contextmanager
 def locked(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Hold the lock of a folder, and clear it of what a killed process left there.
+    """Hold the lock of a folder, and remove what a killed process left there.
 
     Raises `Busy` if another process holds it (the message: "another process is ACTIVITY FOLDER"), and `InputError` if
     the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Hazards of quantization in a model: the sections of a page, and a page of their own."""
+"""Hazards of quantization in a model: as sections of a trial's page, or as a page."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Widget:
 
 @dataclass(frozen=True)
 class Section:
-    """Figures, a sentence on what the reader is looking at, and their numbers.
+    """Figures, a sentence on what they show, and their numbers.
 
     `figures` are named; several are drawn side by side if there is room, each under its name. `unfolded` shows the
     table at once; otherwise a toggle that the keyboard reaches shows it. Sections that follow each other and answer one
@@ -113,8 +113,8 @@ class Page:
     """What a report says. All text is plain: it is escaped when the page is rendered.
 
     Attributes:
-        answer: what a reader should know who reads no further, a few sentences above everything else.
-        map_first: leave room beside the answer for the first map of a section of heads.
+        answer: a few sentences above everything else, for readers who read no further.
+        map_first: place the first map of the section of heads next to the answer.
         scripts: names of this package's assets that the widgets need, in order; so are `styles`.
     """
 

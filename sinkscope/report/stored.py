@@ -45,7 +45,7 @@ class Stored:
 
 
 def read_results(paths: Iterable[Path]) -> Stored:
-    """Everything that the paths hold. Raises `InputError` for what is absent, damaged or something else.
+    """The results at the paths. Raises `InputError` for a path that is missing, damaged or not a result.
 
     A Python file holds questions: the other paths' records of experiments are judged by them.
     """

@@ -32,7 +32,7 @@ class Cell:
         look: "" plain, "changed" bold, "odd" warning, "run" with an `id`, "button" that shows the run of number `id`;
             any other word is the class of a pill.
         link: the id of the element that the text leads to.
-        note: what stands below the text, smaller.
+        note: smaller text below.
     """
 
     text: str

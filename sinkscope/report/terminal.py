@@ -36,7 +36,7 @@ __all__ = [
     "table",
 ]
 
-LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken where a terminal is narrow
+LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken on a narrow terminal
 SHORT_WORD = 12  # the same in a column of phrases, which can also be broken at spaces
 SHORT_CELL = 8  # characters; columns without longer cells get room first
 PADDING = 2  # spaces after a column

@@ -24,12 +24,12 @@ from sinkscope.trials.figure import against_bytes
 COST = (
     "What each arm changes in the model's predictions: KL to the unchanged model, in nats per token, on the same "
     "texts, at places that no arm touches. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random "
-    "controls, each with the same budget; an arm that does not lie left of its rings does no more than chance."
+    "controls, each with the same budget; an arm that is not left of its rings does no better than chance."
 )
 LOSS = (
     "What each arm adds to the loss of the unchanged model, in nats per token, on the same texts: below 0 it predicts "
     "better. Bars are 95 % intervals, Student's t over texts. Rings are an arm's random controls, each with the same "
-    "budget; an arm that does not lie left of its rings does no more than chance."
+    "budget; an arm that is not left of its rings does no better than chance."
 )
 CHANGES = (
     "What each change costs, in nats per token, on predictions that it reaches. An arm's controls change other keys "
@@ -38,9 +38,8 @@ CHANGES = (
     "among those that enough queries see; under trimming and folding, by the weights that the layer has before."
 )
 HEADS = (
-    "Each head by itself, on the texts that heads were chosen on: by how much the objective gets smaller with the "
-    "chosen setting in this head alone. Blue heads gain. {passes} None of these texts is among those that arms are "
-    "scored on."
+    "The decrease of the objective with the chosen setting in one head alone, on the texts that heads were chosen on. "
+    "Blue heads gain. {passes} None of these texts is among those that arms are scored on."
 )
 MOST_ARMS = 12  # on a terminal
 
@@ -98,7 +97,7 @@ def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
             shown(trial),
             unfolded=True,
         ),
-        Section("Each control by itself", "The same numbers with every draw.", {}, shown(trial, full=True)),
+        Section("Each control", "The same numbers for every draw of the controls.", {}, shown(trial, full=True)),
         *_bytes_sections(trial),
         *heads_sections(trial),
         *([] if hazards is None else hazards_sections(hazards)),
@@ -126,9 +125,9 @@ def title_of(trial: Trial) -> str:
 
 
 def headlines(trial: Trial) -> list[Headline]:
-    """What an arm gains over its controls at the same budget, largest first; else what it costs.
+    """The gains of arms over their controls at the same budget, largest first; without controls, the words.
 
-    For changes: what the first arms cost, and where the sink is.
+    For changes: the cost of the first arms, and the position of the sink.
     """
     if _of_changes(trial):
         return _change_headlines(trial)
@@ -164,10 +163,10 @@ def heads_sections(trial: Trial) -> list[Section]:
         return []
     calibration = trial.record["calibration"]
     gains, estimated = (trial.data[name].sel(option=calibration["option"]).values for name in ("gain", "estimated"))
-    passes = "Each had a pass of its own."
+    passes = "Each had its own pass."
     if np.isfinite(estimated).any():
         count = int(np.isfinite(gains).sum())
-        passes = f"{count} heads had a pass of their own; the others are estimated from derivatives."
+        passes = f"{count} heads had their own pass; the others are estimated from derivatives."
     values = np.where(np.isfinite(gains), gains, estimated)
     title = f"Heads, where they were chosen ({calibration['option']})"
     return [Section(title, HEADS.format(passes=passes), {"heads": _head_map(values, calibration["objective"])})]

@@ -1,4 +1,4 @@
-"""The machine that trains: what it must be able to do, compiling, and what a process uses and leaves as it was."""
+"""The machine that trains: checks of its abilities, compiling, random generators, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rate schedules as values, followed by schedulers of `transformers` where it has them.
+"""Learning rate schedules as values. `transformers.get_scheduler` computes constant and cosine ones.
 
 With t = 0, 1, … the number of an update, the rate during warm-up is lr · t / warmup in all of them.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typer.core import TyperOption
 
 from sinkscope.cli import cache, calibrate, experiment, generate, intervene, measure, options, quantize, train
 from sinkscope.cli.app import _command
-from sinkscope.cli.command import Command, When
+from sinkscope.cli.command import Command, When, with_options
 from sinkscope.errors import InputError
 
 
@@ -238,3 +239,20 @@ def test_an_option_may_stand_at_its_default_where_it_is_not_read(sinkscope, tmp_
     context = command.make_context("generate", ["absent/absent/absent"])
     with pytest.raises(InputError, match="no such folder"):
         command.invoke(context)
+
+
+def test_a_group_of_options_is_expanded_with_the_defaults_of_its_default_value():
+    called = []
+
+    def command(before: int = 1, inputs: options.InputOptions = options.InputOptions(tokens=128)) -> None:  # noqa: B008
+        called.append((before, inputs))
+
+    expanded = with_options(command)
+    parameters = inspect.signature(expanded).parameters
+    assert next(iter(parameters)) == "before"
+    assert parameters["tokens"].default == 128
+    values = {name: each.default for name, each in parameters.items()}
+    expanded(**values | {"samples": 7})
+    assert called == [(1, options.InputOptions(tokens=128, samples=7))]
+    with pytest.raises(InputError, match="exclude each other"):
+        expanded(**values | {"images": Path("a"), "audio": Path("b")})

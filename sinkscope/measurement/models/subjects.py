@@ -75,8 +75,6 @@ def identity(subject: SurveyModel) -> Identity:
         files = {str(path): sha256(path) for folder in folders for path in _files_that_matter(folder)}
         contents = sorted((Path(name).name, digest) for name, digest in files.items())
         return Identity(hashlib.sha256(json.dumps(contents).encode()).hexdigest())
-    if place.is_file():  # GGUF
-        return Identity(sha256(place))
     commit = _commit(subject)
     return Identity(hashlib.sha256(f"{subject.model}@{commit}".encode()).hexdigest(), commit)
 

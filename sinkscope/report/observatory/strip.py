@@ -25,7 +25,7 @@ CONTINUES = "◂"  # the token consists of further bytes of the previous charact
 
 
 def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> Section:
-    """Needs `attention_received` and the coordinate `token_id`; texts are taken from the record where it has them."""
+    """Needs `attention_received` and the coordinate `token_id`; texts come from the record if it has them."""
     payload = strip_payload(data, epsilon, record)
     return Section(
         "Token by token",

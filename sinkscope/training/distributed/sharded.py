@@ -59,7 +59,7 @@ class ShardedTrainer(RecipeTrainer):
 
 
 def check_shardable(recipe: Recipe, model: nn.Module) -> None:
-    """Raises `InputError` where sharding would fail or change what is computed."""
+    """Raises `InputError` if sharding would fail or change what is computed."""
     if not recipe.optimizer.elementwise:
         raise InputError(
             f"optimizer '{recipe.optimizer.name}' needs whole matrices, which no process has under FSDP: "

@@ -76,6 +76,14 @@ def test_a_folder_is_what_decides_its_numbers(zoo, tmp_path):
     assert before.commit is None
 
 
+def test_a_saved_measurement_is_called_by_its_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "measurement.nc").touch()
+    for name in (tmp_path / "run", tmp_path / "run" / "measurement.nc"):
+        [subject] = made(str(name))
+        assert (subject.label, subject.saved) == ("run", tmp_path / "run" / "measurement.nc")
+
+
 def test_a_borrowed_tokenizer_is_part_of_it(run_folder):
     checkpoint = str(run_folder / "checkpoints" / "checkpoint-5")
     borrowed = SurveyModel(checkpoint, "x", tokenizer=str(run_folder / "model"))
