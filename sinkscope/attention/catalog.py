@@ -37,7 +37,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.registry import Registry, missing, package_of
 
 Maker = Callable[..., AttentionSpec]
-Option = Any  # as somebody wrote it: the piece that it goes into says whether it fits
+Option = Any  # unchecked: validated by the piece that receives it
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 class CatalogSection:
-    """Collects lines: `@section.line(formula=..., rows=..., source=...)` over a function that makes the spec."""
+    """Collects lines of the catalog: `@section.line(formula=..., rows=..., source=...)` decorates a function that makes
+    a spec.
+    """
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -561,8 +563,8 @@ class _Specs(Mapping[str, AttentionSpec]):
 
 
 CATALOG = _Specs()
-# Other papers' names of the same operation. The explicit attention bias of Sun et al. 2024 puts its learned pair behind
-# the keys, that of Gu et al. before them: a softmax does not know the order of its keys.
+# Other papers' names of the same operation. The explicit attention bias of Sun et al. 2024 puts its learned pair after
+# the keys, that of Gu et al. before them: the order of keys does not matter to a softmax.
 ALIASES = {"explicit_attention_bias": "kv_bias"}
 
 
@@ -588,7 +590,7 @@ def resolve(attention: AttentionSpec | Mapping[str, Any] | str | object) -> Atte
 
 
 def named(spec: AttentionSpec) -> dict[str, Any] | None:
-    """`{"name": ..., option: value, ...}`, which `resolve` turns into this spec; None where no line makes it."""
+    """`{"name": ..., option: value, ...}`, which `resolve` turns into this spec; None if no line makes it."""
     for name, listed in CATALOG.items():
         if listed == spec:
             return {"name": name, **_package(name)}
@@ -599,12 +601,12 @@ def named(spec: AttentionSpec) -> dict[str, Any] | None:
 
 
 def _package(name: str) -> dict[str, str]:
-    """What a file says of a line that another package registers."""
+    """The entry in a saved spec for a line that another package registers."""
     return {PACKAGE: package_of(ENTRIES.added[name])} if name in ENTRIES.added else {}
 
 
 def sections() -> tuple[CatalogSection, ...]:
-    """The sections of the catalog, with one for the lines of other packages where there are some."""
+    """The sections of the catalog, plus one for lines of other packages if there are any."""
     others = CatalogSection("From other packages")
     others.entries = {name: entry for name, entry in ENTRIES.items() if name not in ENTRIES.own}
     return (*SECTIONS, others) if others.entries else SECTIONS

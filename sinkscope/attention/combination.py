@@ -1,4 +1,4 @@
-"""Which pieces make an attention operation, and which have no meaning together."""
+"""The pieces of an attention operation, and the combinations that are meaningless."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from sinkscope.errors import InputError
 
 @pieces
 class Combination:
-    """The pieces of an `AttentionSpec`, which is all that `Operation` and its paths read. Refused without meaning."""
+    """The pieces of an `AttentionSpec`: all that `Operation` and its paths read. Meaningless combinations raise
+    `InputError`.
+    """
 
     similarity: Similarity = DotProduct()
     normalizer: Normalizer = Softmax()
@@ -48,17 +50,17 @@ class Combination:
 
     @property
     def is_plain_softmax(self) -> bool:
-        """Whether weights are exp(scaling · q·k − log-sum-exp), with nothing but slots beside the tokens."""
+        """Whether weights are exp(scaling · q·k − log-sum-exp), over tokens and slots only."""
         beside = (self.temperature, self.first_key, self.decay, self.difference)
         plain = isinstance(self.normalizer, Softmax) and isinstance(self.similarity, DotProduct)
         return plain and all(piece is None for piece in beside)
 
     @property
     def is_shift_invariant(self) -> bool:
-        """Whether rotary positions matter by their distance alone, so that a row moved by padding attends as before.
+        """Whether only distances between rotary positions matter, so that shifting a row by padding changes nothing.
 
-        Not so where something meets a rotated query or key that was not turned with it: a feature map that acts after
-        rotation, or a slot's key. Then left padding changes outputs unless `position_ids` count real tokens.
+        False if something unrotated meets a rotated query or key: a feature map applied after rotation, or a slot's
+        key. Then left padding changes outputs unless `position_ids` count real tokens.
         """
         keyed = any(slot.kind in ("key", "latent") for slot in self.slots)
         return isinstance(self.similarity, DotProduct) and not keyed
@@ -71,7 +73,7 @@ class Combination:
 
     @property
     def as_wide_as_heads(self) -> str | None:
-        """The first piece that works on values, which must then be as wide as queries; None where any width does."""
+        """The first piece that works on values, which must then be as wide as queries; None if any width works."""
         slots = (slot for slot in self.slots if slot.has_value)
         outputs = (piece for piece in self.output if _wide(piece))
         gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
@@ -80,15 +82,16 @@ class Combination:
 
     @property
     def needs_every_key(self) -> str | None:
-        """The first piece that is another one once a cache dropped keys, or keeps them in another order; None: none."""
+        """The first piece that changes its meaning if a cache drops or reorders keys; None if there is none."""
         pieces = (self.first_key, self.decay, *self.slots, *self.output, self.normalizer, self.similarity)
         present = (piece for piece in (*pieces, *leaves(self.mask)) if piece is not None)
         return next((piece.kind for piece in present if _reads_every_key(piece)), None)
 
     @property
     def acts_before(self) -> frozenset[Literal["rotation", "cache"]]:
-        """What a host must let it do beside attending: change queries and keys before rotation, or values before the
-        cache (where tokens may also keep something more)."""
+        """Where a host must call it besides attending: on queries and keys before rotation, or on values before the
+        cache (where tokens may also store more).
+        """
         acts: list[tuple[Literal["rotation", "cache"], bool]] = [
             ("rotation", self.query_key is not None),
             ("cache", self.value_gate is not None or self.decay is not None),
@@ -146,7 +149,7 @@ def meaningless(spec: Combination) -> Iterator[str]:
 
 
 def _wide(piece: Output) -> bool:
-    """Whether it has a number for each channel of a head."""
+    """Whether it has a parameter for each channel of a head."""
     return piece.as_wide_as_heads if isinstance(piece, OutputPiece) else isinstance(piece, ValueBias | ElementGate)
 
 

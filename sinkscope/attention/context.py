@@ -1,4 +1,4 @@
-"""What an operation may read beside queries, keys and values."""
+"""What an operation may read besides queries, keys and values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Context:
     """The surroundings of one call of an operation.
 
     `hidden`: the input of the attention block at the queries, for gates and input-dependent sink logits. `carried`:
-    what tokens on the key side keep beside key and value, from `Operation.before_cache`. `bias`: added to the scores.
+    what key-side tokens store besides key and value, from `Operation.before_cache`. `bias`: added to the scores.
     """
 
     visibility: Visibility

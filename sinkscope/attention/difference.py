@@ -23,8 +23,8 @@ class Difference:
 
     λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ₀ per layer, with four learned vectors N(0, 0.1²). A head's channels are cut
     in two halves that keep rotary pairs (i, i + d/2) together, so both maps depend only on relative positions; scores
-    are scaled by (d/2)^−1/2 where the call does not say otherwise. `lambda_init`: λ₀, by default
-    0.8 − 0.6 · exp(−0.3 · layer) with layers counted from 0. Weights may be negative; rows sum to 1 − λ.
+    are scaled by (d/2)^−1/2 by default. `lambda_init`: λ₀, by default 0.8 − 0.6 · exp(−0.3 · layer) with layers counted
+    from 0. Weights may be negative; rows sum to 1 − λ.
     """
 
     lambda_init: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -59,7 +59,7 @@ class DifferenceModule(Learned):
         return (vectors[0] @ vectors[1]).exp() - (vectors[2] @ vectors[3]).exp() + self.start
 
     def scale(self, output: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
-        """What every channel is multiplied by, (1 − λ₀) · gain / rms(output), in fp32 at least."""
+        """The factor of every channel, (1 − λ₀) · gain / rms(output), in fp32 at least."""
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
         return (1 - self.start) * self.gain.to(wide.dtype) * inverse

@@ -20,14 +20,15 @@ from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
-LONG = 2048  # queries, where the length is not said
+LONG = 2048  # queries, if the length is unknown
 NOT_YET_MET = "not yet compared with the reference on this GPU: the first call does that, and takes it if they agree"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which path an operation takes, and why. `kernel`: what computes it. `memory`: beside queries, keys, values and
-    output, forward and backward, for T tokens of one head."""
+    """Which path an operation takes, and why. `kernel`: what computes it. `memory`: in addition to queries, keys,
+    values and output, forward and backward, for T tokens of one head.
+    """
 
     path: Literal["fast", "reference"]
     kernel: Taken
@@ -48,9 +49,9 @@ def explain(
 ) -> Explanation:
     """The path `attend(..., path="auto")` takes for queries like `query` on `keys` tokens.
 
-    `query`: a tensor, or a device, which stands for a long sequence there. `biased`: with a bias such as ALiBi. `mask`:
-    in place of the spec's own; padding counts as a mask that is no plain triangle and is not known here.
-    Nothing is computed: of a fused kernel this says what a comparison on this GPU found, or that none was made yet.
+    `query`: a tensor, or a device (for a long sequence there). `biased`: with a bias such as ALiBi. `mask`: instead of
+    the spec's own; padding, which makes a mask other than the plain triangle, is not known here. Nothing is computed:
+    for a fused kernel, this reports the result of a comparison on this GPU, or that there was none yet.
     """
     spec = resolve(spec)
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
@@ -110,14 +111,14 @@ def attend(
 ) -> Attended:
     """Run an attention operation on tensors, whole: norms of queries and keys, gates of values, attention, outputs.
 
-    Nothing is rotated here. Where an operation acts before rotation (`spec.acts_before`), give it queries and keys
-    without one, or run its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`.
+    Nothing is rotated here. If an operation acts before rotation (`spec.acts_before`), pass unrotated queries and keys,
+    or call its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`.
 
-    `hidden`: the block's input at the queries; at every key where the operation acts before the cache.
-    `mask`: None is the spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a
-    boolean tensor that broadcasts to (batch, 1, query, key) replaces it. With fewer queries than keys the queries are
-    the last ones. `parameters`: the operation's state dict, required where it learns something.
-    Raises `InputError` for missing or unknown parameters, shapes that do not fit, and a path that is not exact.
+    `hidden`: the block's input at the queries; at every key if the operation acts before the cache. `mask`: None is the
+    spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a boolean tensor that
+    broadcasts to (batch, 1, query, key) replaces it. With fewer queries than keys the queries are the last ones.
+    `parameters`: the operation's state dict, required if it has parameters. Raises `InputError` for missing or unknown
+    parameters, shapes that do not fit, and a path that is not exact.
     """
     spec = resolve(spec)
     if {query.ndim, key.ndim, value.ndim} != {4}:
@@ -142,7 +143,7 @@ def attend(
 
 
 class _Whole(nn.Module):
-    """An operation with what its host does around it, but for rotation and cache."""
+    """An operation with the steps of its host, except rotation and cache."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ class Tokens:
     """The tokens on one side of an attention map.
 
     `order`: index of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
-    differ), rising from column to column; left padding stands before 0. `document`: number of the document the token
-    belongs to. `valid`: False for padding; None means that every token is real. The batch dimension may be 1 where all
+    differ), increasing from column to column; left padding is negative. `document`: number of the document the token
+    belongs to. `valid`: False for padding; None means that every token is real. The batch dimension may be 1 if all
     rows agree.
     """
 
@@ -57,7 +57,7 @@ class Tokens:
     def within_documents(self, apart: Bool[Tensor, "#batch tokens"] | None = None) -> Int[Tensor, "#batch tokens"]:
         """Index of each real token among those of its document, from 0; the document need not be contiguous.
 
-        Padding, and tokens marked in `apart`, count in no document; their own indices mean nothing.
+        Padding, and tokens marked in `apart`, belong to no document; their own indices are meaningless.
         """
         if self.document is None:
             return self.order
@@ -75,7 +75,7 @@ class Tokens:
         return torch.empty_like(index).scatter(-1, index, count - first)
 
     def part(self, columns: slice, samples: slice = slice(None)) -> Tokens:
-        """The tokens of a slice, of some of the samples; what all samples share stays shared."""
+        """The tokens of a slice for some of the samples; arrays shared by all samples stay shared."""
         parts: list[Any] = []
         for values in (self.order, self.document, self.valid):
             rows = samples if values is not None and len(values) > 1 else slice(None)
@@ -84,18 +84,17 @@ class Tokens:
 
 
 Columns = Int[Tensor, "#batch query"]
-Span = tuple[Columns, Columns]  # of each query: the first column that it may see, and the one behind the last
+Span = tuple[Columns, Columns]  # per query: the first column that it may see, and the one after the last
 Places = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...],
     Field(min_length=1),
-    AfterValidator(lambda places: tuple(sorted(set(places)))),  # a set, in one spelling
+    AfterValidator(lambda places: tuple(sorted(set(places)))),  # a set, in canonical order
 ]
 
 
 class Combinable:
-    """Gives a mask `&` (both must allow) and `|` (either may allow); what masks of other packages derive from.
-
-    `needs_every_key`: of these, as of `normalizers.base.Normalizer`.
+    """Gives a mask `&` (both must allow) and `|` (either may allow); the base class for masks of other packages.
+    `needs_every_key`: as in `normalizers.base.Normalizer`.
     """
 
     kind: str
@@ -112,14 +111,14 @@ class Combinable:
         return Or(self, _mask(other))
 
     def span(self, query: Tokens, key: Tokens) -> Span | None:
-        """Columns outside of which no query sees anything; None where that is not known, or is nowhere.
+        """Columns outside of which no query sees anything; None if unknown or unbounded.
 
         `key.order` must rise from column to column. Costs O(T log T).
         """
         return None
 
     def solid(self, query: Tokens, key: Tokens) -> bool:
-        """Whether queries see every column inside their span, padding aside; False where that is not known."""
+        """Whether queries see every column inside their span except padding; False if unknown."""
         return False
 
 
@@ -220,7 +219,7 @@ class Document(Combinable):
         return first.where(start < stop, key.count), (last + 1).where(start < stop, 0)
 
     def solid(self, query: Tokens, key: Tokens) -> bool:
-        """Where no number comes back after another one."""
+        """True if each document is contiguous."""
         return key.document is not None and bool((key.document[:, 1:] >= key.document[:, :-1]).all())
 
 
@@ -298,7 +297,7 @@ class Or(Combinable):
         return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
 
     def solid(self, query: Tokens, key: Tokens) -> bool:
-        """Where both begin in the same column."""
+        """True if both spans begin in the same column."""
         if not (self.first.solid(query, key) and self.second.solid(query, key)):
             return False
         one, other = self.first.span(query, key), self.second.span(query, key)
@@ -345,7 +344,7 @@ def _at(tokens: Tokens, places: Places) -> Bool[Tensor, "batch tokens"]:
 
 
 def _columns(key: Tokens, order: Int[Tensor, "#batch query"], *, right: bool) -> Columns:
-    """How many columns stand before each of these places of the row, or up to it where `right`."""
+    """Number of columns before each of these places of the row; including the place if `right`."""
     rows = max(len(key.order), len(order))
     known, wanted = (x.expand(rows, -1).contiguous() for x in (key.order, order))
     return torch.searchsorted(known, wanted, right=right)
@@ -380,7 +379,7 @@ def _terms(mask: Mask) -> list[Term]:
 
 
 def _reduced(term: Term) -> Term:
-    """Without what follows from the rest; what is hidden in several steps is hidden in one."""
+    """The term without redundant masks; several masks of hidden positions become one."""
     for kind in (Without, Alone):
         several = [mask for mask in term if isinstance(mask, kind)]
         if len(several) > 1:
@@ -392,13 +391,13 @@ def _reduced(term: Term) -> Term:
 
 
 def _smallest(terms: Iterable[Term]) -> list[Term]:
-    """The terms that allow something which no other one allows."""
+    """The terms that are not contained in another one."""
     unique = set(terms)
     return [term for term in unique if not any(_allows(other, term) for other in unique - {term})]
 
 
 def _allows(wide: Term, narrow: Term) -> bool:
-    """Whether everything is allowed by `wide` that `narrow` allows."""
+    """Whether `wide` allows everything that `narrow` allows."""
     return all(any(_implies(term, mask) for term in narrow) for mask in wide)
 
 

@@ -1,7 +1,7 @@
 """The module that computes an attention operation and owns what it learns.
 
-One object serves the lab model, the observers, attached models and caches: no formula exists a second time. The
-reference here is naive on purpose; what is in `paths/` must agree with it, or is not offered.
+One object serves the lab model, the observers, attached models and caches: no formula exists twice. The reference here
+is naive on purpose; the paths in `paths/` must agree with it, or are not offered.
 
 A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache, and attends.
 """
@@ -37,9 +37,8 @@ Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
     """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
-    "fast" is SDPA where that is exact, else the streamed path where the normalizer knows its derivative, else query
-    chunks; "auto" the same, but the reference in place of a single chunk. Raises `InputError` for "sdpa" and "streamed"
-    where that would not be exact.
+    "fast" is SDPA if exact, else the streamed path if the normalizer knows its derivative, else query chunks; "auto" is
+    the same with the reference instead of a single chunk. Raises `InputError` for "sdpa" and "streamed" if not exact.
     """
     if path not in PATHS:
         raise unknown("path", str(path), PATHS)
@@ -73,7 +72,7 @@ def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, va
 
 
 def check_values(spec: Combination, sizes: Sizes, value: Tensor) -> None:
-    """Raises `InputError` for values of another width than heads have, where a piece works on them."""
+    """Raises `InputError` for values whose width differs from that of heads, if some piece works on them."""
     if value.shape[-1] != sizes.head_dim and (kind := spec.as_wide_as_heads) is not None:
         raise InputError(
             f"values of width {value.shape[-1]} for heads of width {sizes.head_dim}: '{kind}' is as wide as a head, so "
@@ -82,7 +81,7 @@ def check_values(spec: Combination, sizes: Sizes, value: Tensor) -> None:
 
 
 def check_hidden(spec: Combination, sizes: Sizes, hidden: Tensor | None, tokens: int) -> None:
-    """Raises `InputError` for a block's input of another shape, where it is read."""
+    """Raises `InputError` for a block's input of another shape, if it is read."""
     wanted = (tokens, sizes.hidden_size)
     if spec.needs_hidden and hidden is not None and hidden.shape[1:] != wanted:
         raise InputError(f"hidden {tuple(hidden.shape)}: this operation reads (batch, {wanted[0]}, {wanted[1]})")
@@ -92,7 +91,7 @@ def check_hidden(spec: Combination, sizes: Sizes, hidden: Tensor | None, tokens:
 class Attended:
     """What attention returns. Fast paths return only the output; the reference returns everything.
 
-    `lse` (log-sum-exp over tokens and slots, nats) exists only where the normalizer is a softmax.
+    `lse` (log-sum-exp over tokens and slots, nats) exists only if the normalizer is a softmax.
     """
 
     output: Float[Tensor, "batch heads query value_dim"]
@@ -129,7 +128,7 @@ class Operation(nn.Module):
 
     @property
     def scaling(self) -> float:
-        """What scores are scaled by where a call does not say: (width of a dot product)^−1/2."""
+        """The default scale of scores: (width of a dot product)^−1/2."""
         return (self.sizes.head_dim if self.difference is None else self.sizes.head_dim // 2) ** -0.5
 
     @property
@@ -140,15 +139,15 @@ class Operation(nn.Module):
     def before_rotation(
         self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
     ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch kv_heads key dim"]]:
-        """Queries and keys as they go into rotation: normalized where the spec says so."""
+        """Queries and keys before rotation, normalized if the spec says so."""
         return (query, key) if self.query_key is None else self.query_key(query, key)
 
     def before_cache(
         self, value: Float[Tensor, "batch kv_heads token dim"], hidden: Float[Tensor, "batch token width"] | None
     ) -> tuple[Float[Tensor, "batch kv_heads token dim"], Float[Tensor, "batch kv_heads token channels"] | None]:
-        """Values as they go into the cache (gated where the spec says so), and what tokens keep beside key and value.
+        """Values for the cache (gated if the spec says so), and what tokens store besides key and value.
 
-        The second is None but for a forgetting gate: log f, a channel for each query head of a group.
+        The second is None except for a forgetting gate: log f, one channel per query head of a group.
         """
         check_hidden(self.spec, self.sizes, hidden, value.shape[2])
         check_values(self.spec, self.sizes, value)
@@ -177,8 +176,7 @@ class Operation(nn.Module):
         mask; `scaling` to head_dim^−1/2. `hidden`, `carried`, `bias`: see `Context`. `own`: values of the queries' own
         tokens, by default the last of `value`.
 
-        Raises `InputError` for shapes that do not fit, for what the operation reads and was not given, and for a `path`
-        that would not be exact.
+        Raises `InputError` for shapes that do not fit, for missing inputs, and for a `path` that would not be exact.
         """
         check_shapes(self.spec, self.sizes, query, key, value)
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
@@ -198,15 +196,15 @@ class Operation(nn.Module):
         hidden: Float[Tensor, "batch query width"] | None,
         own: Float[Tensor, "batch kv_heads query value_dim"] | None,
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """What of aggregated values leaves the operation: biases, gates and projections, in the spec's order."""
+        """Apply biases, gates and projections to aggregated values, in the spec's order."""
         for module in self.output_modules:
             output = module(output, own if isinstance(module, ExclusiveModule) else hidden)
         return output
 
     def own_values(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch kv_heads query value_dim"] | None:
-        """The values of the queries' own tokens, the last ones; None where no piece reads them.
+        """The values of the queries' own tokens, the last ones; None if no piece reads them.
 
-        Raises `InputError` where there are fewer.
+        Raises `InputError` if there are fewer values than queries.
         """
         if not any(isinstance(module, ExclusiveModule) for module in self.output_modules):
             return None
@@ -242,9 +240,9 @@ class Operation(nn.Module):
         context: Context,
         rows: slice,
     ) -> tuple[Float[Tensor, "batch heads rows key"], ...]:
-        """Scores of the queries in `rows` on all keys as the normalizer gets them, −inf where not visible.
+        """Scores of the queries in `rows` on all keys as the normalizer receives them, −inf where not visible.
 
-        Two of them where the weights are a difference. What slots get is in `slot_logits`.
+        Two maps if the weights are a difference. Slots are in `slot_logits`.
         """
         with torch.autocast(query.device.type, enabled=False):
             maps = [scores.rows(rows) for scores in self._scores(query, key, context)]
@@ -263,9 +261,9 @@ class Operation(nn.Module):
         carried: Tensor | None = None,
         bias: Bias | None = None,
     ) -> Context:
-        """The surroundings of a call, defaults filled in.
+        """The context of a call, with defaults filled in.
 
-        Raises `InputError` for a scaling that is not positive, and for what is read and does not fit or is missing.
+        Raises `InputError` for a scaling that is not positive, and for inputs that are missing or do not fit.
         """
         check_hidden(self.spec, self.sizes, hidden, query.shape[2])
         scaling = self.scaling if scaling is None else scaling
@@ -279,7 +277,7 @@ class Operation(nn.Module):
     def slot_logits(
         self, query: Float[Tensor, "batch heads query dim"], context: Context
     ) -> Float[Tensor, "batch heads query slots"]:
-        """Scores of all queries on every slot: scaling · q·k* + b. Raises `InputError` where there is no slot."""
+        """Scores of all queries on every slot: scaling · q·k* + b. Raises `InputError` if there is no slot."""
         if not self.slots:
             raise InputError("this operation has no slots")
         terms = self.slot_terms(context)
@@ -301,7 +299,7 @@ class Operation(nn.Module):
         return Visibility.of(self.spec.mask, queries, keys, device=device)
 
     def _taken(self, path: Path | str, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Taken:
-        """The path of this call: fused kernels where they may be taken, else as `chosen` says."""
+        """The path of this call: fused kernels if possible, else as in `chosen`."""
         biased = context.bias is not None
         if path == "fused" or (path in ("auto", "fast") and query.device.type in fused.DEVICES):
             reason = fused.obstacle(self.spec, context.visibility, query, key, value, biased=biased)
@@ -351,7 +349,7 @@ class Operation(nn.Module):
         return output * alpha if (alpha := getattr(self.spec.normalizer, "alpha", None)) is not None else output
 
     def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[MapScores, ...]:
-        """The maps of this operation: one, or two where the weights are a difference."""
+        """The maps of this operation: one, or two if the weights are a difference."""
         query, key = self._before_similarity(wide(query), wide(key), context)
         decay = None
         if self.decay is not None and context.carried is not None:
@@ -409,10 +407,10 @@ class Operation(nn.Module):
 
 
 def operation_of(layer: nn.Module) -> Operation | None:
-    """The operation that an attention layer attends by; None where it has none.
+    """The operation of an attention layer; None if it has none.
 
-    PEFT's `modules_to_save=["operation"]` puts a wrapper in its place, with the original and a copy for each adapter:
-    then it is the copy of the active adapter, or the original while adapters are disabled. Ask at every call.
+    PEFT's `modules_to_save=["operation"]` replaces it by a wrapper with the original and a copy per adapter: then this
+    is the copy of the active adapter, or the original while adapters are disabled. Call it again at every use.
     """
     held: Any = getattr(layer, "operation", None)
     if (copies := getattr(held, "modules_to_save", None)) is not None:

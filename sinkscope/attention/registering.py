@@ -1,4 +1,4 @@
-"""Operations of other packages: lines of the catalog, and pieces that specifications are made of."""
+"""Operations of other packages: lines of the catalog, and pieces of specifications."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def operation(
 
 @taking("operation")
 def operation(thing: Any = None, /, **described: str) -> Any:
-    """Register an attention operation of your own: a line of the catalog, or a piece that is missing.
+    """Register your own attention operation: a line of the catalog, or a new piece.
 
-    A line is a function from options to an `AttentionSpec`, of whose name it is: `@sinkscope.operation(formula=…,
-    rows=…, source=…)` as in sinkscope's own catalog, or `@sinkscope.operation`, whose formula is the first line of its
-    docstring. Then the name works wherever those of the catalog do: `attach`, `LabConfig`, `--set attention=mine`,
-    `explain`, `sinkscope zoo`.
+    A line is a function from options to an `AttentionSpec`; its name is the operation's:
+    `@sinkscope.operation(formula=…, rows=…, source=…)` as in sinkscope's own catalog, or `@sinkscope.operation`, whose
+    formula is the first line of its docstring. Then the name works wherever those of the catalog do: `attach`,
+    `LabConfig`, `--set attention=mine`, `explain`, `sinkscope zoo`.
 
     A piece is a class with a `kind` that derives from `NormalizerPiece`, `SimilarityPiece`, `SlotPiece`, `OutputPiece`
     or `MaskPiece` of `sinkscope.attention`. It becomes a frozen, validated value that combines with all other pieces.
-    What is saved with it names your package, and without that fails to load.
+    Files saved with it name your package, and do not load without it.
 
-    Raises `InputError` for anything else, for a name that is taken, for a piece without a `kind`, and for one that
-    derives from a piece of sinkscope: paths that are exact for that one would be taken for yours.
+    Raises `InputError` for anything else, for a name that is taken, for a piece without a `kind`, and for a subclass of
+    one of sinkscope's pieces, because paths exact for that piece would be used for yours.
     """
     if thing is None:
         return lambda maker: _line(maker, described)

@@ -98,9 +98,9 @@ class ScoreRows:
 
 @dataclass(frozen=True, eq=False)
 class MapScores:
-    """What all rows share: features of queries and keys in fp32 at least, slots, and what is added.
+    """What all rows share: features of queries and keys in fp32 at least, slots, and added terms.
 
-    `decay`: what forgetting takes from scores.
+    `decay`: what forgetting subtracts from scores.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -153,7 +153,7 @@ def per_query_head(parameter: Float[Tensor, "kv_heads dim"], like: Tensor) -> Fl
 
 
 def widened(key: Float[Tensor, "kv_heads dim"], like: Tensor) -> Float[Tensor, "kv_heads wider"]:
-    """A slot's key with zeros for the channels that something else added to queries."""
+    """A slot's key, zero-padded to channels that other pieces added to queries."""
     return F.pad(key, (0, like.shape[-1] - key.shape[-1]))
 
 
@@ -168,7 +168,7 @@ def aggregated(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     terms: Sequence[SlotTerms],
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """Σ_k w_tk v_k with grouped heads, and what the slots' values give."""
+    """Σ_k w_tk v_k with grouped heads, plus the slots' values."""
     batch, heads, queries, keys = token.shape
     kv_heads = value.shape[1]
     # The group's queries are stacked instead of repeating values for each query head, which would copy them.

@@ -26,7 +26,7 @@ class AttentionSpec(Combination):
     """
 
     def within(self, context: int) -> AttentionSpec:
-        """The same operation in a model of this maximum context, where a piece depends on it and does not name one."""
+        """The same operation in a model with this maximum context, for pieces that depend on it and do not set it."""
         slots = tuple(
             replace(slot, context=context) if isinstance(slot, SuffixSlot) and slot.context is None else slot
             for slot in self.slots

@@ -1,4 +1,4 @@
-"""A mask bound to the tokens at hand: what the lab model hands to attention instead of a T×T tensor."""
+"""A mask bound to tokens: what the lab model passes to attention instead of a T×T tensor."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Visibility:
 
     @property
     def rule(self) -> Visibility | None:
-        """The mask by which the tokens of a row count; None for a boolean tensor, which does not say."""
+        """The mask by which the tokens of a row count; None for a boolean tensor, which does not show it."""
         return self
 
     @property
     def is_causal_square(self) -> bool:
-        """True when this is exactly the lower triangle: no padding, no documents' borders, no cache."""
+        """True if this is exactly the lower triangle: no padding, documents or cache."""
         return isinstance(self.mask, Causal) and self.query is self.key and self.key.valid is None
 
     @property
@@ -91,7 +91,7 @@ class Visibility:
 
     def reach(self, rows: slice) -> slice:
         """The keys that queries in `rows` can possibly see, at least one; every key outside is hidden from them all."""
-        if type(self) is Visibility and self.is_causal_square:  # most calls: the triangle needs no further look
+        if type(self) is Visibility and self.is_causal_square:  # the usual case
             return slice(0, min(rows.stop, self.key.count))
         band = self._band()
         if (band is None or not band.whole) and (spans := self.spans) is not None:
@@ -112,9 +112,9 @@ class Visibility:
 
     @property
     def spans(self) -> Span | None:
-        """Per query the first column that it may see, and the one behind the last; of padding, none.
+        """Per query the first column that it may see, and the one after the last; empty for padding.
 
-        None where only `dense` knows, and where reading numbers off a tensor would stop a GPU or break a graph.
+        None if only `dense` knows, or if reading numbers from a tensor would synchronize a GPU or break a graph.
         """
         if torch.compiler.is_compiling() or type(self) is not Visibility or self.key.order.device.type != "cpu":
             return None
@@ -126,7 +126,7 @@ class Visibility:
         if not self.key.count or bool((order[:, 1:] < order[:, :-1]).any()):
             return None
         span = self.mask.span(self.query, self.key)
-        if span is not None and (real := self.key.valid) is not None:  # padding stands before or behind what is seen
+        if span is not None and (real := self.key.valid) is not None:  # padding is before or after the visible columns
             columns = torch.arange(self.key.count, device=order.device)
             first = columns.where(real, self.key.count).amin(-1, keepdim=True)
             last = columns.where(real, -1).amax(-1, keepdim=True)
@@ -143,7 +143,7 @@ class Visibility:
         return replace(self, query=query, key=key)
 
     def _band(self) -> _Band | None:
-        """The band below the diagonal that all visible keys lie in, where queries are the keys and look back."""
+        """The band below the diagonal with all visible keys, if queries are the keys and the mask is causal."""
         # By identity: only the same `Tokens` on both sides is known to be square; subclasses write masks of their own.
         if self.query is not self.key or type(self) is not Visibility:
             return None
@@ -169,10 +169,10 @@ class _Band:
 
 @dataclass(frozen=True, eq=False)
 class Kept(Visibility):
-    """A mask over those keys that a cache kept, which may be others in each head.
+    """A mask over the keys that a cache kept, which may differ between heads.
 
     `whole` is the mask over all keys; `columns` (batch, 1 or heads, kept) tells which of them each kept key is, −1
-    where a head has none. A query sees what the whole mask shows it of the keys at hand.
+    where a head has none. A query sees those kept keys that the whole mask shows it.
     """
 
     whole: Visibility
@@ -215,6 +215,6 @@ class Kept(Visibility):
 
 
 def held_columns(columns: Int[Tensor, "batch heads kept"], total: int) -> Bool[Tensor, "batch heads {total}"]:
-    """Which of `total` columns are among `columns`, of which −1 is none."""
+    """Which of `total` columns are among `columns`; −1 entries are ignored."""
     counts = columns.new_zeros(*columns.shape[:2], total)
     return counts.scatter_add_(-1, columns.clamp(min=0), (columns >= 0).to(counts.dtype)) > 0

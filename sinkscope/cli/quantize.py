@@ -286,7 +286,10 @@ class PrefixWord:
         if self.by in ("bos", "peak"):
             return find_prefix(model, ids, self.by, bos=bos, tokenizer=tokenizer)
         ratio = float(self.by) if self.by else PREFIX_RATIO
-        return find_prefix(model, ids, threshold=ratio, bos=bos, tokenizer=tokenizer)
+        try:
+            return find_prefix(model, ids, threshold=ratio, bos=bos, tokenizer=tokenizer)
+        except InputError as error:
+            raise InputError(f"{error}: --protect prefix:RATIO, --protect prefix:bos") from error
 
 
 def parse_protected(

@@ -1,4 +1,4 @@
-"""What a model is given: its arguments, from token ids, images or recordings."""
+"""Model arguments from token ids, images or recordings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HINT = "sinkscope measure takes {} (in Python sinkscope.measure takes any inputs
 
 @dataclass(frozen=True)
 class InputReading:
-    """Arguments of forward passes, a dict for samples of one size; in words, what stands first and what they are."""
+    """Arguments of forward passes, one dict per sample size; and descriptions of the inputs and the first token."""
 
     parts: tuple[dict[str, Tensor], ...]
     first: str
@@ -93,7 +93,7 @@ def corpus_of(config: Any) -> str:
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:
-    """Ids that a model reads. Raises `UnsupportedModelError` as `check_reads_tokens` does."""
+    """Random ids for a model. Raises `UnsupportedModelError` as `check_reads_tokens` does."""
     check_reads_tokens(model)
     return int(model.config.get_text_config().vocab_size)
 

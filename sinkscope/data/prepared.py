@@ -51,8 +51,7 @@ if TYPE_CHECKING:
 # The parts of a mixture, and which of their documents no part may train on.
 #
 # Parts may overlap: a corpus with a folder of its own, two globs, two parts of the corpus `python`. One split by
-# content holds for all of them: a text that is in the validation of one part, or of the corpus itself, is in nobody's
-# training.
+# content holds for all of them: a text in the validation part of one part, or of the corpus, is in no part's training.
 
 PYTHON = "python"  # and its parts: one source, whose documents have the same names in all of them
 
@@ -197,7 +196,7 @@ def _key(source: CorpusSource, config: DataConfig, tokenizer: PreTrainedTokenize
 
 
 def _is_plain(source: CorpusSource, config: DataConfig) -> bool:
-    """Whether the corpus alone, with the share and the seed, decides which of its documents are where."""
+    """Whether the split of documents depends only on the corpus, the share and the seed."""
     names = source.corpus.names
     return len(names) > 1 and source.split == split_names(names, config.validation_share, config.split_seed)
 

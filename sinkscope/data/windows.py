@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from sinkscope.errors import InputError
 
-UNSCORED = -100  # what the loss of transformers leaves out
+UNSCORED = -100  # the label that transformers' loss ignores
 
 Window = dict[str, Tensor]
 

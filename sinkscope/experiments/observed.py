@@ -1,4 +1,4 @@
-"""What an experiment knows of a run: final metrics and curves, small enough to be kept in results."""
+"""What an experiment keeps of a run: final metrics and curves, small enough for results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from sinkscope.errors import InputError
 from sinkscope.measurement.metrics import FEWEST
 
-Metrics = Iterator[tuple[str, float]]  # names and values, one after the other as they are measured
-Heads = Mapping[str, tuple[tuple[float, ...], ...]]  # by name, at each evaluation, a number of every head or depth
+Metrics = Iterator[tuple[str, float]]  # names and values, in the order in which they are measured
+Heads = Mapping[str, tuple[tuple[float, ...], ...]]  # by name: one number per head or depth at each evaluation
 
 CURVES = (
     "validation_loss",
@@ -26,8 +26,8 @@ CURVES = (
     "sink/hidden_norm_ratio",
 )
 TOP, LARGEST = "top_head/", "largest/"
-EARLIEST = "2025-01-01"  # a run that began before is of a clock that was not set: the paper is of that year
-RATES = CURVES[2:7]  # of the tokens that the sink is measured on; unknown where these are fewer than `FEWEST`
+EARLIEST = "2025-01-01"  # an earlier date comes from a clock that was not set: the paper appeared that year
+RATES = CURVES[2:7]  # unknown if the sink is measured on fewer than `FEWEST` tokens
 
 
 KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
@@ -49,25 +49,26 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
 
 @dataclass(frozen=True)
 class Observed:
-    """A settled run. `metrics`: numbers by name; a metric that a run does not have is NaN, as are all of one that
-    diverged. `curves`: values over `steps`, those of the log's rows that hold a validation loss (`loss`: of training).
-    `heads`: numbers of every head (layer after layer) or depth at each of these steps, under the names that
-    `training.run.heads.HeadNumbers` gives them, to four digits; empty for runs that were made before they were kept.
-    `layout`: in which way it was read (`Job.layout`); 0 for one that was never on disk. `started`: when the run began,
-    ISO 8601 in UTC; "" for runs of before that was kept. `host`: what made it (`training.host`), empty where unknown.
-    `registered`: by the name of a question, what its file was when the run started (`registration`).
+    """A settled run. `metrics`: numbers by name; a missing metric is NaN, as are all metrics of a diverged run.
 
-    No sink rate or mass is read on fewer than 32 tokens, where uniform attention itself gives a first token much: it is
+    `curves`: values over `steps`, the rows of the log that hold a validation loss (`loss`: of training). `heads`: one
+    number per head (layer by layer) or depth at each of these steps, under the names of
+    `training.run.heads.HeadNumbers`, to four digits; empty for runs from before they were kept. `layout`: how the run
+    was read (`Job.layout`); 0 if it was never on disk. `started`: when the run began, ISO 8601 in UTC; "" for runs from
+    before that was kept. `host`: the machine (`training.host`), empty if unknown. `registered`: by the name of a
+    question, what its file was when the run started (`registration`).
+
+    No sink rate or mass is read on fewer than 32 tokens, where even uniform attention gives a first token much: it is
     NaN, and `reason` says why.
 
     Of training: `loss` (validation, nats), `train_loss` (mean over the last tenth of the steps), `gap` (loss −
     train_loss); `sink_0/start`, `sink_mass/start`, `norm_ratio/start` (before the first step), `loss/start` (at the
     first evaluation).
 
-    On the first 64 tokens of validation windows, sink rates in percent at ε = 0.3 unless said otherwise; in a model
-    with sink tokens position 0 is the first of these. Of a run whose windows number their documents (`data.packing =
-    intra_document`, `model.restart_positions`) they are read as it was trained: no token sees another document, or
-    positions start anew in each; sink rates still divide by all queries behind a position, other documents' too:
+    On the first 64 tokens of validation windows, sink rates in percent at ε = 0.3 unless noted; in a model with sink
+    tokens position 0 is the first of these. If windows number their documents (`data.packing = intra_document`,
+    `model.restart_positions`), they are read as in training: no token sees another document, or positions restart in
+    each; sink rates still divide by all queries after a position, also those of other documents:
 
     - `sink_0` … `sink_16`, `strongest` and `strongest_position` (`measurements.strongest_position`), `slot` (Sink_*),
       `first_share` (mean attention on position 0, percent); `sink_0/epsilon=0.2` (0.3, 0.4, 0.5)
@@ -88,20 +89,20 @@ class Observed:
 
     On the windows' first 32 (64, 128, the context) tokens, none longer than the context: `sink_0/tokens=32`, at each
     threshold `sink_0/tokens=32/epsilon=0.2` …, `sink_mass/tokens=32`, and `strongest_position/tokens=32`. On whole
-    windows from their second token on (without the BOS, where training fixed one): `loss/without_first`, and
+    windows from their second token on (without the BOS, if training fixed one): `loss/without_first`, and
     `sink_0/without_first` on the first 64 of these tokens; `loss/with_first` is the loss of the same next tokens, from
-    the third on, where the first is given as well: unlike `loss`, it differs from `loss/without_first` in nothing else.
+    the third on, with the first token present: it differs from `loss/without_first` in nothing else.
 
-    Made of `heads` at the last evaluation, of the head with the largest alpha at the strongest position:
+    From `heads` at the last evaluation, for the head with the largest alpha at the strongest position:
     `top_head/alpha`, `top_head/queries_above`, `top_head/value_ratio` and `top_head/key_ratio` (‖v_s‖ and ‖k_s‖ over
     the others), `top_head/cosine_gap` (mean cos(q_t, k_s) minus that with the other keys).
 
     In streams of three contexts, read token by token with as many keys as the context is long (`streamed`):
-    `stream_loss/sinks=0` (1, 4), the loss behind the first context where so many first tokens are kept.
+    `stream_loss/sinks=0` (1, 4), the loss after the first context when that many first tokens are kept.
 
-    Position 0 on other inputs, one document a row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
-    (behind the window's own first token), `sink_0/repeated` (one token), there also with exchanged position embeddings
-    (`ablations.moved_positions`); on other texts: `other_texts`. Beside each of these a `sink_mass/…`.
+    Position 0 on other inputs, one document per row: `sink_0/random` (uniform tokens), `sink_0/random_after_first`
+    (after the window's own first token), `sink_0/repeated` (one token), also with exchanged position embeddings
+    (`ablations.moved_positions`); on other texts: `other_texts`. Each has its `sink_mass/…`.
     """
 
     run: str
@@ -125,7 +126,7 @@ class Observed:
         return (_of_top_head(self, metric) if metric.startswith(TOP) else math.nan) if value is None else value
 
     def curve(self, name: str) -> tuple[float, ...]:
-        """Values over `steps`: a curve by its name, or `largest/NAME`, the largest number of any head; else empty."""
+        """Values over `steps`: a curve by name, or `largest/NAME`, the largest number of any head; else empty."""
         known = self.curves.get(name)
         if known is not None:
             return known
@@ -137,14 +138,14 @@ class Observed:
 
     @property
     def began(self) -> str:
-        """`started`, but "" where no clock can have said so: before there was anything to run, or in the future."""
+        """`started`, or "" if the date is impossible: before `EARLIEST`, or in the future."""
         latest = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
         return self.started if EARLIEST <= self.started <= latest else ""
 
     def same_training(self, other: Observed) -> bool:
-        """Whether another run is this one, perhaps read in another way: its name, status and what was logged agree.
+        """Whether another run is this one, perhaps read otherwise: name, status and curves agree.
 
-        A run that was made twice has one name and, on another machine or with other threads, other curves.
+        A run that was trained twice has one name, and other curves on another machine or with other threads.
         """
         if self.run != other.run or self.status != other.status:
             return False
@@ -152,12 +153,12 @@ class Observed:
         return all(_same(self.curves[name], other.curves[name]) for name in shared)
 
     def agrees(self, other: Observed) -> bool:
-        """Whether another run is this one with the same numbers, as far as both have them; costs may differ."""
+        """Whether another run is this one with the same numbers, where both have them; costs may differ."""
         shared = self.metrics.keys() & other.metrics.keys()
         return self.same_training(other) and all(_equal(self.metrics[name], other.metrics[name]) for name in shared)
 
     def same(self, other: Observed) -> bool:
-        """Whether all is the same, costs and what is unknown included."""
+        """Whether everything is equal, costs included; unknown values count as equal to each other."""
         if vars(self) == vars(other):
             return True
         others = {name: value for name, value in vars(self).items() if name not in ("metrics", "curves", "heads")}
@@ -171,7 +172,7 @@ class Observed:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; None for what is not a number."""
+        """Plain JSON-able data; None for NaN."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
         if not self.registered:
             del plain["registered"]  # older versions do not know the field
@@ -201,7 +202,7 @@ class Observed:
 
 
 class NewerRecord(InputError):
-    """A record that holds what this version does not know: nothing is wrong with it."""
+    """A sound record with a field that this version does not know."""
 
 
 def _require_kinds(data: Mapping[str, Any]) -> None:
@@ -211,17 +212,17 @@ def _require_kinds(data: Mapping[str, Any]) -> None:
         if not isinstance(value, KINDS[name]) or isinstance(value, bool):
             raise InputError(f"this is no record of an observed run: {name} = {value!r:.40} is of the wrong kind")
     if data["seed"] < 0 or not 0 <= data.get("seconds", 0.0) < math.inf:
-        raise InputError("this is no record of an observed run: a seed or seconds below 0, or without end")
+        raise InputError("this is no record of an observed run: a seed or seconds below 0, or infinite")
 
 
 def on_few_tokens(metric: str) -> bool:
-    """Whether a metric is read on fewer than 32 tokens, as records of before have some."""
-    found = re.search(r"/tokens=(\d+)", metric)
-    return found is not None and int(found[1]) < FEWEST
+    """Whether a metric is read on fewer than 32 tokens, as some in older records are."""
+    tokens = re.search(r"/tokens=(\d+)", metric)
+    return tokens is not None and int(tokens[1]) < FEWEST
 
 
 def largest_known(values: Iterable[float]) -> float:
-    """The largest that is a number; NaN without any."""
+    """The largest value without NaN; NaN if there is none."""
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
@@ -235,14 +236,14 @@ def _same(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _same_rows(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    """As they are kept, in six digits."""
+    """Compared as they are stored, in six digits."""
     return one == other or (
         len(one) == len(other) and all(_line(a) == _line(b) for a, b in zip(one, other, strict=True))
     )
 
 
 def _of_top_head(run: Observed, metric: str) -> float:
-    """NaN for a run that keeps no heads, and for what it does not keep of them."""
+    """A metric of the head with the strongest sink; NaN if the run does not keep it."""
     name = metric.removeprefix(TOP)
     last = {kept: rows[-1] for kept, rows in run.heads.items() if rows}
     alpha = last.get("alpha", ())
@@ -260,7 +261,7 @@ def _of_top_head(run: Observed, metric: str) -> float:
 
 
 def _line(row: Iterable[float]) -> str:
-    """Numbers of an evaluation as one text, since a line of a record for each of thousands would hide all else."""
+    """The numbers of an evaluation as one text: a line per number would make records unreadable."""
     return " ".join(f"{value:g}" for value in row)
 
 

@@ -1,6 +1,6 @@
-"""What is measured of a trained model: on its own kind of text, on other inputs, and at other lengths.
+"""The metrics of a trained model: on its own kind of text, on other inputs, and at other lengths.
 
-No sink rate or mass is read on fewer than 32 tokens, and all are over the T − k queries of Gu et al. 2025.
+No sink rate or mass is read on fewer than 32 tokens, and all use the T − k queries of Gu et al. 2025.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
     "strongest_metrics",
 ]
 
-Windows = Mapping[str, Tensor]  # model inputs by name: `input_ids` and, where windows number them, `document_ids`
+Windows = Mapping[str, Tensor]  # model inputs by name: `input_ids`, and `document_ids` if windows number documents
 
 TOKENS, EPSILON, BATCH = 64, 0.3, 20
 EPSILONS = (0.2, 0.3, 0.4, 0.5)
@@ -82,14 +82,14 @@ STATES = (
 )
 
 SHAPES = ("hidden_spread", "last_pair_distance", "relative_spread", "relative_pair_distance", "matrix_entropy")
-"""Shapes of the residual stream, as far as they were measured."""
+"""Shapes of the residual stream, if they were measured."""
 
 
 def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """The metrics of `Observed` that come from a model and validation windows.
 
     `windows`: ids (sample, token), or model inputs by name, all of that shape. With `document_ids` the windows' own
-    text is read under the masks and positions that the model has for documents; other inputs are one document a row.
+    text is read under the model's masks and positions for documents; other inputs are one document per row.
     """
     windows = by_name(windows)
     text = columns(windows, slice(TOKENS))
@@ -123,13 +123,13 @@ def sink_metrics(measurement: Measurement) -> Metrics:
 
 
 def _mass_of(measurement: Measurement, name: str) -> float:
-    """The sink mass, in percent, of what each head gives one thing on average; NaN on few tokens."""
-    given = measurement.data[name].transpose("sample", "layer", "head").values[..., None]
-    return float(metrics.sink_mass(given)[0]) if long_enough(measurement) else math.nan
+    """The sink mass, in percent, of a mean weight per head (a slot, the token itself); NaN on few tokens."""
+    weights = measurement.data[name].transpose("sample", "layer", "head").values[..., None]
+    return float(metrics.sink_mass(weights)[0]) if long_enough(measurement) else math.nan
 
 
 def strongest_metrics(measurement: Measurement) -> Metrics:
-    """Where the sink is strongest: its rate, mass and norms there."""
+    """The strongest sink: its position, rate, mass and norms."""
     position, rate = strongest(measurement)
     yield "strongest", rate
     yield "strongest_position", position
@@ -198,41 +198,41 @@ def on_other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:
 
 
 def by_name(inputs: Tensor | Windows) -> dict[str, Tensor]:
-    """Model inputs by name, of token ids or of such inputs."""
+    """Model inputs by name, from token ids or from such inputs."""
     return dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
 
 
 def columns(windows: Windows, taken: slice) -> dict[str, Tensor]:
-    """A stretch of every window."""
+    """A slice of all windows along their tokens."""
     return {name: values[:, taken] for name, values in windows.items()}
 
 
 @torch.no_grad()
 def mean_loss(model: PreTrainedModel, inputs: Tensor | Windows, first: int = 0) -> float:
-    """Mean cross-entropy in nats of each next token, of those from position `first` on.
+    """Mean cross-entropy, in nats, of the next tokens from position `first` on.
 
     NaN for a bidirectional model, which sees the next token.
     """
     if not getattr(model.config, "is_causal", True):
         return math.nan
-    given = by_name(inputs)
-    labels = given["input_ids"].clone()
+    scored = by_name(inputs)
+    labels = scored["input_ids"].clone()
     labels[:, :first] = UNSCORED
-    count, given = len(labels), given | {"labels": labels}
+    count, scored = len(labels), scored | {"labels": labels}
     batches = (
-        {name: values[start : start + BATCH] for name, values in given.items()} for start in range(0, count, BATCH)
+        {name: values[start : start + BATCH] for name, values in scored.items()} for start in range(0, count, BATCH)
     )
-    parts = [model(**batch, use_cache=False).loss * len(batch["labels"]) for batch in batches]
-    return float(sum(parts) / count)
+    sums = [model(**batch, use_cache=False).loss * len(batch["labels"]) for batch in batches]
+    return float(sum(sums) / count)
 
 
 def long_enough(measurement: Measurement) -> bool:
-    """Whether every row has the tokens that a rate needs."""
+    """Whether all rows have enough tokens for a rate."""
     return bool(sample_lengths(measurement.data).min(initial=FEWEST) >= FEWEST)
 
 
 def alpha(measurement: Measurement) -> Float[np.ndarray, "sample layer head position"]:
-    """Attention received over T − k, whatever the masks: as the study has it of windows and packed documents."""
+    """Attention received, divided by T − k under any mask, also of windows and packed documents."""
     return received(measurement.data, denominator=PAPER)
 
 
@@ -252,9 +252,9 @@ def lifts(measurement: Measurement) -> list[float]:
 
 
 def strongest(measurement: Measurement) -> tuple[float, float]:
-    """The strongest position and its sink rate; NaN on short texts, and where nothing could be measured."""
-    found = strongest_position(measurement.data, EPSILON, PAPER) if long_enough(measurement) else None
-    return (math.nan, math.nan) if found is None else (float(found.position), found.rate)
+    """The strongest position and its sink rate; NaN on short texts, and if nothing could be measured."""
+    sink = strongest_position(measurement.data, EPSILON, PAPER) if long_enough(measurement) else None
+    return (math.nan, math.nan) if sink is None else (float(sink.position), sink.rate)
 
 
 def at_first(name: str, model: PreTrainedModel, inputs: Tensor | Windows) -> Metrics:
@@ -265,7 +265,7 @@ def at_first(name: str, model: PreTrainedModel, inputs: Tensor | Windows) -> Met
 
 
 def on_tokens(measurement: Measurement, tokens: int) -> Metrics:
-    """What is read of a text's first tokens: the rates of position 0, its mass, and the strongest position."""
+    """On a text's first tokens: the rates and the mass of position 0, and the strongest position."""
     name = f"tokens={tokens}"
     yield f"sink_0/{name}", rates(measurement)[0]
     for epsilon in EPSILONS:

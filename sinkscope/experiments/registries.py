@@ -1,4 +1,4 @@
-"""Questions and tasks under a name: those that installed packages register, and questions in a user's own file."""
+"""Questions and tasks by name: those of installed packages, and questions in a user's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sinkscope.registry import Registry, taking
 if TYPE_CHECKING:  # jobs load torch
     from sinkscope.experiments.jobs import Job
 
-OF_BEFORE = ("from_seed", "Withdrawn", "withdrawn", "diverges", "Above", "Below", "Within", "SeedsAbove")
+EARLIER_NAMES = ("from_seed", "Withdrawn", "withdrawn", "diverges", "Above", "Below", "Within", "SeedsAbove")
 NOW = "claims are written otherwise now: seeds=6 in the question; more_models, most_models, above, below, within"
 QUESTIONS: Registry[Question] = Registry("question", what="experiment")
 Asked = TypeVar("Asked", bound="Question | Callable[[], Question]")
@@ -28,13 +28,13 @@ Kind = TypeVar("Kind", bound="type[Job]")
 def question(asked: Asked) -> Asked:
     """Register a question: `sinkscope.question(Question(...))`, or `@sinkscope.question` over a function that makes it.
 
-    Then its name stands for it in `sinkscope experiment list`, `show`, `run` and `verdict`, and reports judge its
-    records. Returns what it was given. Raises `InputError` for anything else and for a name that is taken.
+    Then `sinkscope experiment list`, `show`, `run` and `verdict` know its name, and reports judge its records. Returns
+    its argument. Raises `InputError` for anything else and for a name that is taken.
     """
     made = asked() if callable(asked) else asked
     if not isinstance(made, Question):
         raise InputError(f"sinkscope.question takes a Question, or a function that makes one; got {made!r}")
-    if QUESTIONS.added.get(made.name) != made:  # as where an entry point names what is registered
+    if QUESTIONS.added.get(made.name) != made:  # not equal if an entry point names what is registered already
         QUESTIONS.add(made.name, made)
     return asked
 
@@ -43,17 +43,16 @@ def question(asked: Asked) -> Asked:
 def task(kind: Kind) -> Kind:
     """Register a task, a class of jobs: `@sinkscope.task` over a subclass of `Job` or `Task`.
 
-    Its `kind` is its name: `experiments.task(name)` makes it a question's base, and a worker, which is a process of its
-    own, makes its jobs again by that name; so a package that registers one also names it, or the module that decorates
-    it, under the entry points `sinkscope.task`. Returns what it was given. Raises `InputError` for anything else and
-    for a name that is taken.
+    Its `kind` is its name: `experiments.task(name)` makes it a question's base, and worker processes rebuild its jobs
+    by that name. So a package that registers a task also names it, or its module, under the entry points
+    `sinkscope.task`. Returns its argument. Raises `InputError` for anything else and for a name that is taken.
     """
     from sinkscope.experiments.jobs import TASKS, Job
 
     if not (isinstance(kind, type) and issubclass(kind, Job)):
         raise InputError(f"@sinkscope.task decorates a subclass of sinkscope.experiments.Job, got {kind!r}")
     if not isinstance(getattr(kind, "kind", None), str):
-        raise InputError(f"task {kind.__name__}: it has no `kind`, the name that it is found by")
+        raise InputError(f"task {kind.__name__}: it has no `kind`, which is its name")
     if kind.kind == Job.kind:
         raise InputError(f"task {kind.__name__}: '{kind.kind}' is the name of training by a recipe: choose another")
     if TASKS.added.get(kind.kind) is not kind:
@@ -62,23 +61,24 @@ def task(kind: Kind) -> Kind:
 
 
 def find(name: str) -> Question:
-    """A question by its name, or the one in a Python file (`my_question.py`, or `file.py:name` where it holds several).
+    """A question by its name, or the one in a Python file (`my_question.py`, or `file.py:name` if it holds several).
 
-    The file is run as any Python program is. Raises `InputError` for unknown names and files without a question.
+    The file is run like any Python program. Raises `InputError` for unknown names and files without a question.
     """
     path, _, wanted = name.partition(":")
     if not path.endswith(".py"):
         if name not in QUESTIONS:
             raise unknown("experiment", name, QUESTIONS)
         return QUESTIONS[name]
-    found = questions_in(Path(path))
+    questions = questions_in(Path(path))
     if wanted:
-        if wanted not in found:
-            raise unknown(f"experiment in {path}", wanted, found)
-        return found[wanted]
-    if len(found) != 1:
-        raise InputError(f"{path} holds {len(found) or 'no'} experiments ({', '.join(found)}): name one as {path}:NAME")
-    return next(iter(found.values()))
+        if wanted not in questions:
+            raise unknown(f"experiment in {path}", wanted, questions)
+        return questions[wanted]
+    if len(questions) != 1:
+        names = ", ".join(questions)
+        raise InputError(f"{path} holds {len(questions) or 'no'} experiments ({names}): name one as {path}:NAME")
+    return next(iter(questions.values()))
 
 
 def questions_in(path: Path) -> dict[str, Question]:
@@ -120,7 +120,7 @@ class _Bytes(SourceLoader):
 
 
 def _hint(error: Exception) -> str:
-    """What to write now, where a file was written for the earlier rules."""
-    if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in OF_BEFORE):
+    """What to write now, if a file was written for the earlier rules."""
+    if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in EARLIER_NAMES):
         return f"; {NOW}"
     return ""

@@ -1,8 +1,8 @@
-"""Runs as rows: two files of JSON lines, one run a line in each, sorted by key and seed, read by many questions.
+"""Runs as rows: two files of JSON lines with one run per line, sorted by key and seed, which many questions share.
 
-`runs.jsonl` holds `key` (`keys.key_of`), `seed`, `run` (the name of its folder), `status`, `layout`, `seconds`, where
-known `started`, `reason`, `host` and `registered`, then `metrics`, and `heads` as they were at the last evaluation.
-`runs.curves.jsonl` holds `key`, `seed`, `steps` and `curves`. What is not a number is null.
+`runs.jsonl` holds `key` (`key_of`), `seed`, `run` (the name of its folder), `status`, `layout`, `seconds`, if known
+`started`, `reason`, `host` and `registered`, then `metrics`, and `heads` at the last evaluation. `runs.curves.jsonl`
+holds `key`, `seed`, `steps` and `curves`. NaN is null.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Key = tuple[str, int]  # the key of a job, and a seed
 
 
 def keys(question: Question, scale: str) -> dict[str, str]:
-    """The key of each variation by its label; variations with one key have, seed by seed, one run.
+    """The key of each variation by label; variations with the same key share the run of each seed.
 
-    Empty at a scale at which the question cannot be asked. Raises `InputError` for wrong recipes.
+    Empty at a scale where the question cannot be asked. Raises `InputError` for wrong recipes.
     """
     if scale in question.not_at:
         return {}
@@ -41,7 +41,7 @@ def keys(question: Question, scale: str) -> dict[str, str]:
 
 
 def key_of(job: Job) -> str:
-    """12 hex digits of the sha256 over a job of seed 0: what decides its numbers, and which text it reads by name.
+    """12 hex digits of the sha256 of a job of seed 0: what decides its numbers, and the name of the text it reads.
 
     Unlike the name of a run's folder it is known without the text, which need not be prepared on this machine.
     """
@@ -51,30 +51,30 @@ def key_of(job: Job) -> str:
 
 
 ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "registered")
-DIGITS = 9  # significant digits that are kept, with which a float32 is read back as it was
+DIGITS = 9  # significant digits, which restore a float32 exactly
 
 
 def read_rows(path: Path) -> Mapping[Key, Observed]:
     """The runs in a file of rows, by key and seed.
 
-    Raises `InputError` for a file that is not there or damaged, with the line, and for a run that stands twice.
+    Raises `InputError` for a missing or damaged file, with the line, and for a run that occurs twice.
     """
     try:
-        there = path.stat()
+        stat = path.stat()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _read(path, there.st_size, there.st_mtime_ns)
+    return _read(path, stat.st_size, stat.st_mtime_ns)
 
 
 def write_rows(path: Path, runs: Mapping[Key, Observed]) -> None:
-    """Write runs as rows, each file whole or as it was before; the file of curves first."""
+    """Write runs as rows, each file atomically, the file of curves first."""
     rows, curves = [], []
     for (key, seed), run in sorted(runs.items()):
         fields = {name: value for name, value in vars(run).items() if name in ROW and value not in ("", {})}
         heads = {name: _plain(numbers[-1]) for name, numbers in run.heads.items() if numbers}
         metrics = dict(zip(run.metrics, _plain(run.metrics.values()), strict=True))
         rows.append({"key": key, **fields, "metrics": metrics, "heads": heads})
-        # Of the heads over training only the largest number is kept, which claims read as a curve.
+        # For heads over training only the largest number is kept, which claims read as a curve.
         tops = {f"{LARGEST}{name}": map(largest_known, kept) for name, kept in run.heads.items() if len(kept) > 1}
         known = {name: _plain(values) for name, values in {**tops, **run.curves}.items()}
         curves.append({"key": key, "seed": seed, "steps": list(run.steps), "curves": known})
@@ -83,25 +83,25 @@ def write_rows(path: Path, runs: Mapping[Key, Observed]) -> None:
 
 
 def curves_of(path: Path) -> Path:
-    """Where the curves of a file of rows stand."""
+    """The path of the curves that go with a file of rows."""
     return path.with_suffix(f".curves{path.suffix}")
 
 
 @lru_cache(maxsize=4)
 def _read(path: Path, size: int, changed: int) -> Mapping[Key, Observed]:
-    """`size` and `changed`: what tells one version of the file from another."""
+    """`size` and `changed` tell versions of the file apart."""
     curves = dict(_parsed(curves_of(path)))
-    found: dict[Key, Observed] = {}
-    for place, row in _parsed(path):
+    runs: dict[Key, Observed] = {}
+    for (key, seed), row in _parsed(path):
         try:
-            found[place] = _observed(row, curves.get(place, {}))
+            runs[key, seed] = _observed(row, curves.get((key, seed), {}))
         except InputError as error:
-            raise InputError(f"{path}, seed {place[1]} of {place[0]}: {error}") from error
-    return found
+            raise InputError(f"{path}, seed {seed} of {key}: {error}") from error
+    return runs
 
 
 def _parsed(path: Path) -> Iterable[tuple[Key, dict[str, Any]]]:
-    """Every row with its key and seed."""
+    """All rows with their key and seed."""
     seen: set[Key] = set()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -110,14 +110,14 @@ def _parsed(path: Path) -> Iterable[tuple[Key, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            place = (str(row["key"]), int(row["seed"]))
+            key = (str(row["key"]), int(row["seed"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"
             raise InputError(f"{path}, line {number}: this is no row of a run: {why}") from error
-        if place in seen:
-            raise InputError(f"{path}, line {number}: seed {place[1]} of {place[0]} stands there twice")
-        seen.add(place)
-        yield place, row
+        if key in seen:
+            raise InputError(f"{path}, line {number}: seed {key[1]} of {key[0]} occurs twice")
+        seen.add(key)
+        yield key, row
 
 
 def _observed(row: Mapping[str, Any], curves: Mapping[str, Any]) -> Observed:

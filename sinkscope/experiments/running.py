@@ -1,4 +1,4 @@
-"""From a question to its findings: every run once, whatever interrupts."""
+"""From a question to its findings: every run is trained once, whatever interrupts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import findings as kept
-from sinkscope.experiments.findings import RESULTS, Findings, recorded_runs, still_failed
+from sinkscope.experiments.findings import (
+    RESULTS,
+    Findings,
+    RecordFile,
+    path_of,
+    recorded_runs,
+    still_failed,
+    write_findings,
+)
 from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Question, Seeds
@@ -27,67 +34,16 @@ from sinkscope.experiments.sweep.sweeping import Jobs, Sweep, SweepBackend, Watc
 from sinkscope.files import check_writable
 from sinkscope.training import RECORD, Run, versions
 
-
-def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
-    """What made the runs, and further ones that were taken from records (`recorded`: its provenance, and how many).
-
-    `versions` of the packages: where runs differ, all that there were. `hosts`: device, threads, system,
-    architecture and whether `torch.compile` was used, each kind with the number of its runs; nothing that names a
-    machine. A record does not say which of its runs was made where: when it has several kinds of host and not all its
-    runs are taken, these stand without a number.
-    """
-    records = {run.path: _record(run) for run in runs}.values()
-    kinds: dict[str, int | None] = {**Counter(_kind(record["host"]) for record in records if "host" in record)}
-    used: dict[str, set[str]] = {}
-    for record in records:
-        for package, version in record.get("versions", {}).items():
-            used.setdefault(package, set()).add(version)
-    for provenance, taken in recorded:
-        for package, found in provenance.get("versions", {}).items():
-            used.setdefault(package, set()).update(found.split(", "))
-        for kind, count in _counts(provenance.get("hosts", ()), taken).items():
-            before = kinds.get(kind, 0)
-            kinds[kind] = None if count is None or before is None else before + count
-    return {
-        "versions": {package: ", ".join(sorted(found)) for package, found in used.items()} or versions(),
-        "hosts": [
-            json.loads(kind) | ({} if count is None else {"runs": count}) for kind, count in sorted(kinds.items())
-        ],
-    }
-
-
-def _counts(hosts: Iterable[Mapping[str, Any]], taken: int) -> dict[str, int | None]:
-    """How many of the runs taken from a record each kind of host made, as far as that is known."""
-    counts: dict[str, int | None] = {}
-    for host in hosts:
-        counts[_kind({name: value for name, value in host.items() if name != "runs"})] = host.get("runs")
-    if len(counts) == 1:
-        return dict.fromkeys(counts, taken)
-    known = [count for count in counts.values() if count is not None]
-    return counts if len(known) == len(counts) and sum(known) == taken else dict.fromkeys(counts)
-
-
-def _kind(host: Mapping[str, Any]) -> str:
-    return json.dumps(host, sort_keys=True)
-
-
-def _record(run: Run) -> Mapping[str, Any]:
-    try:
-        return run.record
-    except InputError:
-        return {}  # damaged, which the run's failure tells
-
-
 Cell = tuple[str, int]  # a variation's label and a seed
-Recorded = tuple[Observed, Findings]  # a run, and the record that it stands in
+Recorded = tuple[Observed, Findings]  # a run, and the record that holds it
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """Where an experiment stands: the run of every variation and seed, what makes them, and the sweep over the missing.
+    """The state of an experiment: the run of every variation and seed, the jobs, and the sweep over missing runs.
 
-    `jobs` hold all runs, by name; the sweep names those that were missing when it began.
+    `jobs` holds all runs by name; the sweep names those that were missing when it began.
     """
 
     cells: Mapping[Cell, str]
@@ -96,7 +52,7 @@ class SweepProgress:
 
 
 def work_nowhere(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
-    """Makes nothing. What is not settled stays waiting, and is left out of the findings."""
+    """Train nothing: unsettled runs stay waiting, and the findings lack them."""
     store = RunStore(out)
 
     def settled(job: Job) -> bool:
@@ -112,7 +68,7 @@ BACKENDS: dict[str, SweepBackend] = {"local": work_locally, "ray": work_on_ray, 
 
 
 def backend_named(name: str) -> SweepBackend:
-    """The backend of a name. Raises `InputError` for an unknown one."""
+    """The backend of that name. Raises `InputError` for an unknown one."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     return BACKENDS[name]
@@ -131,65 +87,73 @@ def run(
     compiled: bool = False,
     watch: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> Findings:
-    """Run what of a question has not been run, and keep what was found under `results`.
+    """Train the runs of a question that do not exist yet, and keep its findings under `results`.
 
-    Runs are named by what decides their numbers: one that is settled in `out` is not repeated, one that was interrupted
-    is resumed, and a run that two experiments share is made once. A run that fails, or whose folder is damaged, is
-    noted in the findings and does not stop the others.
+    A run's name contains the hash of what decides its numbers. So a run that is settled in `out` is not repeated, an
+    interrupted one is resumed, and experiments share runs. A run that fails, or whose folder is damaged, is noted in
+    the findings and does not stop the others. Before a run starts, the hash of the question's file is written into its
+    folder (`registration`).
 
-    A run that is neither in `out` nor made now, but stands in a record of this scale, of whichever question, under the
-    name that it would have today and read as it would be today, is taken from there. With `reuse` such a run is not
-    made, although its folder is gone, and the rows that come with the question are taken too.
+    A run that is neither in `out` nor trained now is taken from a record of this scale, of any question, if it has
+    today's name and layout there. Other seeds in the question's record, and variations that the question no longer has,
+    stay there; runs that would have another name today do not, but their folders do.
 
-    What else stood in the question's record stays there: other seeds, and variations that are not asked any more, which
-    nothing judges. Runs that would have another name today, since the question, the code or the text changed, do not;
-    their folders do. `seeds`: those of the question; or how many of its first ones, or which, are run now.
-    `compiled`: trainings on text run under `torch.compile`, which changes numbers by rounding alone; the record counts
-    such runs.
+    Args:
+        question: what to run.
+        scale: the size of the models.
+        seeds: the question's own unless given; a number means its first ones.
+        out: the parent folder of runs.
+        results: the folder of records.
+        workers: runs at once.
+        backend: where runs are trained.
+        reuse: take runs whose folders are gone from records, and from the rows that come with the question, without
+            training them.
+        compiled: train under `torch.compile`, which changes numbers by rounding only; the record counts such runs.
+        watch: called with the state of the sweep, several times a second.
 
     Raises `InputError` as `Question.recipes` does, for folders that cannot be written, for a damaged record (before
-    anything runs), and where there is no run at all.
+    anything runs), and if there is no run at all.
     """
     recipes = question.recipes(scale, seeds)
-    wanted = {seed for _, seed in recipes}
+    seeds_wanted = {seed for _, seed in recipes}
     check_writable(results)
-    record = kept.RecordFile(results, question.name, scale)
+    record = RecordFile(results, question.name, scale)
     record.now()  # a damaged one is reported before anything runs
     store = RunStore(out)
-    made = {cell: store.run(recipe) for cell, recipe in recipes.items()}
-    cells = {cell: one.path.name for cell, one in made.items()}
-    jobs = {cells[cell]: recipe for cell, recipe in recipes.items()}
-    # By other objects than those of `made`, which would remember a record that a worker goes on with.
-    looked = {cell: Run(one.path) for cell, one in made.items()}
+    runs = {cell: store.run(recipe) for cell, recipe in recipes.items()}
+    names = {cell: one.path.name for cell, one in runs.items()}
+    jobs = {names[cell]: recipe for cell, recipe in recipes.items()}
     kinds = {cell: type(recipe) for cell, recipe in recipes.items()}
-    settled = {cell: read for cell, one in looked.items() if (read := _settled(one, kinds[cell])) is not None}
-    made |= {cell: looked[cell] for cell in settled}
-    taken = _recorded(question, scale, wanted, record, store, settled, rows=True) if reuse else {}
+    # Objects of their own: those of `runs` would remember a record that a worker continues.
+    looked_at = {cell: Run(one.path) for cell, one in runs.items()}
+    settled = {cell: kept for cell, one in looked_at.items() if (kept := _settled(one, kinds[cell])) is not None}
+    runs |= {cell: looked_at[cell] for cell in settled}
+    taken = _recorded(question, scale, seeds_wanted, record, store, settled, with_rows=True) if reuse else {}
     untrained = [cell for cell in recipes if cell not in settled and cell not in taken]
-    missing = {cells[cell]: recipes[cell].compiled() if compiled else recipes[cell] for cell in untrained}
+    missing = {names[cell]: recipes[cell].compiled() if compiled else recipes[cell] for cell in untrained}
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
-        _register(question, [made[cell].path for cell in untrained])
-        sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(cells, jobs, sweep)))
-    left = {cell: one for cell, one in made.items() if cell not in taken}
-    runs, failed = _read(left, kinds, settled, sweep)
-    if not (runs or failed or taken or _recorded(question, scale, wanted, record, store, runs)):
+        _register(question, [runs[cell].path for cell in untrained])
+        sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(names, jobs, sweep)))
+    left = {cell: one for cell, one in runs.items() if cell not in taken}
+    seen, failed = _observe(left, kinds, settled, sweep)
+    if not (seen or failed or taken or _recorded(question, scale, seeds_wanted, record, store, seen)):
         raise InputError(f"no runs of '{question.name}' in {out}")
     with held(results, question.name, scale):  # read again, since another process may have written meanwhile
-        added = taken | _recorded(question, scale, wanted, record, store, {**runs, **taken})
-        found = _found(question, scale, made, runs, failed, added, record.now())
-        kept.write_findings(results, found)
-    return found
+        added = taken | _recorded(question, scale, seeds_wanted, record, store, {**seen, **taken})
+        findings = _merged(question, scale, runs, seen, failed, added, record.now())
+        write_findings(results, findings)
+    return findings
 
 
 @contextmanager
 def held(folder: Path, question: str, scale: str) -> Iterator[None]:
-    """While no other process writes the record of a question: what is read inside is what is replaced.
+    """Hold the lock of a question's record, so that what is read inside the block is what is replaced.
 
-    Raises `InputError` where there cannot be a lock.
+    Raises `InputError` if the folder cannot be locked.
     """
-    path = kept.path_of(folder, question, scale)
+    path = path_of(folder, question, scale)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.parent / f".{question}.lock")
@@ -202,42 +166,6 @@ def held(folder: Path, question: str, scale: str) -> Iterator[None]:
         lock.release()
 
 
-def _found(
-    question: Question,
-    scale: str,
-    made: Mapping[Cell, Run],
-    runs: Mapping[Cell, Observed],
-    failed: Mapping[Cell, str],
-    added: Mapping[Cell, Recorded],
-    before: Findings | None,
-) -> Findings:
-    """What was made, what was not, what was taken from records, and the variations that were not asked for."""
-    every = {**{cell: one for cell, (one, _) in added.items()}, **runs}
-    asked = set(question.labels)
-    named = {run.run for run in every.values()}  # a variation that has another name now does not stand there twice
-    there = before.runs if before else {}
-    others = {
-        (label, seed): run
-        for label, seeds in there.items()
-        for seed, run in seeds.items()
-        if label not in asked and run.run not in named
-    }
-    every |= others
-    lost = {label: seeds for label, seeds in (before.failed if before else {}).items() if label not in asked}
-    noted = {label: _of_label(failed, label) for label, _ in failed}
-    sources = _sources(added.values())
-    if before and others:
-        sources.append((before.provenance, len({run.run for run in others.values()})))
-    return Findings(
-        question.name,
-        scale,
-        max(seed + 1 for _, seed in (*made, *every)),
-        {label: _of_label(every, label) for label in dict.fromkeys([*question.labels, *(one for one, _ in others)])},
-        still_failed({**lost, **noted}, {label: _of_label(every, label) for label, _ in every}),
-        provenance_of((made[cell] for cell in runs), sources),
-    )
-
-
 def _register(question: Question, folders: Iterable[Path]) -> None:
     """Write the hash of the question's file into the folders of runs that have not started."""
     fresh = [folder for folder in folders if not (folder / RECORD).exists()]
@@ -248,10 +176,9 @@ def _register(question: Question, folders: Iterable[Path]) -> None:
 
 
 def _settled(run: Run, kind: type[Job]) -> Observed | None:
-    """What is kept of a run of which nothing is to be done. A damaged record is for the worker to complain of: the
-    others go on.
+    """What is kept of a run that needs no work. A damaged record is left to the worker, which reports it.
 
-    A run that was observed in an older way is observed anew by a worker, not by this process one after the other.
+    A run that was observed with an older layout is observed again by a worker, not one by one in this process.
     """
     try:
         return known(run, kind)
@@ -259,41 +186,41 @@ def _settled(run: Run, kind: type[Job]) -> Observed | None:
         return None
 
 
-def _read(
-    made: Mapping[Cell, Run], kinds: Mapping[Cell, type[Job]], settled: Mapping[Cell, Observed], sweep: Sweep
+def _observe(
+    runs: Mapping[Cell, Run], kinds: Mapping[Cell, type[Job]], settled: Mapping[Cell, Observed], sweep: Sweep
 ) -> tuple[dict[Cell, Observed], dict[Cell, str]]:
-    """What was observed, and why it was not; neither for runs that still wait. What was `settled` before still is."""
-    runs: dict[Cell, Observed] = {}
-    failed = {cell: sweep.failed[run.path.name] for cell, run in made.items() if run.path.name in sweep.failed}
-    for cell, run in made.items():
+    """The observed runs, and why others failed; waiting runs are in neither."""
+    seen: dict[Cell, Observed] = {}
+    failed = {cell: sweep.failed[run.path.name] for cell, run in runs.items() if run.path.name in sweep.failed}
+    for cell, run in runs.items():
         if cell in failed or run.path.name in sweep.waiting:
             continue
         try:
-            runs[cell] = settled[cell] if cell in settled else observed(run, kinds[cell])
+            seen[cell] = settled[cell] if cell in settled else observed(run, kinds[cell])
         except InputError as error:
             failed[cell] = str(error)
-    return runs, failed
+    return seen, failed
 
 
 def _recorded(
     question: Question,
     scale: str,
-    wanted: Iterable[int],
-    record: kept.RecordFile,
+    seeds: Iterable[int],
+    record: RecordFile,
     store: RunStore,
-    besides: Container[Cell],
-    rows: bool = False,
+    except_for: Container[Cell],
+    with_rows: bool = False,
 ) -> dict[Cell, Recorded]:
-    """Further runs of the question as it is today that stand in records, its own first; with `rows` its rows too."""
+    """Further runs of today's question that are in records, its own first; `with_rows`: also in its file of rows."""
     own = record.now()
-    # Whatever its label: a variation that has another name now has its seeds under the earlier one.
-    known = {seed for seeds in own.runs.values() for seed in seeds} if own else set()
-    jobs = question.recipes(scale, sorted({*wanted, *known}))
-    missing = {cell: job for cell, job in jobs.items() if cell not in besides}
+    # Under any label: a renamed variation has its seeds under the earlier name.
+    recorded_seeds = {seed for seeds in own.runs.values() for seed in seeds} if own else set()
+    jobs = question.recipes(scale, sorted({*seeds, *recorded_seeds}))
+    missing = {cell: job for cell, job in jobs.items() if cell not in except_for}
     if not missing:
         return {}
     records = recorded_runs(record.folder, question.name, scale)
-    if rows and question.records is not None:
+    if with_rows and question.records is not None:
         source = Findings(question.name, scale, 0, {})
         records = {run.run: (run, source) for run in read_rows(question.records).values()} | records
     names = {cell: store.run(job).path.name for cell, job in missing.items()}
@@ -304,6 +231,45 @@ def _recorded(
     }
 
 
+def _merged(
+    question: Question,
+    scale: str,
+    trained: Mapping[Cell, Run],
+    seen: Mapping[Cell, Observed],
+    failed: Mapping[Cell, str],
+    added: Mapping[Cell, Recorded],
+    before: Findings | None,
+) -> Findings:
+    """The new record: runs observed now, runs from records, and the variations that the question no longer has."""
+    cells = {**{cell: run for cell, (run, _) in added.items()}, **seen}
+    labels = set(question.labels)
+    names = {run.run for run in cells.values()}  # a renamed variation is not kept under both labels
+    others = {
+        (label, seed): run
+        for label, seeds in (before.runs if before else {}).items()
+        for seed, run in seeds.items()
+        if label not in labels and run.run not in names
+    }
+    cells |= others
+    lost = {label: seeds for label, seeds in (before.failed if before else {}).items() if label not in labels}
+    failures = {label: _by_seed(failed, label) for label, _ in failed}
+    sources = _sources(added.values())
+    if before and others:
+        sources.append((before.provenance, len({run.run for run in others.values()})))
+    return Findings(
+        question.name,
+        scale,
+        max(seed + 1 for _, seed in (*trained, *cells)),
+        {label: _by_seed(cells, label) for label in dict.fromkeys([*question.labels, *(label for label, _ in others)])},
+        still_failed({**lost, **failures}, {label: _by_seed(cells, label) for label, _ in cells}),
+        provenance_of((trained[cell] for cell in seen), sources),
+    )
+
+
+def _by_seed(cells: Mapping[Cell, T], label: str) -> dict[int, T]:
+    return {seed: cells[label, seed] for seed in sorted(seed for other, seed in cells if other == label)}
+
+
 def _sources(added: Iterable[Recorded]) -> list[tuple[Mapping[str, Any], int]]:
     """The provenance of each record that runs were taken from, and how many."""
     taken = {run.run: record for run, record in added}.values()
@@ -311,6 +277,54 @@ def _sources(added: Iterable[Recorded]) -> list[tuple[Mapping[str, Any], int]]:
     return [(record.provenance, counts[record.question]) for record in {one.question: one for one in taken}.values()]
 
 
-def _of_label(cells: Mapping[Cell, T], label: str, besides: Container[Cell] = ()) -> dict[int, T]:
-    seeds = sorted(seed for other, seed in cells if other == label and (label, seed) not in besides)
-    return {seed: cells[label, seed] for seed in seeds}
+# Provenance.
+
+
+def provenance_of(runs: Iterable[Run], recorded: Iterable[tuple[Mapping[str, Any], int]] = ()) -> dict[str, Any]:
+    """Versions and hosts of runs, and of further ones from records (`recorded`: a record's provenance, how many).
+
+    `versions` of the packages, all of them where runs differ. `hosts`: device, threads, system, architecture and
+    whether `torch.compile` was used, with the number of runs; nothing that names a machine. A record does not say which
+    of its runs was trained where: if it has several hosts and not all of its runs are taken, these have no number.
+    """
+    records = {run.path: _record(run) for run in runs}.values()
+    hosts: dict[str, int | None] = {**Counter(_host_key(record["host"]) for record in records if "host" in record)}
+    used: dict[str, set[str]] = {}
+    for record in records:
+        for package, version in record.get("versions", {}).items():
+            used.setdefault(package, set()).add(version)
+    for provenance, taken in recorded:
+        for package, joined in provenance.get("versions", {}).items():
+            used.setdefault(package, set()).update(joined.split(", "))
+        for host, count in _host_counts(provenance.get("hosts", ()), taken).items():
+            before = hosts.get(host, 0)
+            hosts[host] = None if count is None or before is None else before + count
+    return {
+        "versions": {package: ", ".join(sorted(names)) for package, names in used.items()} or versions(),
+        "hosts": [
+            json.loads(host) | ({} if count is None else {"runs": count}) for host, count in sorted(hosts.items())
+        ],
+    }
+
+
+def _host_counts(hosts: Iterable[Mapping[str, Any]], taken: int) -> dict[str, int | None]:
+    """How many of the runs taken from a record each host trained, if that is known."""
+    counts: dict[str, int | None] = {}
+    for host in hosts:
+        counts[_host_key({name: value for name, value in host.items() if name != "runs"})] = host.get("runs")
+    if len(counts) == 1:
+        return dict.fromkeys(counts, taken)
+    numbers = [count for count in counts.values() if count is not None]
+    return counts if len(numbers) == len(counts) and sum(numbers) == taken else dict.fromkeys(counts)
+
+
+def _host_key(host: Mapping[str, Any]) -> str:
+    return json.dumps(host, sort_keys=True)
+
+
+def _record(run: Run) -> Mapping[str, Any]:
+    """A run's record; empty if it is damaged, which the run's failure reports."""
+    try:
+        return run.record
+    except InputError:
+        return {}

@@ -1,11 +1,11 @@
-"""How a transformers model is read and changed: attention calls, passes, residual stream, linear maps, modules, inputs.
+"""Read and change a transformers model: attention calls, passes, residual stream, linear maps, modules, inputs.
 
-Observers, interventions, attached operations and caches all stand on this room, and it knows no statistic. To write
+Observers, interventions, attached operations and caches build on this room, which computes no statistics. To write
 something new that reads or changes a model:
 
     with ExitStack() as stack:
         opened = OpenStream(model, stack)                # the stack that is changed, and its passes
-        opened.edit(3, lambda hidden: hidden * 0.5)      # the residual stream behind the third block
+        opened.edit(3, lambda hidden: hidden * 0.5)      # the residual stream after the third block
         stack.enter_context(editing(MyEditor()))         # attention calls (Editor), or watching(MyWatcher())
         model(**batch)
 """

@@ -1,9 +1,8 @@
-"""Attention that a family computes in code of its own, followed by the two products and the softmax in it.
+"""Attention that a family computes in its own code, observed through its two products and its softmax.
 
 BLOOM, MPT, Falcon, GPT-Neo, GPT-J, CodeGen and others multiply queries with keys, take the softmax, and multiply with
-values in the `forward` of their attention modules. There each of the three is seen, and can be changed, with what
-enters it: queries and keys behind rotation and cache. What a module computes is the same to the last bit unless an
-editor changes it.
+values in the `forward` of their attention modules. Each of the three can be read and changed there, with its inputs:
+queries and keys after rotation and cache. A module's output is bit-identical unless an editor changes it.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from sinkscope.hooks.projections import head_count
 
 SOFTMAXES = {functional.softmax, torch.softmax, torch.Tensor.softmax}
 HIDDEN = 32  # scores below the dtype's minimum over this are masks: families add it, and divide by √(head width) after
-REPLACED = (-1e4, -9984.0)  # what OpenAI GPT puts in the place of hidden scores, the second as bfloat16 has it
+REPLACED = (-1e4, -9984.0)  # what OpenAI GPT writes over hidden scores; the second is its bfloat16 rounding
 
 Seen = Callable[[Float[Tensor, "*rows key"], Float[Tensor, "*rows key"]], object]
 
 
 def unmasked(scores: Float[Tensor, "*rows key"], dtype: torch.dtype | None = None) -> Bool[Tensor, "*rows key"]:
-    """True where no mask has hidden a score that enters a softmax; `dtype`: the model's, where scores may be wider.
+    """True where no mask has hidden a score before the softmax; `dtype`: the model's, if scores may be wider.
 
-    A mask leaves −inf, the lowest number of a dtype (over √(head width), where it is added before scores are scaled),
-    or exactly −10,000; a score that is low by itself stays visible, also where its weight underflows to 0.
+    A mask leaves −inf, the lowest number of a dtype (over √(head width), if added before scores are scaled), or exactly
+    −10,000. A score that is low by itself stays visible, even if its weight underflows to 0.
     """
     visible = scores > torch.finfo(dtype or scores.dtype).min / HIDDEN
     for value in REPLACED:
@@ -90,11 +89,11 @@ WITH_ADDEND = {torch.baddbmm, torch.Tensor.baddbmm}
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """One use of a module with attention of its own: what entered its products.
+    """One use of a module with its own attention code: the inputs of its products.
 
     `query`, `key`, `value`, `output`: (batch, heads, position, dim), as they were multiplied; key-value heads may be
-    fewer. `rows`: some of its queries, and `scores` theirs as the softmax got them; `visible`: which keys no mask had
-    hidden. `given`: the module's tensor arguments by name.
+    fewer. `rows`: some of its queries, with their `scores` before the softmax; `visible`: keys that no mask had hidden.
+    `given`: the module's tensor arguments by name.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -112,7 +111,7 @@ Reader = Callable[[nn.Module, "Computed | str"], object]
 
 @dataclass(eq=False)
 class _Entry:
-    """Who follows a module, how often it was asked to be, and the `forward` that somebody else had put on it."""
+    """The followers of a module, their number, and a `forward` that other code had set on it."""
 
     readers: list[Reader] = field(default_factory=list)
     users: int = 0
@@ -124,10 +123,10 @@ _followed: dict[nn.Module, _Entry] = {}
 
 @contextmanager
 def following(model: nn.Module, read: Reader | None = None) -> Iterator[None]:
-    """Let editors change the attention that a model computes in code of its own, and show each use of it to `read`.
+    """Let editors change attention that a model computes in its own code, and show each use of it to `read`.
 
-    `read(module, computed)` gets a sentence in place of `Computed` where what was multiplied cannot be told. Any number
-    may follow at once and end in any order; readers see what editors left. Nothing for a model that dispatches.
+    `read(module, computed)` gets a sentence instead of `Computed` if the factors cannot be identified. Any number may
+    follow at once and end in any order; readers see the edited tensors. Does nothing for a model that dispatches.
     """
     modules = list(own_attention(model))
     for module in modules:
@@ -181,7 +180,7 @@ def _wrapped(module: nn.Module, forward: Callable[..., Any], heads: int) -> Call
 
 
 class _Products(TorchFunctionMode):
-    """Sees the products and the softmax of one use of a module, and lets its editors change them."""
+    """Intercepts the products and the softmax of one use of a module, and lets its editors change them."""
 
     def __init__(self, module: nn.Module, heads: int, editors: list[Editor], keep: bool) -> None:
         super().__init__()
@@ -202,7 +201,7 @@ class _Products(TorchFunctionMode):
         return self._product(func, args, kwargs, result) if func in PRODUCTS else result
 
     def computed(self, arguments: dict[str, Tensor]) -> Computed | str:
-        """What was multiplied, or why that cannot be told."""
+        """The factors of the products, or why they cannot be identified."""
         if self._softmaxes != 1 or self._scores is None or self._visible is None:
             return f"it takes {self._softmaxes} softmaxes of scores (head, query, key) where one was looked for"
         if self._factors is None:
@@ -285,7 +284,7 @@ class _Products(TorchFunctionMode):
         return inside.masked_fill(hidden, torch.finfo(scores.dtype).min).reshape(scores.shape)
 
     def _dtype(self, scores: Tensor) -> torch.dtype:
-        """The module's own, of which masks are made; scores may be wider."""
+        """The module's dtype, in which masks are made; scores may be wider."""
         dtypes = (parameter.dtype for parameter in self._module.parameters() if parameter.is_floating_point())
         return next(dtypes, scores.dtype)
 
@@ -295,7 +294,7 @@ def _rows(queries: int) -> tuple[int, ...]:
 
 
 def _factors(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The two factors of a product, under the names that they have in its signature."""
+    """The two factors of a product, by the names in its signature."""
     known = list(args[1:] if func in WITH_ADDEND else args)
     named = (kwargs[name] for name in ("batch1", "batch2", "tensor1", "mat2", "other") if name in kwargs)
     one, other, *_ = (*known, *named)

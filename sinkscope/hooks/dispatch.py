@@ -1,9 +1,9 @@
 """Attention calls, watched or edited through the one lookup where every attention layer finds its function.
 
-The original function runs with the arguments it was given; only then do the watchers of that module see them. Name,
-mask and keyword arguments stay as they are unless an editor changes them, other models are left alone, and when the
-last watcher and the last editor are gone the lookup is what it was before. Compiled models would skip the wrapper, so
-everything runs eagerly meanwhile.
+The original function runs with its original arguments; only then do the watchers of that module see them. Name, mask
+and keyword arguments are unchanged unless an editor changes them, other models are unaffected, and when the last
+watcher and editor are gone the lookup is restored. Compiled models would skip the wrapper, so everything runs eagerly
+meanwhile.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
 from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 
-# What the attention layer of a transformers model with an attached operation computes with.
+# The call of an attention layer of a transformers model with an attached operation.
 #
-# Its attention function is given a mask in transformers' form, a tensor or None, and no input of the block. What it
-# works with instead is written here for the time of a call, once, so that observers read what the layer used.
+# Its attention function receives a mask in transformers' form, a tensor or None, and not the block's input. The values
+# that it uses instead are stored on the module during a call, so that observers read what the layer used.
 
 IMPLEMENTATION = "sinkscope_attached"  # the name under which attached layers find their attention function
 EVERYTHING = Full()
-PLACE = "hosted"  # the attribute of an attention module under which its call is kept
+PLACE = "hosted"  # the attribute of an attention module that holds its current call
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +48,20 @@ class Hosted:
 
 
 def hosted(module: nn.Module) -> dict[str, Any]:
-    """What replaces arguments of the attention function of an attached layer; nothing for any other layer."""
+    """Replacements for arguments of an attached layer's attention function; empty for any other layer."""
     call = getattr(module, PLACE, None)
     if not isinstance(call, Hosted) or call.visibility is None:
         return {}
     known = {"attention_mask": call.visibility, "hidden_states": call.hidden, "bias": call.bias}
-    # A softcap is in the bias, the host's own sink among the operation's slots.
+    # A softcap is part of the bias; the host's own sink is one of the operation's slots.
     return known | {"carried": None, "softcap": None, "s_aux": None}
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """An operation's `own` mask and what a host may say without a tensor, joined beforehand: while a call is traced no
-    mask can be made (their constructors validate). `own` is None where it adds nothing."""
+    """An operation's `own` mask and what a host may say without a tensor, joined in advance: during tracing no mask can
+    be constructed (constructors validate). `own` is None if it adds nothing.
+    """
 
     own: Mask | None
     causal: Mask
@@ -75,11 +76,11 @@ class Joined:
 def visibility_of(
     mask: Tensor | None, own: Joined, causal: bool, query: Tokens, key: Tokens, refuse: Callable[[str], Exception]
 ) -> Visibility:
-    """The host's mask and an operation's `own`, both in force.
+    """The host's mask and an operation's `own`, combined.
 
     `mask`: what transformers' `sdpa_mask` gives, booleans (batch, 1, query, key) or None for "everything, or everything
-    up to the query where the layer is `causal`"; longer than the keys where a static cache has room. `query`, `key`:
-    places in the row, padding counted. Raises what `refuse` makes of a mask that says more than who sees whom.
+    up to the query where the layer is `causal`"; longer than the keys if a static cache has room. `query`, `key`:
+    places in the row, including padding. Raises the error made by `refuse` for a mask that does more than hide keys.
     """
     if mask is None:
         return Visibility(own.causal if causal else own.full, key if query.count == key.count else query, key)
@@ -114,13 +115,13 @@ def _cannot(**changed: Any) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Invocation:
-    """One use of an attention function: the name it was looked up by, what it was given, and what it returned.
+    """One use of an attention function: the name under which it was looked up, its arguments, and its output.
 
-    `arguments`: by name, those of `ARGUMENTS` among them, queries and keys (batch, heads, position, dim) as they are
-    behind rotation and cache. `output`: (batch, query, heads, dim), the layout that transformers asks for.
-    `kernel_lse`: the log-sum-exp that the CPU flash kernel computed, fp32 (batch, heads, query), where it was that; not
-    to be read where its queries are more or fewer than those of the call. `again(value=…)` runs the function once more
-    with other arguments in the place of these, and returns its output; nobody is shown that call.
+    `arguments`: by name, including those of `ARGUMENTS`; queries and keys (batch, heads, position, dim) after rotation
+    and cache. `output`: (batch, query, heads, dim), transformers' layout. `kernel_lse`: the log-sum-exp of the CPU
+    flash kernel, fp32 (batch, heads, query), if that kernel ran; invalid if its number of queries differs from the
+    call's. `again(value=…)` runs the function again with these arguments replaced, and returns its output; watchers do
+    not see that call.
     """
 
     module: nn.Module
@@ -133,47 +134,46 @@ class Invocation:
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Who wants to see attention calls."""
+    """Something that watches attention calls."""
 
     def watches(self, module: nn.Module) -> bool:
-        """Whether calls of this module are shown."""
+        """Whether to see calls of this module."""
 
     def attended(self, invocation: Invocation) -> None:
-        """Take in a call, after it ran."""
+        """Called with each call after it ran."""
 
 
 class Editor:
-    """Who changes what attention functions are given, or what they return.
+    """Something that changes the arguments or outputs of attention functions.
 
-    Watchers see what the function was given after all edits, and what it returned before any. `masks`: whether it
-    changes which keys a query sees, so that a mask no longer tells what the model keeps apart.
+    Watchers see the arguments after all edits, and the output before any. `masks`: whether it changes which keys a
+    query sees, so that a mask no longer shows what the model separates.
     """
 
     masks: ClassVar[bool] = False
 
     def edits(self, module: nn.Module) -> bool:
-        """Whether calls of this module are changed."""
+        """Whether to change calls of this module."""
         raise NotImplementedError
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, by name, to run with in place of these."""
+        """The arguments, by name, to use instead of these."""
         return arguments
 
     def attending(self, module: nn.Module, attend: Callable[..., Any]) -> Callable[..., Any]:
-        """The attention function to run in place of this one. It must give what that one gives."""
+        """The attention function to run instead of this one. It must return the same kind of output."""
         return attend
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
-        """The output (batch, query, heads, dim) to go on with, in place of this one."""
+        """The output (batch, query, heads, dim) to use instead of this one."""
         return output
 
 
 class KernelLse(TorchDispatchMode):
-    """Runs every operator as it is, and keeps the second result of the CPU flash kernel: lse, fp32 (batch, heads,
-    query).
+    """Runs every operator unchanged, and keeps the CPU flash kernel's second result: lse, fp32 (batch, heads, query).
 
-    Nothing is replaced, so outputs are bit-identical. `lse` stays None where another kernel ran, which keeps no
-    log-sum-exp. Of several calls it is None too, unless they are `in_blocks` of queries, one after the other.
+    Outputs are bit-identical. `lse` is None if another kernel ran, and for several calls unless they are consecutive
+    blocks of queries (`in_blocks`).
     """
 
     supports_higher_order_operators = True  # flex_attention is one; without this torch refuses to run it here
@@ -194,7 +194,7 @@ class KernelLse(TorchDispatchMode):
         self, operator: Any, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if operator is _COMPOSITE:  # arrives whole in inference mode; its parts are what we look for
+        if operator is _COMPOSITE:  # in inference mode it arrives undecomposed; we need its parts
             with self:
                 return operator.decompose(*args, **kwargs)
         result = operator(*args, **kwargs)
@@ -206,8 +206,8 @@ class KernelLse(TorchDispatchMode):
 def _called(
     attend: Callable[..., Any], module: nn.Module, positional: tuple[Any, ...], arguments: Mapping[str, Any]
 ) -> Any:
-    """The function on these arguments, as many of them by position as were `positional`."""
-    # Positional ones stay positional: not every attention function gives them these names.
+    """Call the function on these arguments, as many of them by position as in `positional`."""
+    # Positional arguments stay positional: not every attention function uses these names.
     names = ARGUMENTS[: len(positional)]
     named = {name: value for name, value in arguments.items() if name not in names}
     return attend(module, *(arguments[name] for name in names), *positional[len(ARGUMENTS) :], **named)
@@ -221,29 +221,28 @@ _reordered: WeakSet[Cache] = WeakSet()
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Show all attention calls that `watcher` watches to it. Any number may watch at once and end in any order."""
+    """Show `watcher` the attention calls that it watches. Any number may watch at once and end in any order."""
     with _member(watcher, _watchers):
         yield
 
 
 @contextmanager
 def editing(editor: Editor) -> Iterator[None]:
-    """Let `editor` change attention calls; several edit one after the other, the oldest first.
+    """Let `editor` change attention calls; several edit in order of entry.
 
-    Watchers see the changed arguments, whoever of them and the editors came first, and the output that follows from
-    them.
+    Watchers see the changed arguments and the output computed from them, whichever came first.
     """
     with _member(editor, _editors):
         yield
 
 
 def editors_of(module: nn.Module) -> list[Editor]:
-    """Who changes calls of this module now, the oldest first."""
+    """The current editors of this module, in order of entry."""
     return [editor for editor in _editors if editor.edits(module)]
 
 
 def masked(module: nn.Module, but: Editor | None = None) -> bool:
-    """Whether an editor, other than `but`, changes which keys the queries of this module see."""
+    """Whether an editor, except `but`, changes which keys the queries of this module see."""
     return any(editor.masks and editor is not but for editor in editors_of(module))
 
 
@@ -254,7 +253,7 @@ def was_reordered(cache: Cache) -> bool:
 
 @contextmanager
 def _member(one: Any, members: list[Any]) -> Iterator[None]:
-    """`one` among `members` for as long as the block lasts; the lookup is wrapped while there is any member."""
+    """Keep `one` among `members` inside the block; the lookup is wrapped while there are members."""
     if not _watchers and not _editors:
         _install()
     members.append(one)
@@ -302,7 +301,7 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             for editor in editors:
                 chosen = editor.attending(module, chosen)
             function = partial(_called, chosen, module, args)
-            # Lab and attached layers may run the kernel once per block of queries; others may cut as they like.
+            # Lab and attached layers run the kernel once per block of queries; other layers may split calls in any way.
             kernel = KernelLse(in_blocks=hasattr(module, "operation")) if watchers else nullcontext()
             with kernel:
                 result = function(arguments)

@@ -1,4 +1,4 @@
-"""What a model is given: token ids or a dict of tensors, checked, placed, and cut into batches that fit into memory."""
+"""Model inputs: token ids or a dict of tensors, checked, placed, and cut into batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
 
 
 def samples_of(inputs: Mapping[str, Any]) -> int:
-    """The number of samples, rows of the main input. Raises `InputError` where there are none."""
+    """The number of samples, rows of the main input. Raises `InputError` if there are none."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     if not tensors or any(value.numel() == 0 for value in tensors.values()):
         raise InputError("inputs are empty: nothing to measure")
@@ -45,12 +45,12 @@ def samples_of(inputs: Mapping[str, Any]) -> int:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model takes its inputs: the device of its first weight that is in memory."""
+    """The device of a model's inputs: that of its first weight in memory."""
     return next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
 
 
 def part(inputs: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
-    """The batch `rows`: tensors with a row per sample are cut, everything else is handed on."""
+    """The batch `rows`: tensors with one row per sample are sliced, everything else is passed on."""
     batch: dict[str, Any] = {}
     for name, value in inputs.items():
         if isinstance(value, Tensor):
@@ -73,7 +73,7 @@ def batches(model: nn.Module, inputs: Mapping[str, Any], samples: int, batch_siz
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards every module in the mode in which it was."""
+    """Eval mode inside the block; afterwards each module's previous mode."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -92,7 +92,7 @@ class FittingBatches:
                 model(**part(inputs, rows, samples, device))
 
     A halving is announced by a `UserWarning`. Raises `InputError` if a single sample does not fit, with `described` in
-    the message. A batch that failed comes again, so the block must count nothing before it succeeds.
+    the message. A batch that failed is repeated, so the block must count nothing before it succeeds.
     """
 
     def __init__(self, samples: int, size: int, described: str = "") -> None:
@@ -119,7 +119,7 @@ class FittingBatches:
 
     @contextmanager
     def halved_if_out_of_memory(self) -> Iterator[None]:
-        """Run one batch; an error for lack of memory ends the block, and the rows come again in halves."""
+        """Run one batch; an out-of-memory error ends the block, and the rows are repeated in halves."""
         try:
             yield
         except RuntimeError as error:
@@ -159,7 +159,7 @@ def check_ids(model: nn.Module, inputs: Mapping[str, Any]) -> None:
 
 
 def check_padding(inputs: Mapping[str, Any]) -> None:
-    """Raises `InputError` where a padding mask (N, T) is shorter or longer than the token ids it belongs to."""
+    """Raises `InputError` if a padding mask (N, T) is shorter or longer than its token ids."""
     for name in IDS:
         mask_name = name.replace("input_ids", "attention_mask")
         ids, mask = inputs.get(name), inputs.get(mask_name)
@@ -170,7 +170,7 @@ def check_padding(inputs: Mapping[str, Any]) -> None:
 
 
 def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
-    """Raises `InputError` where a row has more tokens than the model has positions."""
+    """Raises `InputError` if a row has more tokens than the model has positions."""
     text = text_config(model)
     limit = getattr(text, "max_position_embeddings", None)
     for name in (*IDS, "inputs_embeds"):
@@ -195,7 +195,7 @@ def _as_dict(inputs: Any) -> dict[str, Any]:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Rows of the token embedding; None for a model that does not say which one that is."""
+    """Rows of the token embedding; None for a model that does not name its embedding."""
     if not isinstance(model, PreTrainedModel):
         return None
     try:
@@ -206,5 +206,5 @@ def _vocabulary(model: nn.Module) -> int | None:
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Also the CPU allocator's refusal, which has no class of its own."""
+    """Includes the CPU allocator's error, which has no class of its own."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

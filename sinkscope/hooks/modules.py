@@ -1,7 +1,7 @@
-"""Where things are in a model: attention layers, blocks, stacks, tables of positions, the unembedding.
+"""Find the parts of a model: attention layers, blocks, stacks, position tables, the unembedding.
 
-All of it is read off the model's structure and the names that transformers gives such modules; none belongs to one
-family. What is not found is refused by name.
+They are found by the model's structure and by transformers' usual module names, never by family. What is not found is
+refused by name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sinkscope.errors import UnsupportedModelError
 CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
 MODALITIES = {"vision": ("vis", "image"), "audio": ("audio", "speech_encoder")}
 QUERIES = ("qformer", "q_former")  # learned queries that read an image for a language model
-TIME_FIRST = {"xlnet", "fsmt"}  # their blocks pass (position, batch, width) on, which no shape tells apart
+TIME_FIRST = {"xlnet", "fsmt"}  # their blocks pass on (position, batch, width), which shapes cannot reveal
 COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
 LEARNED_TOKENS = {"cls_token": "CLS", "class_embedding": "CLS", "distillation_token": "distillation"}
 REGISTERS = "register_tokens"  # (1, n, width)
-DETECTIONS = "detection_tokens"  # (1, n, width), behind the patches (YOLOS)
+DETECTIONS = "detection_tokens"  # (1, n, width), after the patches (YOLOS)
 TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_embed", "pos_emb")
-SCHEME_TABLE = "position.table"  # of a model whose `position` is a module; one that is no nn.Embedding holds distances
+SCHEME_TABLE = "position.table"  # for a model whose `position` is a module; unless an nn.Embedding, it holds distances
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Layer:
 
     @property
     def tower(self) -> tuple[str, str]:
-        """Its stack, and the path of the sub-model that it belongs to: what stands before the first number."""
+        """Its stack, and the path of its sub-model: everything before the first number."""
         parts = self.name.split(".")
         first = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
         return self.stack, ".".join(parts[:first])
@@ -77,7 +77,7 @@ Place = Layer | Depth | ExpertLayer
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """An element of the module list that an attention layer stands in: where the residual stream is read."""
+    """An element of the module list that contains an attention layer: where the residual stream is read."""
 
     module: nn.Module
     stack: str
@@ -98,9 +98,8 @@ class PositionTable:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile(model)`, and the one inside a PEFT model, with its adapters in place.
-
-    Raises `UnsupportedModelError` for an adapter that puts tokens of its own in front of a prompt.
+    """The model inside `torch.compile(model)`, and the one inside a PEFT model, with its adapters active. Raises
+    `UnsupportedModelError` for an adapter that prepends its own tokens to a prompt.
     """
     if isinstance(model, OptimizedModule):
         model = model._orig_mod
@@ -116,7 +115,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def paths_of(model: nn.Module) -> dict[nn.Module, str]:
-    """The path of each module; the first, of one that stands at several."""
+    """The path of each module; the first path if it has several."""
     return {module: path for path, module in model.named_modules()}
 
 
@@ -126,7 +125,7 @@ def is_encoder_decoder(model: nn.Module) -> bool:
 
 
 def text_config(model: nn.Module) -> Any:
-    """The configuration of what reads or writes text; None where the model has none, or several."""
+    """The configuration of the text model; None if there is none, or several."""
     if not isinstance(model, PreTrainedModel):
         return None
     try:
@@ -136,14 +135,14 @@ def text_config(model: nn.Module) -> Any:
 
 
 def family(model: nn.Module) -> str:
-    """What transformers calls the model's family, else the name of its class."""
+    """The model's family as transformers names it, else the name of its class."""
     return str(getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__)
 
 
 def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
-    """The modules whose forward asks transformers' attention interface for its function, in the model's order.
+    """The modules whose forward looks up its function in transformers' attention interface, in the model's order.
 
-    Raises `UnsupportedModelError` where there is none.
+    Raises `UnsupportedModelError` if there is none.
     """
     paths = {module: path for path, module in model.named_modules() if dispatches(module)}
     if not paths:
@@ -152,7 +151,7 @@ def attention_layers(model: nn.Module) -> dict[nn.Module, Layer]:
 
 
 def no_attention(model: nn.Module) -> UnsupportedModelError:
-    """The error for a model in which nothing dispatches."""
+    """The error for a model without dispatching modules."""
     return UnsupportedModelError(
         f"family '{family(model)}' has no attention layer that dispatches through transformers' AttentionInterface, "
         "nor in every block one module that makes queries, keys and values, so nothing can be read or changed inside "
@@ -169,7 +168,7 @@ def label(model: nn.Module, module: nn.Module, path: str) -> Layer:
 
 
 def dispatches(module: nn.Module) -> bool:
-    """True when the module's own forward, or the one it extends with `super()`, looks up an attention function."""
+    """True if the module's forward, or the one it extends with `super()`, looks up an attention function."""
     for cls in type(module).__mro__:
         forward = vars(cls).get("forward")
         if forward is None:
@@ -194,10 +193,10 @@ def has_attention(model: nn.Module) -> bool:
 
 
 def blocks(model: nn.Module) -> list[Block]:
-    """The blocks between which the residual stream is read, stack after stack in the model's order.
+    """The blocks between which the residual stream is read, by stack, in the model's order.
 
-    All elements of the outermost module lists that contain an attention layer; where no layer dispatches, of the lists
-    that are as long as a stack is deep (`block_lists`).
+    All elements of the outermost module lists that contain an attention layer; if no layer dispatches, of the lists as
+    long as a stack is deep (`block_lists`).
     """
     if isinstance(model, PreTrainedModel) and not has_attention(model):
         return [Block(block, stack) for stack, members in block_lists(model).items() for block in members.values()]
@@ -213,7 +212,7 @@ def blocks(model: nn.Module) -> list[Block]:
 
 
 def own_stack(model: PreTrainedModel) -> str:
-    """What the one stack of a model is called: vision, or by what transformers has heads for, decoder or encoder."""
+    """The name of a model's only stack: vision, or decoder or encoder by the heads that transformers has for it."""
     if model.main_input_name == "pixel_values":
         return "vision"
     kind = model.config.model_type
@@ -224,7 +223,7 @@ def own_stack(model: PreTrainedModel) -> str:
 def block_lists(model: PreTrainedModel) -> dict[str, dict[str, nn.Module]]:
     """The blocks of each stack by their path: the one outermost module list that is as long as the stack is deep.
 
-    A stack has none where several lists are (XLM keeps attention and feed-forward apart), or where blocks pass on the
+    A stack has none if several lists are (XLM separates attention and feed-forward), or if its blocks pass on the
     residual stream with positions first.
     """
     if model.config.model_type in TIME_FIRST:
@@ -249,7 +248,7 @@ def sink_tokens(model: nn.Module) -> int:
 
 
 def vision_prefix(model: nn.Module) -> list[str]:
-    """Names of the learned tokens that stand before the patches, in their order; empty for a model without any."""
+    """Names of the learned tokens before the patches, in order; empty for a model without any."""
     named = {path.rpartition(".")[2]: parameter for path, parameter in model.named_parameters()}
     names = [label for suffix, label in LEARNED_TOKENS.items() if suffix in named]
     count = named[REGISTERS].shape[1] if REGISTERS in named else 0
@@ -257,13 +256,13 @@ def vision_prefix(model: nn.Module) -> list[str]:
 
 
 def vision_suffix(model: nn.Module) -> dict[str, int]:
-    """How many learned tokens stand behind the patches, by their kind; empty for a model without any."""
+    """Number of learned tokens after the patches, by kind; empty for a model without any."""
     counts = [weight.shape[1] for path, weight in model.named_parameters() if path.rpartition(".")[2] == DETECTIONS]
     return {"detection": counts[0]} if counts else {}
 
 
 def position_embedding(model: nn.Module) -> PositionTable:
-    """The table of absolute positions. Raises `UnsupportedModelError` naming what the model has instead."""
+    """The table of absolute positions. Raises `UnsupportedModelError`, naming what the model has instead."""
     tables = dict(_tables(model))
     if len(tables) == 1:
         return next(iter(tables.values()))
@@ -307,13 +306,15 @@ def _stack(model: nn.Module, module: nn.Module, path: str) -> str:
 
 
 def _side(parts: list[str]) -> str:
-    """Encoder or decoder, by the first part of a path that says so: a decoder may be made of an "encoder" (BERT)."""
+    """Encoder or decoder, by the first part of the path that names one: a decoder may be built from an "encoder"
+    (BERT).
+    """
     sides = (side for part in parts for side in ("encoder", "decoder") if part.endswith(side))
     return next(sides, "decoder")
 
 
 def _takes_cache(module: nn.Module) -> bool:
-    """Whether the layer can go on with keys of earlier passes, as only causal ones do."""
+    """Whether the layer can continue with keys of earlier passes, as only causal layers can."""
     return "past_key_values" in _parameters_of(getattr(module.forward, "__func__", module.forward))
 
 

@@ -1,4 +1,4 @@
-"""Names that transformers gives the linear maps of attention layers and feed-forwards."""
+"""Transformers' names for the linear maps of attention layers and feed-forwards, and layers found by these names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ VALUE = ("v_proj", "value", "v", "v_lin")
 OUTPUT = ("o_proj", "out_proj", "c_proj", "dense", "o", "wo", "Wo", "proj", "out_lin")
 KEY_NORM = ("k_norm", "k_layernorm", "key_norm", "key_layernorm")
 IN_ROW = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj")  # all queries, then all keys, then all values
-PER_HEAD = ("query_key_value",)  # for each key-value head the queries of its group, its key and its value
-INTERLEAVED = {"CodeGenAttention": 4}  # as many parts, each with its queries, values and keys, whatever the name says
-LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")  # MLA: the latent with the rotated key, and what is made of the latent
+PER_HEAD = ("query_key_value",)  # for each key-value head: the queries of its group, its key, its value
+INTERLEAVED = {
+    "CodeGenAttention": 4
+}  # that many parts, each with its queries, values and keys, whatever the name suggests
+LATENT = (
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
+)  # MLA: the latent with the rotated key, and the keys and values from the latent
 QUERY_LATENT = ("q_a_proj", "q_b_proj")
 FEED_FORWARD: dict[str, Kind] = {
     **dict.fromkeys(("gate_proj", "wi_0", "w1"), "gate"),
@@ -42,7 +47,7 @@ def is_linear(module: nn.Module | None) -> bool:
 
 
 def makes_queries_keys_values(module: nn.Module) -> bool:
-    """Whether the linear maps that make queries, keys and values, or all of them at once, are a module's own."""
+    """Whether a module's children include the linear maps for queries, keys and values, or one map for all."""
     linear = {name for name, child in module.named_children() if is_linear(child)}
     return any(name in linear for name in (*IN_ROW, *PER_HEAD)) or all(
         any(name in linear for name in names) for names in (QUERY, KEY, VALUE)
@@ -50,7 +55,7 @@ def makes_queries_keys_values(module: nn.Module) -> bool:
 
 
 def heads_of(model: nn.Module, attention: nn.Module) -> int | None:
-    """Query heads of an attention layer, as it or its configuration says; None where neither does."""
+    """Query heads of an attention layer, from the layer or its configuration; None if neither has them."""
     config = getattr(attention, "config", None) or getattr(model, "config", None)
     counts = (getattr(place, name, None) for place in (attention, config) for name in HEADS)
     return next((count for count in counts if isinstance(count, int)), None)
@@ -69,10 +74,10 @@ def attention_modules(model: nn.Module) -> dict[nn.Module, Layer]:
 
 
 def own_attention(model: nn.Module) -> dict[nn.Module, Layer]:
-    """The modules in whose own code attention is computed, with the labels that the maps they return have.
+    """The modules that compute attention in their own code, with the labels of the maps that they return.
 
-    In each block the one that makes queries, keys and values, and the one of cross-attention. A stack of which not
-    every block has one, and no more, has none; nor has a model in which an attention layer dispatches.
+    Per block: the module that makes queries, keys and values, and the one of cross-attention. A stack is left out
+    unless each block has exactly one; a model with a dispatching attention layer has none.
     """
     if not isinstance(model, PreTrainedModel) or has_attention(model):
         return {}

@@ -1,4 +1,6 @@
-"""One forward pass of a model: its samples, its padding, whether it starts or continues a cache, and when it ends."""
+"""One forward pass of a model: its samples, padding and documents, the cache that it starts or continues, and its
+end.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,14 @@ def axes(stack: str, encoder_decoder: bool) -> tuple[Axis, Axis]:
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """What a forward pass was given.
+    """The inputs of a forward pass.
 
-    `seen`: tokens in the cache; `lengths`: per token axis, tokens so far, where the inputs tell; `real`: of those axes,
-    True for real tokens over everything so far (no entry: all real). `tokens` are what the model reads or writes,
-    `memory` is what the encoder of an encoder-decoder gives. `elsewhere`: axes with padding in a mask over something
-    else, such as the samples of a sound, of which a layer's own mask alone tells its tokens; `other_masks`: names of
-    masks with padding that belong to no axis known here; `text_alone`: whether nothing but text was given. `prefix`:
-    learned tokens that the model puts before its `ids`; they are real, and in the cache once it is filled.
+    `seen`: tokens in the cache; `lengths`: tokens so far per token axis, if the inputs show them; `real`: for those
+    axes, True for real tokens so far (no entry: all real). `tokens` are what the model reads or writes, `memory` is
+    what the encoder of an encoder-decoder gives. `elsewhere`: axes whose padding mask covers something else, such as
+    audio samples, so that only a layer's own mask shows its real tokens; `other_masks`: names of masks with padding
+    that belong to no known axis; `text_alone`: whether all inputs are text. `prefix`: learned tokens that the model
+    puts before its `ids`; they are real, and in the cache once it is filled.
     """
 
     batch: int
@@ -82,7 +84,7 @@ class Forward:
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
-        """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` where no tensor is among them."""
+        """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` if there is no tensor among them."""
         named = arguments(model, args, kwargs)
         cache = named.get("past_key_values")
         cache = cache if isinstance(cache, Cache) else None
@@ -126,7 +128,7 @@ class Forward:
         )
 
     def stated(self, axis: Axis, total: int) -> bool:
-        """Whether the inputs tell which of a layer's `total` tokens are real: the model's sequence is what it sees."""
+        """Whether the inputs show which of a layer's `total` tokens are real: they are the model's own sequence."""
         return self.lengths.get(axis) == total
 
     def start(self, axis: Axis) -> int:
@@ -134,9 +136,9 @@ class Forward:
         return self.seen if axis == "tokens" else 0
 
     def tokens(self, axis: Axis, start: int, stop: int, device: torch.device) -> Tokens:
-        """The tokens of columns `start` … `stop` − 1, counted from the first cached one; padding behind all of them.
+        """The tokens of columns `start` … `stop` − 1, counted from the first cached one, followed by padding.
 
-        Raises `UnsupportedModelError` where the model's mask is over something else than these tokens.
+        Raises `UnsupportedModelError` if the model's mask covers something other than these tokens.
         """
         if axis in self.elsewhere:
             raise self._unknown(stop - start)
@@ -164,9 +166,9 @@ class Forward:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """A forward pass under way: how often each of its parts was used so far, and what was noted as done.
+    """A running forward pass: how often each part was used so far, and what was noted as done.
 
-    `masks`: what the first block of a stack was given as its attention mask, where blocks are read.
+    `masks`: the attention mask given to the first block of each stack, if blocks are read.
     """
 
     forward: Forward
@@ -175,7 +177,7 @@ class Pass:
     masks: dict[str, Tensor | None] = field(default_factory=dict)
 
     def use(self, owner: object) -> int:
-        """How often `owner` was used before in this pass."""
+        """Count a use of `owner`; returns the number of earlier uses in this pass."""
         count = self.uses.get(owner, 0)
         self.uses[owner] = count + 1
         return count
@@ -213,14 +215,13 @@ class Passes:
         stack.callback(self._forget)
 
     def _forget(self) -> None:
-        """Let go of who was told of passes: they hold this object, and a circle stays until the collector runs."""
+        """Drop the callbacks: they hold this object, and a reference cycle would last until the collector runs."""
         self._opened = self._closed = None
 
     @property
     def now(self) -> Pass:
-        """The pass under way; while a backward pass recomputes a checkpoint, the one that it belongs to.
-
-        Raises `InputError` where there is none.
+        """The running pass; while a backward pass recomputes a checkpoint, the checkpoint's pass. Raises `InputError`
+        if none.
         """
         current = self._last if self.recomputing else self.under_way
         if current is None:
@@ -233,9 +234,9 @@ class Passes:
         return self.under_way is None and torch._C._current_graph_task_id() != -1
 
     def require(self, met: Callable[[Pass], bool], otherwise: str, stack: ExitStack) -> None:
-        """Until `stack` closes, a pass of which `met` is not true ends in an `UnsupportedModelError(otherwise)`.
+        """Until `stack` closes, a pass for which `met` is false ends in an `UnsupportedModelError(otherwise)`.
 
-        A change that nothing came by looks just like one without an effect.
+        A hook that never fires looks like an edit without effect.
         """
         required = met, otherwise
         self._required.append(required)
@@ -260,9 +261,9 @@ class Passes:
 
 
 def arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name; those that go through *args or **kwargs keep the names they have."""
+    """Arguments by name, including those passed through **kwargs."""
     names = _by_position(getattr(model.forward, "__func__", None))
-    if len(args) <= len(names):  # binding takes as long as a small layer
+    if len(args) <= len(names):  # binding would take as long as a small layer
         return dict(zip(names, args, strict=False)) | dict(kwargs)
     bound = parameters(model).bind_partial(*args, **kwargs)
     named: dict[str, Any] = {}
@@ -282,7 +283,7 @@ def parameters(model: nn.Module) -> inspect.Signature:
 
 @lru_cache(maxsize=256)
 def _by_position(function: Callable[..., Any] | None) -> tuple[str, ...]:
-    """The names under which a method takes arguments by position; none where it is no plain method."""
+    """The names of a method's positional parameters; empty unless it is a plain method."""
     if function is None:
         return ()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -296,19 +297,19 @@ def _without_self(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _other_mask(arguments: Mapping[str, Any]) -> Tensor | None:
-    """The mask of a model that reads no ids and calls it by another name, such as `padding_mask`."""
+    """The mask of a model without ids, under another name such as `padding_mask`."""
     masks = (value for name, value in arguments.items() if name.endswith("_mask") and isinstance(value, Tensor))
     return next((mask for mask in masks if mask.ndim == 2), None)
 
 
 def _length(arguments: Mapping[str, Any], prefix: str) -> int | None:
-    """Tokens that the model is given, as ids or as embeddings; None where it is given something else."""
+    """Number of tokens in the inputs, as ids or embeddings; None for other inputs."""
     inputs = (arguments.get(prefix + name) for name in ("input_ids", "inputs_embeds"))
     return next((value.shape[1] for value in inputs if isinstance(value, Tensor)), None)
 
 
 def _memory_length(arguments: Mapping[str, Any], writes: bool) -> int | None:
-    """Tokens that cross-attention sees, where they are given or are those that the encoder is given."""
+    """Number of tokens that cross-attention sees: encoder states in the inputs, or the encoder's inputs."""
     encoded = arguments.get("encoder_outputs" if writes else "encoder_hidden_states")
     states = encoded if isinstance(encoded, Tensor) else encoded[0] if encoded else None
     if isinstance(states, Tensor) and states.ndim == 3:
@@ -317,12 +318,12 @@ def _memory_length(arguments: Mapping[str, Any], writes: bool) -> int | None:
 
 
 def _hides(name: str, mask: Any) -> bool:
-    """Whether an argument is a mask over samples that hides a part of one, of another kind than those of text."""
+    """Whether an argument is a mask with padding that is not one of the text masks."""
     return name not in TEXT_MASKS and "head" not in name and _padding(mask) is not None
 
 
 def _padding(mask: Any) -> Bool[Tensor, "batch position"] | None:
-    """True for real tokens; None where the mask hides none, or is no two-dimensional padding mask."""
+    """True for real tokens; None if the mask hides nothing, or is not a two-dimensional padding mask."""
     if not isinstance(mask, Tensor) or mask.ndim != 2 or bool(mask.all()):
         return None
     return mask.bool()
@@ -340,7 +341,7 @@ _HOOKS = (
 
 
 def unobserved(module: nn.Module) -> nn.Module:
-    """A twin that shares parameters, buffers and settings, all the way down, but has no hooks and is nobody's layer."""
+    """A copy of the module tree that shares parameters, buffers and settings, but has no hooks and is not observed."""
     twin: nn.Module = object.__new__(type(module))
     twin.__dict__.update(module.__dict__)
     twin.__dict__.update({name: type(hooks)() for name, hooks in module.__dict__.items() if name in _HOOKS})
@@ -365,7 +366,7 @@ class Samples:
     real: dict[Axis, Tensor] = field(default_factory=dict)
 
     def continues(self, forward: Forward) -> bool:
-        """Whether `forward` goes on with their cache. Raises `InputError` where that was changed in between."""
+        """Whether `forward` continues their cache. Raises `InputError` if the cache was changed in between."""
         if forward.seen == 0 or forward.cache is not self.cache or self.cache is None:
             return False
         if forward.seen != self.length or forward.batch != self.size:
@@ -377,16 +378,15 @@ class Samples:
         return True
 
     def extend(self, forward: Forward, length: int, cache: Cache | None) -> None:
-        """Take over what a finished pass was given, and the cache that it left."""
+        """Add the inputs of a finished pass, and keep its cache."""
         self.cache, self.length = cache, length
         self.real |= forward.real
         if forward.ids is not None:
             self.ids.append(forward.ids.detach())
 
     def token_ids(self) -> Int[np.ndarray, "batch position"] | None:
-        """Ids of the real tokens, moved to the front, −1 behind them and for learned tokens.
-
-        None where not all were given to the model.
+        """Ids of the real tokens, moved to the front, −1 after them and for learned tokens; None if some were not given
+        as ids.
         """
         if not self.ids or self.first:
             return None
@@ -400,7 +400,7 @@ class Samples:
 
 
 def check_order(forward: Forward) -> None:
-    """Raises `InputError` where beam search permuted the rows of the cache since something is watched or edited."""
+    """Raises `InputError` if beam search permuted the rows of the cache while something was watched or edited."""
     if forward.cache is not None and forward.seen and was_reordered(forward.cache):
         raise InputError("beam search reorders the rows of its cache, so they are no samples: observe one beam")
 
@@ -411,24 +411,24 @@ def cache_of(output: Any) -> Cache | None:
     return next((value for value in values if isinstance(value, Cache)), None)
 
 
-# Whether a model reads several tokens behind its cache as it reads them in one pass.
+# Whether a model reads several tokens after its cache exactly as in one pass.
 #
-# transformers' Mamba layers begin a scan of several tokens from an empty state, whatever the cache holds: silently, and
-# in `generate` too. Tokens one by one are right. Nothing tells but trying.
+# transformers' Mamba layers start a scan of several tokens from an empty state, whatever the cache holds: silently, and
+# in `generate` too. Single tokens are correct. Only a trial shows it.
 
-PROBED = 4  # tokens, behind as many
-APART = 30  # times what reading one by one differs by is more than rounding
+PROBED = 4  # tokens, after as many
+APART = 30  # this many times the one-by-one difference is more than rounding
 _known: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
 def difference_behind(
     model: nn.Module, ids: Int[Tensor, "1 position"], first: int, cache: Cache | None = None, places: bool = False
 ) -> float:
-    """By how much logits of the tokens behind the first ones differ from those of one pass, where they are read at once
-    behind a `cache` of the first ones (by default, the model's own); 0 for what rounding explains.
+    """Largest logit difference between reading later tokens at once after a `cache` of the `first` ones, and one pass.
 
-    Rounding is what reading them one by one differs by, and never more than 1e-3 of the largest logit, in half
-    precision 0.05. `places`: whether positions are given, without which some families count from 0 at each pass.
+    0 if rounding explains it. Rounding is the difference of reading tokens one by one, at most 1e-3 of the largest
+    logit (0.05 in half precision). `cache`: default, the model's own. `places`: pass position ids, without which some
+    families count from 0 in each pass.
     """
     positions_given = places and "position_ids" in parameters(model).parameters
 
@@ -450,13 +450,14 @@ def difference_behind(
 
 
 def keeps_states(cache: Cache) -> bool:
-    """Whether a cache holds states beside keys and values, which a pass may begin without."""
+    """Whether a cache holds states besides keys and values, which a pass may ignore."""
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in getattr(cache, "layers", ()))
 
 
 def reads_at_once(model: nn.Module, cache: Cache) -> bool:
-    """Whether several tokens behind what this cache holds may be read in one pass. Tried once for a model with states,
-    on a few tokens."""
+    """Whether several tokens after this cache may be read in one pass; tried once per model with states, on a few
+    tokens.
+    """
     if not keeps_states(cache):
         return True
     if model not in _known:
@@ -466,8 +467,8 @@ def reads_at_once(model: nn.Module, cache: Cache) -> bool:
 
 
 def check_continued(model: nn.Module, forward: Forward) -> None:
-    """Raises `UnsupportedModelError` where a pass of several tokens goes on behind states that the model forgets, and
-    where one of a single token takes padding into them: transformers keeps it out of passes of several tokens alone.
+    """Raises `UnsupportedModelError` if a pass of several tokens continues states that the model forgets, or if a pass
+    of a single token takes padding into the states: transformers masks padding only in passes of several tokens.
     """
     queries = forward.lengths.get("tokens", 0) - forward.seen
     real = forward.real.get("tokens")
@@ -489,11 +490,11 @@ def check_continued(model: nn.Module, forward: Forward) -> None:
 def documents_of(
     model: nn.Module, forward: Forward, arguments: Mapping[str, Any], total: int
 ) -> Int[Tensor, "_ position"] | None:
-    """The number of each of `total` columns' document; None where the inputs tell none apart.
+    """The document number of each of `total` columns; None if the inputs do not separate documents.
 
-    By `document_ids` of a lab model whose masks keep documents apart, by positions that start anew (which transformers
-    reads where there is neither a mask nor a cache), or by `cu_seq_lens` of one row. `arguments`: by name.
-    Raises `InputError` for `document_ids` of another length.
+    From `document_ids` of a lab model whose masks separate documents, from restarting positions (which transformers
+    reads without a mask or cache), or from `cu_seq_lens` of one row. `arguments`: by name. Raises `InputError` for
+    `document_ids` of another length.
     """
     numbers, places = arguments.get("document_ids"), arguments.get("position_ids")
     if isinstance(numbers, Tensor) and _keeps_documents_apart(model):
@@ -516,6 +517,6 @@ def documents_of(
 
 
 def _keeps_documents_apart(model: nn.Module) -> bool:
-    """Whether a mask of a lab model has documents."""
+    """Whether some mask of a lab model separates documents."""
     specs = getattr(getattr(model, "config", None), "specs", ())
     return any(isinstance(leaf, Document) for spec in specs for leaf in leaves(spec.mask))

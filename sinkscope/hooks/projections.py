@@ -1,8 +1,8 @@
-"""What goes into and comes out of the linear maps of a model's blocks: queries, keys, values, outputs, feed-forwards.
+"""Inputs and outputs of the linear maps in a model's blocks: queries, keys, values, outputs, feed-forwards.
 
 A map that makes several things at once (fused query-key-value, gate and up, the latents of MLA) is several projections
-of one module, each with the columns that are its own. Names are those that transformers gives such modules; none
-belongs to one family, and a linear map whose part is not known is there as `other` rather than left out.
+of one module, each with its columns. Maps are found by transformers' usual names, never by family; a linear map of
+unknown role is listed as `other`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ from sinkscope.hooks.names import (
 from sinkscope.hooks.passes import Edit, Passes
 
 Keys = Callable[[Float[Tensor, "batch position width"]], Float[Tensor, "batch kv_heads position head_dim"]]
-Paths = Mapping[nn.Module, str] | None  # of a model, where they are known: who asks for every layer finds them once
+Paths = Mapping[nn.Module, str] | None  # by model: paths are computed once for callers that ask for every layer
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
     """A linear map y = W x + b inside a block, or the part of it that `kind` names.
 
-    `path`: of its module; `owner`: of the attention layer it stands in or beside, empty for one outside attention.
-    `columns`: which entries of y are its own, None for all. `experts` are the stacked experts of a mixture: what goes
-    in are tokens before they are routed, what comes out is the mixture; the maps inside run in one call and cannot be
-    told apart from outside.
+    `path`: of its module; `owner`: of the attention layer that it belongs to, empty outside attention. `columns`: its
+    entries of y, None for all. `experts` are the stacked experts of a mixture: the input is tokens before routing, the
+    output is the mixture; the maps inside run in one call and cannot be separated from outside.
     """
 
     kind: Kind
@@ -64,7 +63,7 @@ class Projection:
 
     @property
     def weight(self) -> Float[Tensor, "out in"]:
-        """The rows of W that make this projection: a view where they are all of them, else a copy.
+        """The rows of W of this projection: a view if all rows, else a copy.
 
         Raises `UnsupportedModelError` for experts, whose weights are stacked in an order of their family.
         """
@@ -75,7 +74,7 @@ class Projection:
         return rows if self.columns is None else rows[self.columns.to(rows.device)]
 
     def own(self, output: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch column"]:
-        """The part of the module's output that is this projection's."""
+        """This projection's part of the module's output."""
         return output if self.columns is None else output[..., self.columns.to(output.device)]
 
     def read_input(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
@@ -95,9 +94,9 @@ class Projection:
         stack.callback(self.module.register_forward_hook(hook).remove)
 
     def edit_input(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
-        """Replace x by `edit` of it. What a fused map makes beside this projection is made of the edited x as well.
+        """Replace x by `edit(x)`. Other projections of a fused map use the edited x as well.
 
-        Where a pass ends and the module was never used, that is an `UnsupportedModelError`. Readers see the edited x.
+        Raises `UnsupportedModelError` at the end of a pass that never used the module. Readers see the edited x.
         """
         used: list[bool] = []
 
@@ -110,7 +109,7 @@ class Projection:
         passes.require(lambda _: bool(used), self._unused(passes.model), stack)
 
     def edit_output(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
-        """Replace its part of y by `edit` of it. Otherwise as `edit_input`."""
+        """Replace its part of y by `edit` of that part. Otherwise as `edit_input`."""
         used: list[bool] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -128,7 +127,7 @@ class Projection:
 
 
 def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> Any:
-    """A module's output with `edit` of these columns in their place; None for all of them."""
+    """A module's output with these columns replaced by `edit` of them; None: all columns."""
     whole = _returned(output)
     columns_here = None if columns is None else columns.to(whole.device)
     edited = edit(whole) if columns_here is None else whole.index_copy(-1, columns_here, edit(whole[..., columns_here]))
@@ -138,9 +137,8 @@ def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> 
 def projections(model: nn.Module) -> list[Projection]:
     """Every linear map in the model's blocks, in the order of its modules.
 
-    Those of attention layers by what they make, those of feed-forwards by their names, stacked experts as one, and any
-    other linear map (routers, gates of heads, adapters) as `other`. Raises `UnsupportedModelError` for a model without
-    blocks that can be found.
+    Maps of attention layers by their role, of feed-forwards by their names, stacked experts as one, and any other
+    linear map (routers, head gates, adapters) as `other`. Raises `UnsupportedModelError` if no blocks are found.
     """
     by_module: dict[nn.Module, list[Projection]] = {}
     paths = paths_of(model)
@@ -158,7 +156,7 @@ def projections(model: nn.Module) -> list[Projection]:
 
 
 def projection(model: nn.Module, attention: nn.Module, kind: Kind, paths: Paths = None) -> Projection:
-    """The projection of an attention layer by its kind. Raises `UnsupportedModelError` naming those there are."""
+    """The projection of an attention layer by kind. Raises `UnsupportedModelError`, naming the existing kinds."""
     by_kind = {one.kind: one for one in attention_projections(model, attention, paths)}
     if kind not in by_kind:
         raise missing(attention, f"no projection '{kind}' in its attention layer; there are: {', '.join(by_kind)}")
@@ -166,7 +164,7 @@ def projection(model: nn.Module, attention: nn.Module, kind: Kind, paths: Paths 
 
 
 def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths = None) -> list[Projection]:
-    """The linear maps of an attention layer by what they make; one that nobody knows is `other`."""
+    """The linear maps of an attention layer by their role; an unknown one is `other`."""
     paths = paths_of(model) if paths is None else paths
     path = paths.get(attention, "")
     children = dict(attention.named_children())
@@ -202,10 +200,10 @@ def attention_projections(model: nn.Module, attention: nn.Module, paths: Paths =
 
 
 def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
-    """The linear map behind the heads: the last dimension of its input is heads · head_dim, head after head.
+    """The linear map after the heads: the last dimension of its input is heads · head_dim, head by head.
 
-    In models like BERT it stands beside the attention layer, in `output.dense`. What enters it is not always what the
-    attention function returned: gates (Qwen3-Next), norms (BitNet) and combinations of heads (DiffLlama) come before.
+    In models like BERT it is outside the attention layer, in `output.dense`. Its input is not always the output of the
+    attention function: gates (Qwen3-Next), norms (BitNet) and combinations of heads (DiffLlama) come before.
     Raises `UnsupportedModelError`.
     """
     output = _output(model, attention)
@@ -215,10 +213,10 @@ def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
 
 
 def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) -> Keys:
-    """Keys of hidden states (batch, position, width) as the layer makes them, with its norm, before any rotation.
+    """A function from hidden states (batch, position, width) to the layer's keys, with its norm, before rotation.
 
-    The hidden states are what enters the attention layer, behind the block's norm. Raises `UnsupportedModelError`
-    where keys are made in another way (latent attention, convolutions over tokens).
+    The hidden states are the input of the attention layer, after the block's norm. Raises `UnsupportedModelError` if
+    keys are computed in another way (latent attention, convolutions over tokens).
     """
     width = head_width(attention)
     norm = next(_children(attention, KEY_NORM), nn.Identity())
@@ -273,7 +271,7 @@ def _outside_attention(module: nn.Module, path: str) -> Iterator[Projection]:
 
 
 def _fused_columns(model: nn.Module, attention: nn.Module, fused: nn.Module, per_head: bool) -> dict[Kind, Tensor]:
-    """Which columns of a fused map make queries, keys and values; all of them `other` where the sizes say otherwise."""
+    """The columns of a fused map for queries, keys and values; all are `other` if the sizes do not match."""
     heads, width, out = head_count(model, attention), head_width(attention), _width_out(fused)
     columns = torch.arange(out)
     size = (out - heads * width) // 2
@@ -319,7 +317,7 @@ def _children(module: nn.Module | None, names: tuple[str, ...]) -> Iterator[nn.M
 
 
 def _width_out(linear: nn.Module) -> int:
-    """Columns that a linear map gives; transformers' Conv1D stores its weight the other way round."""
+    """Output columns of a linear map; transformers' Conv1D stores its weight transposed."""
     return int(linear.weight.shape[1 if isinstance(linear, Conv1D) else 0])  # type: ignore[index]
 
 
@@ -335,12 +333,12 @@ def _returned(output: Any) -> Tensor:
 
 
 def _in_heads(flat: Tensor, width: int, norm: nn.Module) -> Float[Tensor, "batch heads position width"]:
-    """Keys in heads, normed as wide as the norm's gain is: all heads together, or each with its own or a shared one."""
+    """Keys split into heads, normed over the width of the norm's gain: all heads together, or each head."""
     gain = getattr(norm, "weight", None)
     if isinstance(gain, Tensor) and gain.shape == flat.shape[-1:] != (width,):
         return norm(flat).unflatten(-1, (-1, width)).transpose(1, 2)
     keys = flat.unflatten(-1, (-1, width))
-    if isinstance(gain, Tensor) and gain.ndim == 2:  # a row of gains per head, which stands before the width
+    if isinstance(gain, Tensor) and gain.ndim == 2:  # one row of gains per head: the head axis comes before the width
         return norm(keys).transpose(1, 2)
     return norm(keys.transpose(1, 2))
 

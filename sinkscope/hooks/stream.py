@@ -1,4 +1,4 @@
-"""The residual stream at a depth, read or edited while passes go through a model."""
+"""The residual stream at a depth, read or edited during forward passes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ NO_STREAM = (
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One stack of a model: of several the decoder's, which writes the text, else the first.
+    """One stack of a model: the decoder, which writes the text, else the first.
 
-    `layers`: its self-attention layers by running number, as in a measurement; `blocks`: what depth d > 0 leaves is
-    block d − 1.
+    `layers`: its self-attention layers by running number, as in a measurement; `blocks`: block d − 1 outputs depth d >
+    0.
     """
 
     family: str
@@ -54,7 +54,7 @@ class Stream:
 
     @classmethod
     def of(cls, model: nn.Module) -> Stream:
-        """Of a family outside the attention interface only the blocks are known, by its module lists.
+        """For a family outside the attention interface only the blocks are known, from its module lists.
 
         Raises `UnsupportedModelError` for a model without attention.
         """
@@ -76,7 +76,7 @@ class Stream:
         )
 
     def attention(self, model: nn.Module) -> tuple[nn.Module, ...]:
-        """The attention layers. Raises `UnsupportedModelError` where none of them can be changed."""
+        """The attention layers. Raises `UnsupportedModelError` if none of them can be changed."""
         if not self.layers:
             raise no_attention(model)
         return self.layers
@@ -112,14 +112,14 @@ class Stream:
 
 
 class OpenStream:
-    """A model's stream for as long as an `ExitStack` is open: its columns and positions, and what is edited in it."""
+    """A model's stream while an `ExitStack` is open: its columns and positions, and the edits to it."""
 
     def __init__(self, model: nn.Module, stack: ExitStack) -> None:
         self.stream = Stream.of(model)
         self.passes = Passes(model)
         self._stack = stack
         self._single: set[nn.Module] = set()
-        self.passes.attach(stack, first=True)  # a pass that is refused counts nowhere, also where somebody observes it
+        self.passes.attach(stack, first=True)  # a refused pass counts nowhere, even if it is observed
 
     @property
     def seen(self) -> int:
@@ -135,9 +135,9 @@ class OpenStream:
         return self.passes.now.forward.at(self.stream.axis, positions, hidden)
 
     def edit(self, depth: int, edit: Edit) -> None:
-        """Replace the residual stream at `depth` (0: what enters the first block) by `edit` of it.
+        """Replace the residual stream at `depth` (0: the input of the first block) by `edit` of it.
 
-        The hooks run before those that are there already, so that every observer sees the edited stream.
+        The hooks run before existing ones, so that every observer sees the edited stream.
         """
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -157,7 +157,7 @@ class OpenStream:
         self.only_once(block)
 
     def read_input(self, depth: int, read: Callable[[Tensor], object]) -> None:
-        """Show what the block that leaves `depth` is given to `read`, as observers see it."""
+        """Show `read` the input of the block that outputs `depth`, as observers see it."""
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             read(checked(hidden_given(args, kwargs), self.stream.family).detach())
@@ -170,13 +170,12 @@ class OpenStream:
         self._stack.enter_context(following(self.passes.model))
 
     def edited(self, module: nn.Module) -> None:
-        """Note that an attention layer was edited in this pass."""
+        """Note that an attention layer was edited in the current pass."""
         self.passes.now.note(module)
 
     def only_once(self, module: nn.Module) -> None:
-        """Refuse, in an `UnsupportedModelError`, a pass that uses this module a second time.
-
-        Its depths or layers could not be told apart then.
+        """Raise `UnsupportedModelError` in a pass that uses this module a second time: its depths or layers would be
+        ambiguous.
         """
 
         def hook(used: nn.Module, args: tuple[Any, ...]) -> None:
@@ -191,7 +190,7 @@ class OpenStream:
             self._stack.callback(module.register_forward_pre_hook(hook, prepend=True).remove)
 
     def require(self, *groups: Iterable[nn.Module]) -> None:
-        """Of each group of attention layers one at least must be edited in every pass, else that pass is an error."""
+        """At least one attention layer of each group must be edited in every pass, else the pass is an error."""
         for group in map(set, groups):
             kinds = ", ".join(sorted({type(module).__name__ for module in group}))
             missed = (
@@ -225,10 +224,10 @@ def read_stream(model: nn.Module, read: Callable[[int, Tensor, OpenStream], obje
 def read_blocks(
     blocks: Sequence[Block], passes: Passes, read: Callable[[Depth, Any, Pass], object], stack: ExitStack
 ) -> None:
-    """Call `read(depth, hidden, pass)` for what enters the first block of a stack (depth 0) and what each one leaves.
+    """Call `read(depth, hidden, pass)` for the input of a stack's first block (depth 0) and each block's output.
 
-    Depths count the blocks that ran, so that a block which a model uses several times has a depth for each use. What is
-    shown is whatever the block passes on, a tensor (batch, position, width) or not: `checked` refuses what is none.
+    Depths count the blocks that ran, so a block used several times has one depth per use. `hidden` is whatever the
+    block passes on; `checked` refuses anything but a tensor (batch, position, width).
     """
 
     def before(block: Block) -> Callable[..., None]:
@@ -254,24 +253,24 @@ def read_blocks(
 
 
 def hidden_given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The residual stream among the arguments of a block; None where none has its name."""
+    """The residual stream among the arguments of a block; None if no argument has its name."""
     return args[0] if args else kwargs.get("hidden_states")
 
 
 def hidden_returned(output: Any) -> Any:
-    """The residual stream in what a block returned."""
+    """The residual stream in a block's output."""
     return output[0] if isinstance(output, tuple | list) else output
 
 
 def checked(hidden: Any, name: str) -> Float[Tensor, "batch position width"]:
-    """`hidden`, where it is a residual stream. Raises `UnsupportedModelError` naming the family `name`."""
+    """`hidden` if it is a residual stream; else raises `UnsupportedModelError` for the family `name`."""
     if not isinstance(hidden, Tensor) or hidden.ndim != 3:
         raise UnsupportedModelError(f"family '{name}': {NO_STREAM}")
     return hidden
 
 
 def row_length(model: nn.Module, inputs: Mapping[str, Any]) -> int:
-    """Positions that every row has in the changed stack: from ids or embeddings, less padding, else from a pass.
+    """Positions that every row has in the changed stack: from ids or embeddings without padding, else from a pass.
 
     Raises `InputError` for a row that is all padding.
     """

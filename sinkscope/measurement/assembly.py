@@ -1,4 +1,4 @@
-"""From the sums of all batches to one labeled measurement."""
+"""Assemble the sums of all batches into one labeled measurement, with a record of where its numbers come from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sinkscope.measurement.observers.observer import Array, LayerSums, Observer,
 from sinkscope.measurement.selection import VISIBLE
 
 FRAMEWORKS = ("torch", "sinkscope")
-_ATTENDS = re.compile(r"(Attention|AttentionPoolingHead|AttnBlock)$")  # by the names of classes, all that there is
+_ATTENDS = re.compile(r"(Attention|AttentionPoolingHead|AttnBlock)$")  # by class name: modules tell nothing else
 
 
 def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
@@ -47,7 +47,7 @@ def forget(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer
 
 
 def check_complete(left_out: LeftOut, batches: Sequence[Batch], layers: Collection[Layer], family: str) -> None:
-    """Raises `UnsupportedModelError` where a layer was never called beside others of its sub-model."""
+    """Raises `UnsupportedModelError` if some layer of a used sub-model was never called."""
     for batch in batches:
         called = {place.name.partition("#")[0] for place in batch.places if isinstance(place, Layer)}
         used = {place.tower for place in batch.places if isinstance(place, Layer)}
@@ -78,10 +78,10 @@ def not_measured(
 
 
 def by_other_code(model: nn.Module, layers: Collection[Layer]) -> dict[str, str]:
-    """Why attention has no numbers that stands in no layer: its module computes it without AttentionInterface.
+    """Modules that compute attention without AttentionInterface and so have no numbers, with the reason.
 
-    As a pooling head of SigLIP, SAM's vision tower under SDPA, linear attention, a tower of timm. By the path of the
-    outermost such module, with a star for each number.
+    Examples: the pooling head of SigLIP, SAM's vision tower under SDPA, linear attention, a timm tower. Keys are paths
+    of the outermost such modules, with a star for each number.
     """
     known = (*FRAMEWORKS, _package(model))
     taken = {layer.name.partition("#")[0] for layer in layers}
@@ -101,7 +101,7 @@ def by_other_code(model: nn.Module, layers: Collection[Layer]) -> dict[str, str]
 
 
 def _within(path: str, other: str) -> bool:
-    """Whether a module is another one, or stands in it."""
+    """Whether a module is another one, or inside it."""
     return f"{path}.".startswith(f"{other}.")
 
 
@@ -113,7 +113,7 @@ SHOWN = 8  # distinct first tokens that a record lists
 
 
 def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations: Sequence[object]) -> dict[str, Any]:
-    """Model, versions, weights that the metric used, and what stood at position 0: JSON-able."""
+    """Model, versions, the weights that the metric used, and the tokens at position 0: JSON-able."""
     config = getattr(model, "config", None)
     parameter = next((weight for weight in model.parameters() if not weight.is_meta), torch.empty(0))
     return {
@@ -144,7 +144,7 @@ def _metric_weights(operation: object) -> str:
 def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
     """Token ids at position 0 (the first real token of each sample) and a hash of all ids; nothing without ids.
 
-    Where learned tokens take the first positions, the ids are those of the first position behind them.
+    If learned tokens take the first positions, the ids are those at the first position after them.
     """
     digest, first, learned = hashlib.sha256(), [], max((batch.prefix for batch in batches), default=0)
     for batch in batches:
@@ -170,8 +170,8 @@ def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
 class _Found:
     """One array at one place for the samples of one batch, reduced to real tokens.
 
-    `samples`: which of the measurement these are, rising. `positions`: a range where all are covered; None where no
-    axis is a position.
+    `samples`: their numbers in the measurement, ascending. `positions`: a range if all are covered; None if no axis is
+    a position.
     """
 
     name: str
@@ -183,7 +183,7 @@ class _Found:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the axes, of which `place` is one."""
+        """Names of the axes, including the place's."""
         sample = "sample" if self.array.kept is None else "kept"
         position = () if self.positions is None else ("position",)
         return (sample, *_axes(self.place, self.array.per_head), *position, *self.array.extra)
@@ -208,13 +208,15 @@ class _Places:
 
     @property
     def ranks(self) -> dict[Place, int]:
-        """Which place of its kind each is."""
+        """The index of each place among those of its kind."""
         kinds: tuple[Sequence[Place], ...] = (self.layers, self.depths, self.experts)
         return {place: index for kind in kinds for index, place in enumerate(kind)}
 
 
 def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Mapping[str, Any]) -> Measurement:
-    """The measurement. What was NaN or infinite is NaN in it, and `record["non_finite"]` names where, first first."""
+    """The measurement. NaN and infinities become NaN; `record["non_finite"]` lists the places, in order of first
+    use.
+    """
     results, broken = list(_found(batches, observers)), _non_finite(batches)
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
@@ -239,7 +241,7 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
 def compact(
     values: Float[Tensor, "batch heads n *extra"], real: Bool[Tensor, "batch position"]
 ) -> Float[Tensor, "batch heads position *extra"]:
-    """Entries of real tokens moved to the front of the third axis, NaN behind them and where `values` ends early."""
+    """Move the entries of real tokens to the front of the third axis, and fill the rest with NaN."""
     extra = values.shape[3:]
     missing = real.shape[1] - values.shape[2]
     if missing > 0:
@@ -274,7 +276,7 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
 
 
 def _run(index: Sequence[int]) -> slice | list[int]:
-    """Numbers that follow one another as a slice, of which numpy gives views."""
+    """Consecutive numbers as a slice, for which numpy returns views."""
     follow = index[-1] - index[0] + 1 == len(index)
     return slice(index[0], index[-1] + 1) if follow else list(index)
 
@@ -301,7 +303,7 @@ def _called(place: Place) -> str:
 
 
 def _positions(results: Sequence[_Found]) -> list[int]:
-    """All positions of the arrays that cover everything; where there is none, those that were asked for."""
+    """All positions, if some array covers them all; else those that were requested."""
     covered = [len(item.positions) for item in results if isinstance(item.positions, range)]
     if covered:
         return list(range(max(covered)))
@@ -311,7 +313,7 @@ def _positions(results: Sequence[_Found]) -> list[int]:
 def _variables(
     results: Sequence[_Found], places: _Places, samples: int
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Every array in one block per name, NaN where a sample, layer or head has no value, or one that is not finite."""
+    """One block per name with all arrays in it; NaN where a sample, layer or head has no finite value."""
     column = {position: index for index, position in enumerate(_positions(results))}
     sizes = {"sample": samples, "layer": len(places.layers), "depth": len(places.depths)}
     sizes |= {"moe_layer": len(places.experts), "position": len(column)}
@@ -325,7 +327,7 @@ def _variables(
         _, block = variables[item.name]
         part = block[item.samples, rank[item.place]]
         _fill(part, item, column)
-        if isinstance(item.samples, list):  # then it is a copy
+        if isinstance(item.samples, list):  # indexing by a list gave a copy
             block[item.samples, rank[item.place]] = part
     return variables
 
@@ -350,7 +352,7 @@ def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
     else:
         lead = 2
         view = view[:, : values.shape[1]]
-    if isinstance(item.positions, range):  # then the columns are all positions, and these the first of them
+    if isinstance(item.positions, range):  # the columns are all positions, and these are the first ones
         _put(view, lead, slice(0, len(item.positions)), values, item.array.extra)
     elif item.positions is not None:
         known = [index for index, position in enumerate(item.positions) if position in column]
@@ -396,14 +398,14 @@ def _coordinates(results: Sequence[_Found], places: _Places) -> dict[str, tuple[
 
 
 def _extra(results: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
-    """Coordinates that observers give to axes of their own, where those are used."""
+    """Coordinates of the observers' own axes, if these are used."""
     used = {dim for item in results for dim in item.array.extra}
     named = {name: values for observer in observers for name, values in observer.coordinates.items()}
     return {name: (name, list(values)) for name, values in named.items() if name in used}
 
 
 def _indices(layers: Sequence[Layer]) -> list[int]:
-    """The model's own layer numbers; running ones in a stack whose layers have none, or share them."""
+    """The model's layer numbers; running numbers in a stack whose layers have none or share them."""
     numbers: list[int] = []
     for layer in layers:
         members = [other for other in layers if other.stack == layer.stack]
@@ -415,9 +417,8 @@ def _indices(layers: Sequence[Layer]) -> list[int]:
 def _from_masks(
     batches: Sequence[Batch], places: _Places, positions: Int[np.ndarray, "position"]
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """`visible_queries` and `uniform_received`: whatever was observed, at the positions of what was.
-
-    Where a mask differs between heads, their mean.
+    """`visible_queries` and `uniform_received` at the measured positions; means over heads where masks differ between
+    them.
     """
     shape = sum(batch.size for batch in batches), len(places.layers), len(positions)
     seen, uniform = (np.full(shape, np.nan, np.float32) for _ in range(2))
@@ -439,7 +440,7 @@ def _from_masks(
 
 
 def _looks_ahead(batches: Sequence[Batch], layer: Layer) -> bool:
-    """Whether a query saw a later key there, in any sample."""
+    """Whether some query of this layer saw a later key, in any sample."""
     return any(batch.places[layer].ahead for batch in batches if layer in batch.places)
 
 
@@ -455,7 +456,7 @@ def _per_layer(
 
 
 def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
-    """Real tokens that a sample's keys were, per layer; 0 where the layer did not run."""
+    """Real tokens among the keys of each sample, per layer; 0 where the layer did not run."""
 
     def real(batch: Batch, layer: Layer) -> np.ndarray:
         return batch.keys(layer).sum(-1).numpy() if layer in batch.places else np.zeros(batch.size, np.int64)
@@ -464,13 +465,13 @@ def _tokens(batches: Sequence[Batch], layers: Sequence[Layer]) -> np.ndarray:
 
 
 def _by_stack(places: list[Any]) -> list[Any]:
-    """Places of one stack together, otherwise in the order in which they ran."""
+    """Places grouped by stack, in the order in which they ran."""
     stacks = list(dict.fromkeys(place.stack for place in places))
     return sorted(places, key=lambda place: stacks.index(place.stack))
 
 
 def _token_ids(batches: Sequence[Batch]) -> np.ndarray | None:
-    """Ids of each sample's real tokens (sample, position), −1 behind them; None where not all were given as ids."""
+    """Ids of each sample's real tokens (sample, position), −1 after them; None unless all inputs were ids."""
     rows = [batch.token_ids() for batch in batches]
     if any(ids is None for ids in rows):
         return None

@@ -1,4 +1,4 @@
-"""Sums of one batch of samples, over all forward passes that continue it."""
+"""The sums of one batch of samples over all forward passes that continue it, and what could not be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 def kind(layer: Layer) -> str:
-    """The layers that are like this one: its path with every number replaced by a star."""
+    """The kind of a layer: its path with every number replaced by a star."""
     return starred(layer.name.partition("#")[0])
 
 
@@ -36,9 +36,9 @@ def starred(path: str) -> str:
 
 @dataclass
 class LeftOut:
-    """Layers by their kind, and residual streams by their stack, that were not read, with the reason.
+    """Layers (by kind) and residual streams (by stack) that were not read, with the reason.
 
-    `refused`: kinds of layers among them whose keys are no tokens; of a kind all layers are left out or none.
+    `refused`: kinds of layers whose keys are not tokens. All layers of a kind are left out, or none.
     """
 
     layers: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class LeftOut:
     refused: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: LeftOut) -> None:
-        """What a finished pass left out."""
+        """Add what a finished pass left out."""
         self.layers |= other.layers
         self.streams |= other.streams
         self.refused |= other.refused
@@ -56,7 +56,7 @@ class LeftOut:
         return kind(layer) in self.layers or kind(layer) in self.refused
 
     def named(self, layers: Iterable[Layer], called: Iterable[Layer]) -> dict[str, str]:
-        """The reasons by stack; by the layers themselves in a stack of which others have numbers."""
+        """The reasons by stack, or by layer if other layers of the stack have numbers."""
         return _layers(self.layers | self.refused, layers, called) | {
             f"residual stream of {stack}": reason for stack, reason in self.streams.items()
         }
@@ -73,9 +73,9 @@ def _layers(reasons: Mapping[str, str], layers: Iterable[Layer], called: Iterabl
 
 
 def applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[Observer, ...], dict[str, str]]:
-    """The observers with what they need of the model, and those that lack it, with the reason.
+    """The observers bound to the model, and the reasons for those that cannot read it.
 
-    Raises `UnsupportedModelError` where none is left.
+    Raises `UnsupportedModelError` if none is left.
     """
     bound: list[Observer] = []
     reasons: dict[str, str] = {}
@@ -89,9 +89,9 @@ def applicable(observers: Sequence[Observer], model: nn.Module) -> tuple[tuple[O
     return tuple(bound), reasons
 
 
-# How many queries see each key, what uniform attention would give it, and whether anything is seen ahead of its time.
+# How many queries see each key, what uniform attention would give it, and whether any query sees a later key.
 #
-# Read from the masks of attention calls, whatever is observed. Rules cost O(T), written masks O(T²) once a pass.
+# This is read from the masks, whatever is observed. Rules cost O(T), written masks O(T²) once per pass.
 
 Sums = Float[Tensor, "#batch heads key"]
 
@@ -100,8 +100,8 @@ Sums = Float[Tensor, "#batch heads key"]
 class Seen:
     """Σ_t [t sees k] and Σ_t [t sees k] / n_t over the real queries t of a call, n_t the number of keys that t sees.
 
-    Slots are left out. Masks alone tell: keys that an index of sparse attention did not select are hidden, since the
-    layer's mask says so; a weight of 0 hides nothing. One head stands for all where the mask is the same in all heads.
+    Slots do not count. Only masks decide: keys that a sparse-attention index did not select are hidden, because the
+    layer's mask hides them; a weight of 0 hides nothing. The head axis has length 1 if all heads share the mask.
     `ahead`: whether a query sees a key that comes after it.
     """
 
@@ -112,12 +112,12 @@ class Seen:
 
 @dataclass
 class SeenKeys:
-    """What the calls of one pass show. Layers share their masks, which are read once."""
+    """`Seen` for the calls of one pass, computed once for layers that share a mask."""
 
     _known: dict[tuple[int, str, int], tuple[object, Seen]] = field(default_factory=dict)
 
     def of(self, call: AttentionCall, shared: bool) -> Seen:
-        """`shared`: whether the keys are the queries' own tokens; where they are not, all of them count as ahead."""
+        """`shared`: whether the keys are the queries' own tokens; if not, every key counts as later."""
         if isinstance(call.mask, Rule):
             return _of_rule(call, call.mask, shared)
         source: object = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
@@ -160,7 +160,7 @@ def _of_spans(
     padding: Bool[Tensor, "#batch key"] | None,
     shared: bool,
 ) -> Seen:
-    """Where queries see all keys from `first` to before `stop` but padding: sums of differences, O(T)."""
+    """`Seen` if each query sees the keys `first` … `stop` − 1 except padding: cumulative sums of differences, O(T)."""
     device, keys = call.query.device, call.mask.keys
     first, stop = first.to(device).clamp(0, keys), stop.to(device).clamp(0, keys)
     real = torch.ones(1, keys, dtype=torch.bool, device=device) if padding is None else padding.to(device)
@@ -200,28 +200,28 @@ def _sum(call: AttentionCall, parts: Iterator[tuple[slice, slice, slice, Tensor]
 
 
 def _place(call: AttentionCall) -> Int[Tensor, "1 query"]:
-    """Where each query stands among the keys of a self-attention call."""
+    """The index of each query among the keys of a self-attention call."""
     start = call.query_start - call.key_start
     return torch.arange(start, start + call.query.shape[2], device=call.query.device)[None]
 
 
-BLOCK = 2**21  # bytes; the system gives what is touched
-LINE = 64  # bytes; every tensor begins at such a boundary, as torch's own do
+BLOCK = 2**21  # bytes; the system allocates only what is written to
+LINE = 64  # bytes; tensors start at multiples of it, as torch's own do
 
 
 @dataclass(eq=False)
 class Shelf:
-    """Tensors that stay, side by side in large blocks.
+    """Storage for tensors that are kept, side by side in large blocks.
 
-    Small ones that stay among the large ones of forward passes, which come and go, hold on to the gaps between
-    them: the memory of 10,000 short samples grew fourteen times as fast as what was found.
+    Small tensors that are kept between the large, short-lived ones of forward passes fragment memory: over 10,000 short
+    samples it grew fourteen times as fast as the sums.
     """
 
     _block: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     _taken: int = 0
 
     def put(self, value: Tensor) -> Tensor:
-        """A copy in its place; tensors of devices, whose memory is not the system's, stay as they are."""
+        """A copy of `value` in the block; a tensor on another device than the CPU is returned unchanged."""
         if value.device.type != "cpu":
             return value
         size = value.numel() * value.element_size()
@@ -232,16 +232,16 @@ class Shelf:
         return place.copy_(value)
 
 
-MASKS = "masks"  # the owner of what is read from masks, whatever is observed
+MASKS = "masks"  # the owner of sums that are read from masks
 
 
 @dataclass
 class PlaceSums:
     """Sums at one place, by observer and name.
 
-    `query`, `key`: the token axes; lengths: how far the positions seen there reach; `real_queries`, `real_keys`: False
-    for padding among them, None where all are real. `causal`: what the layer's last call was read as; `ahead`: whether
-    any query so far saw a later key.
+    `query`, `key`: the token axes; `query_length`, `key_length`: number of positions so far; `real_queries`,
+    `real_keys`: False for padding, None if all are real. `causal`: whether the layer's last call was causal; `ahead`:
+    whether any query so far saw a later key.
     """
 
     query: Axis
@@ -256,7 +256,7 @@ class PlaceSums:
     key_length: int = 0
 
     def see(self, seen: Seen, start: int, batch: int) -> None:
-        """Add what the mask of a call shows, of keys from `start` on."""
+        """Add the counts from one call's mask; its first key is at position `start`."""
         self.ahead |= seen.ahead
         for name, values in (("seen", seen.queries), ("uniform", seen.uniform)):
             self.add(MASKS, Piece(name, values, start), batch)
@@ -283,9 +283,9 @@ class PlaceSums:
             torch.maximum(part, values, out=part)
 
     def _wide_enough(self, key: tuple[str, str], piece: Piece, batch: int, stop: int) -> Tensor:
-        """The sum so far, up to position `stop` at least; of nothing where this is the first piece."""
+        """The sum so far, extended to position `stop` if it is shorter; an empty sum for the first piece."""
         values, total = piece.values, self.sums.get(key)
-        if total is not None and total.shape[1] < values.shape[1]:  # one head stood for all so far
+        if total is not None and total.shape[1] < values.shape[1]:  # one entry for all heads so far
             total = self.sums[key] = total.expand(-1, values.shape[1], *total.shape[2:]).clone()
         empty = 0.0 if piece.reduction == "sum" else -torch.inf
         if total is None:
@@ -295,17 +295,17 @@ class PlaceSums:
             more = [*total.shape[:2], stop - total.shape[2], *total.shape[3:]]
             total = torch.cat([total, total.new_full(more, empty)], 2)
         elif total.is_inference() and not torch.is_inference_mode_enabled():
-            total = total.clone()  # such a tensor may only be written to where it was made
+            total = total.clone()  # an inference tensor can only be written to in inference mode
         else:
             return total
         self.sums[key] = total
         return total
 
     def broken_rows(self, batch: int) -> Bool[Tensor, "batch"]:
-        """Samples with a NaN or an infinity; a maximum of nothing (−inf) is none."""
+        """Samples with a NaN or an infinity; an empty maximum (−inf) is not one."""
         broken = torch.zeros(batch, dtype=torch.bool)
         for key, values in self.sums.items():
-            if math.isfinite(values.sum()):  # the rule: then all of it is
+            if math.isfinite(values.sum()):  # the usual case: then all entries are finite
                 continue
             bad = ~torch.isfinite(values)
             if self.reductions[key] == "max":
@@ -314,7 +314,7 @@ class PlaceSums:
         return broken
 
     def merge(self, other: PlaceSums) -> None:
-        """Add what a later pass of the same batch found here."""
+        """Add the sums of a later pass of the same batch."""
         for (owner, name), values in other.sums.items():
             self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
         self.causal, self.ahead = other.causal, self.ahead or other.ahead
@@ -323,7 +323,7 @@ class PlaceSums:
         self.key_length = max(self.key_length, other.key_length)
 
     def settle(self, observer: Observer) -> None:
-        """Let an observer make its sums smaller, when nothing will be added to them any more."""
+        """Let an observer shrink its sums once nothing will be added."""
         owner = type(observer).__name__
         mine = {name: values for (of, name), values in self.sums.items() if of == owner}
         settled = observer.settled(mine)
@@ -337,8 +337,8 @@ class PlaceSums:
 class Batch(Samples):
     """Samples that go through the model together, with all sums over them.
 
-    `index`: which samples of the measurement they are; `row`, `start`: which row each is of, and from which of its real
-    tokens on: documents that are packed into a row are samples of their own.
+    `index`: their numbers among the samples of the measurement; `row`, `start`: the row of each sample, and its first
+    real token there: packed documents are separate samples.
     """
 
     places: dict[Place, PlaceSums] = field(default_factory=dict)
@@ -347,7 +347,7 @@ class Batch(Samples):
     start: tuple[int, ...] = ()
 
     def commit(self, done: OpenPass, cache: Cache | None) -> None:
-        """Take over what a finished pass found, and the cache that it left."""
+        """Merge the sums of a finished pass, and keep its cache."""
         lengths = (place.query_length for place in done.places.values() if place.query == "tokens")
         self.extend(done.forward, max(lengths, default=done.forward.seen), cache)
         for place, sums in done.places.items():
@@ -357,7 +357,7 @@ class Batch(Samples):
                 self.places[place] = sums
 
     def settle(self, observers: Sequence[Observer], shelf: Shelf) -> None:
-        """Shrink what was found, and let go of the rest; called when no further pass can continue this batch."""
+        """Shrink the sums and release the cache; called when no further pass can continue this batch."""
         self.cache = None
         for sums in self.places.values():
             for observer in observers:
@@ -365,7 +365,7 @@ class Batch(Samples):
             sums.sums = {key: shelf.put(values) for key, values in sums.sums.items()}
 
     def sums_by_observer(self, place: Place) -> Iterator[tuple[str, LayerSums]]:
-        """The sums at a place by the observer that found any, on the CPU, with the real tokens they belong to."""
+        """The sums at a place by observer, on the CPU, with the masks of real tokens."""
         sums = self.places[place]
         queries, keys = self.queries(place), self.keys(place)
         first = self.first if sums.query == "tokens" else 0
@@ -377,7 +377,9 @@ class Batch(Samples):
             yield owner, LayerSums(own, queries, keys, first, visible)
 
     def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
-        """Per key, how many of a layer's queries see it, and what these give it where they attend uniformly."""
+        """Per key, the number of a layer's queries that see it, and the mass it would receive from uniform
+        attention.
+        """
         sums = {} if layer not in self.places else self.places[layer].sums
         if (MASKS, "seen") not in sums:
             return None
@@ -391,7 +393,7 @@ class Batch(Samples):
         return self.queries(layer)[:, first:].sum(-1).numpy()
 
     def most_queries(self, layer: Layer) -> np.ndarray:
-        """How many queries of each sample see the key that is seen by most; 0 where the layer did not run."""
+        """The largest number of queries that see any one key, per sample; 0 where the layer did not run."""
         if (sums := self.visible(layer)) is None:
             return np.zeros(self.size, np.int64)
         return sums[0].amax((1, 2)).round().long().numpy()
@@ -410,13 +412,12 @@ class Batch(Samples):
 
 @dataclass
 class OpenPass:
-    """What one forward pass has found so far; it counts only when the pass ends without an error.
+    """The sums of one forward pass; they count only if the pass ends without an error.
 
-    `samples_before`: how many samples the measurement had before this batch; `left_out`: what was not read, and why;
-    `unmasked`: stacks that attend to everything although the model was given a mask; `masks`: those of its layers;
-    `seen`: what they show;
-    `attended`: real tokens of each stack, as its self-attention told (None: all); `assumed`: as the residual stream
-    was read.
+    `samples_before`: samples of the measurement before this batch; `left_out`: what was not read, and why; `unmasked`:
+    stacks that attend to everything although the model was given a mask; `masks`: the layers' masks; `seen`: their
+    counts; `attended`: real tokens of each stack according to its self-attention (None: all); `assumed`: those with
+    which its residual stream was read.
     """
 
     forward: Forward
@@ -431,20 +432,20 @@ class OpenPass:
     assumed: dict[str, Tensor | None] = field(default_factory=dict)
 
     def place(self, place: Place, query: Axis, key: Axis, causal: bool) -> PlaceSums:
-        """The sums at a place, made when it is met first; the last word on `causal` counts."""
+        """The sums at a place, created on first use; `causal` is overwritten by each call."""
         sums = self.places.setdefault(place, PlaceSums(query, key, causal))
         sums.causal = causal
         return sums
 
     def known(self, layer: Layer) -> Known | None:
-        """What earlier passes over these samples said of a layer."""
+        """What earlier passes over these samples showed about a layer."""
         sums = self.batch.places.get(layer)
         return None if sums is None else Known(sums.causal, sums.real_keys)
 
     def real(self, stack: str, side: Axis, stop: int, mask: Tensor | None) -> Tensor | None:
         """Which of a stack's `stop` tokens are real; None where all are.
 
-        Told by the inputs, else by its attention, else by the `mask` that its first block was given.
+        Known from the inputs, else from its attention, else from the `mask` given to its first block.
         """
         if self.forward.stated(side, stop):
             return self.forward.real.get(side)
@@ -465,13 +466,13 @@ class OpenPass:
             del self.places[place]
 
     def note_unused_masks(self) -> None:
-        """Note masks that the model was given and of which no layer hides anything."""
+        """Note masks that were given to the model but hide nothing in any layer."""
         layers = [sums for place, sums in self.places.items() if isinstance(place, Layer)]
         if layers and all(sums.real_keys is None or bool(sums.real_keys.all()) for sums in layers):
             self.unmasked |= dict.fromkeys(self.forward.other_masks, "no layer hides anything of what it hides")
 
     def drop_misread(self) -> None:
-        """Forget the residual stream of stacks of which other tokens turned out to be real than it was read with."""
+        """Forget the residual stream of stacks that was read with the wrong tokens as real."""
         for stack in self.assumed.keys() & self.attended.keys():
             if not _same(self.assumed[stack], self.attended[stack]):
                 self.drop_stream(stack, "which of its tokens are real is told too late")

@@ -1,4 +1,4 @@
-"""`ss.compare`: measurements, saved ones, models and checkpoints side by side."""
+"""`ss.compare`: differences between measurements, saved results, models and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 PLACE = ("stack", "layer", "head")
 THIRDS = ("first", "middle", "last")
-SAME = 1e-6  # relative: what fp32 makes of equal denominators
+SAME = 1e-6  # relative: fp32 rounding of equal denominators
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What two measurements share, and by how much they differ.
+    """The differences between two measurements, for everything that both have.
 
-    `paired`: both saw the same token ids, so that differences are taken sample by sample; else Welch's interval.
-    `names`: what the two are called.
+    `paired`: both saw the same token ids, so differences are taken sample by sample; else Welch's interval. `names`:
+    the labels of the two.
     """
 
     first: Measurement
@@ -58,9 +58,9 @@ class Comparison:
         _check_denominators(self.first, self.second)
 
     def table(self, epsilon: float = 0.3, *, level: float = 0.95) -> pd.DataFrame:
-        """A row per number that both have: first, second, second − first, and the difference's interval (Student's t).
+        """One row per number that both have: first, second, second − first, and its interval (Student's t).
 
-        Of one sample alone there is no interval.
+        A single sample has no interval.
         """
         import pandas as pd
 
@@ -73,12 +73,11 @@ class Comparison:
         return pd.DataFrame(rows, columns=["quantity", "first", "second", "difference", "low", "high"])
 
     def heads(self, position: int = 0, *, level: float = 0.95) -> pd.DataFrame:
-        """A row per head: the attention that a position receives, first, second, second − first with its interval.
+        """One row per head: the attention that a position receives, first, second, second − first with its interval.
 
-        Columns: stack, layer, head, first, second, difference, low, high, differs (the interval excludes 0: of heads
-        that do not differ, one in twenty does so at level 0.95). Means over samples of alpha_k (Gu et al. 2025). Raises
-        `InputError` where the two have other layers or heads, so that no head has a partner, and for a position that
-        was not measured.
+        Columns: stack, layer, head, first, second, difference, low, high, differs (the interval excludes 0; at level
+        0.95, one in twenty equal heads does). Means over samples of alpha_k (Gu et al. 2025). Raises `InputError` if
+        layers or heads of the two do not match, and for a position that was not measured.
         """
         import pandas as pd
 
@@ -110,7 +109,7 @@ class Comparison:
         return head_differences(self.heads(position), position, self.names)
 
     def to_json(self, epsilon: float = 0.3, position: int = 0) -> dict[str, Any]:
-        """The tables as JSON-able data; `heads` is None where heads have no partners."""
+        """The tables as JSON-able data; `heads` is None if heads do not match."""
         heads = self.heads(position) if self.has_partners else None
         result = {"names": list(self.names), "paired": self.paired, "epsilon": epsilon, "position": position}
         tables = {"table": self.table(epsilon), "heads": heads}
@@ -118,7 +117,7 @@ class Comparison:
         return result | {name: None if text is None else json.loads(text) for name, text in rows.items()}
 
     def _bounds(self, left: np.ndarray, right: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the interval of the mean of `right` less that of `left`, for each column."""
+        """Ends of the interval of mean(`right`) − mean(`left`), for each column."""
         if self.paired and len(left) == len(right):
             return mean_bounds(right - left, level)
         ends = np.full((2, *left.shape[1:]), np.nan)
@@ -145,7 +144,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Comparisons:
-    """Several measurements, each beside the first."""
+    """Several measurements, each compared with the first."""
 
     parts: tuple[Comparison, ...]
 
@@ -157,7 +156,7 @@ class Comparisons:
         return _joined([(part, part.table(epsilon)) for part in self.parts])
 
     def heads(self, position: int = 0) -> pd.DataFrame:
-        """The heads of all parts, likewise."""
+        """The head tables of all parts, likewise."""
         return _joined([(part, part.heads(position)) for part in self.parts])
 
     def to_json(self, epsilon: float = 0.3, position: int = 0) -> dict[str, Any]:
@@ -171,10 +170,10 @@ class Comparisons:
 def side_by_side(
     first: Measurement, second: Measurement, *more: Measurement, names: tuple[str, ...] | None = None
 ) -> Comparison | Comparisons:
-    """Put measurements side by side; `.table()` and `.heads()` have the differences with their intervals.
+    """Compare measurements; `.table()` and `.heads()` have the differences with their intervals.
 
-    Of more than two, each beside the first. Raises `InputError` where there are not as many names as measurements, and
-    where one was divided by T − k (a file of before), the other by the queries that see a key, and these differ.
+    More than two are each compared with the first. Raises `InputError` if the numbers of names and measurements differ,
+    or if one is divided by T − k (an older file), the other by the queries that see a key, and these differ.
     """
     sides = (first, second, *more)
     if names is None:
@@ -186,7 +185,7 @@ def side_by_side(
 
 
 def _check_denominators(first: Measurement, second: Measurement) -> None:
-    """Raises `InputError` where attention received means two things."""
+    """Raises `InputError` if attention received has different denominators."""
     pair = [each.data for each in (first, second) if "attention_received" in each.data]
     if len({denominator_of(data) for data in pair}) < 2:
         return
@@ -213,7 +212,7 @@ def _alpha(measurement: Measurement, position: int) -> np.ndarray:
 
 
 def _by_layer(data: Any, epsilon: float) -> dict[str, np.ndarray]:
-    """The sink rate at position 0 in each third of the layers, which models of any depth have, in percent."""
+    """The sink rate in percent at position 0 in each third of the layers, for models of any depth."""
     rates = metrics.layer_rates(data["attention_received"].values, epsilon)[:, :, 0]
     if rates.shape[1] < len(THIRDS) or 0 not in data["position"].values[:1]:
         return {}
@@ -260,13 +259,13 @@ def compare(
     names: tuple[str, ...] | list[str] | None = None,
     **measuring: Any,
 ) -> Comparison | Comparisons:
-    """Put two things side by side, or several beside the first: `.table()`, `.heads(position)`, `.plot(position)`.
+    """Compare two things, or several with the first: `.table()`, `.heads(position)`, `.plot(position)`.
 
-    Each is a `Measurement`, the file of a saved one or a folder that `sinkscope measure` wrote, or a model: by value,
-    as a folder (a checkpoint), a hub id or a shipped name. Models are measured on what `inputs` or `texts` give, with
-    the other options of `measure`. Samples are resampled together where both saw the same token ids, as models of one
-    tokenizer do. Raises `InputError` for models without inputs, for inputs where nothing is left to measure, and as
-    `measure` and `load` do.
+    Each is a `Measurement`, the file of a saved one, a folder that `sinkscope measure` wrote, or a model: an object, a
+    folder (a checkpoint), a hub id or a shipped name. Models are measured on what `inputs` or `texts` give, with the
+    other options of `measure`. Samples are paired if both saw the same token ids, as models with one tokenizer do.
+    Raises `InputError` for models without inputs, for inputs if nothing is left to measure, and as `measure` and `load`
+    do.
     """
     sides = (first, second, *more)
     stored = [saved(each) for each in sides]
@@ -282,7 +281,7 @@ def compare(
 
 
 def saved(thing: object) -> Measurement | None:
-    """A measurement, or the one that was saved there; None for what is to be measured."""
+    """A measurement, or the one saved there; None if it must be measured first."""
     if isinstance(thing, Measurement):
         return thing
     if not isinstance(thing, str | Path):
@@ -294,7 +293,7 @@ def saved(thing: object) -> Measurement | None:
 
 
 def label(thing: object) -> str:
-    """What a thing is called in a table."""
+    """The label of a thing in a table."""
     if isinstance(thing, str | Path):
         return str(thing)
     if isinstance(thing, Measurement):
@@ -303,7 +302,7 @@ def label(thing: object) -> str:
 
 
 def distinct(labels: list[str]) -> tuple[str, ...]:
-    """The labels, of paths as short as tells them apart, numbered where they repeat."""
+    """The labels: paths shortened as far as they stay distinct, numbered if they repeat."""
     labels = list(shortened(labels))
     return tuple(
         text if labels.count(text) == 1 else f"{text} ({labels[: place + 1].count(text)})"

@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int, Shaped
 from sinkscope.measurement import metrics
 from sinkscope.measurement.selection import TokenView, query_counts, visible_queries
 
-# The published rules that call tokens sinks, each with three answers: 1 a sink, 0 none, NaN not known.
+# The published rules for sinks. Each gives one of three answers per token: 1 (a sink), 0 (not a sink), NaN (unknown).
 #
-# What is NaN or infinite in a sample decides nothing there: it is never a "no". A head that a layer does not have,
-# and a layer that has no such statistic, are no reason to doubt the others.
+# A NaN or an infinity in a sample leaves the answer open: it is never a "no". Missing heads and missing statistics of a
+# layer leave the answers of the others intact.
 
 Answers = Float[np.ndarray, "sample position"]
 PerHead = Float[np.ndarray, "sample layer head position"]
@@ -27,7 +27,7 @@ PerDepth = Float[np.ndarray, "sample depth position"]
 class Definition:
     """A rule that calls some tokens sinks. `rule` may name {epsilon}; `needs` are variables of a measurement.
 
-    `instead`: other variables from which the rule follows, where those are missing.
+    `instead`: other variables from which the rule follows if those are missing.
     """
 
     name: str
@@ -53,12 +53,12 @@ def known(condition: np.ndarray, *values: np.ndarray) -> np.ndarray:
 
 
 def both(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """And: 0 where either is 0, however unknown the other is."""
+    """And: 0 where either is 0, even if the other is unknown."""
     return np.where((one == 0) | (other == 0), 0.0, one * other)
 
 
 def either(answers: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarray:
-    """Or: 1 where one is 1, however unknown the others are."""
+    """Or: 1 where one is 1, even if the others are unknown."""
     return np.where((answers == 1).any(axes), 1.0, np.where(np.isnan(answers).any(axes), np.nan, 0.0))
 
 
@@ -75,12 +75,12 @@ def _some_depth(view: TokenView, answers: PerDepth) -> Answers:
 
 
 def _unreadable(nothing: Bool[np.ndarray, "place"], broken: Bool[np.ndarray, "place"]) -> Bool[np.ndarray, "place"]:
-    """Places without any number, because what stood there was not finite; or because there is none anywhere."""
+    """Places without any number, because none was finite there, or because there is none anywhere."""
     return nothing & (broken | nothing.all())
 
 
 def _received(threshold: float | None = None) -> Callable[[TokenView], Answers]:
-    """Attention received above a threshold (the view's epsilon where it is None) in some head."""
+    """Attention received above a threshold (default: the view's epsilon) in some head."""
 
     def answers(view: TokenView) -> Answers:
         received = view.per_head("attention_received")
@@ -91,12 +91,14 @@ def _received(threshold: float | None = None) -> Callable[[TokenView], Answers]:
 
 def _over_uniform_mass(view: TokenView) -> Answers:
     received = view.per_head("attention_received")
-    with np.errstate(divide="ignore"):  # rows without a token, which are looked at nowhere
+    with np.errstate(divide="ignore"):  # rows without a token, which are never used
         return _some_head(view, known(received > 5 / view.tokens[:, None, None, None], received))
 
 
 def _initial(view: TokenView) -> Answers:
-    """Those of the first four that get more than uniform attention in a head with over half of its mass on the four."""
+    """Those of the first four tokens that get more than uniform attention in a head with over half of its mass on the
+    four.
+    """
     received, uniform = view.per_head("attention_received"), view.per_head("uniform_received")[:, :, None]
     first = min(4, len(view.positions))
     if view.positions[:first].tolist() != list(range(first)):
@@ -128,7 +130,7 @@ def _massive(magnitude: float) -> Callable[[TokenView], Answers]:
 
 
 def _among_the_largest(view: TokenView, magnitude: float) -> PerDepth:
-    """From the largest entries of a row alone: where all that were kept are massive, other tokens may be, too."""
+    """From the largest entries of a row: if all kept entries are massive, other tokens may be as well."""
     top, median = view.per_depth("hidden_top"), view.per_depth("hidden_median")
     massive = metrics.is_massive(top, median, magnitude=magnitude)
     answer = (massive[..., None] & (view.per_depth("hidden_top_position")[..., None] == view.positions)).any(2)
@@ -145,14 +147,14 @@ def _high_norm(view: TokenView) -> Answers:
 
 
 def _above_median(view: TokenView, values: PerDepth, times: float) -> PerDepth:
-    """More than so many times the median token of the depth; not known where a token of the row is not."""
-    with metrics.quiet(), np.errstate(over="ignore"):  # activations may be all but infinite
+    """More than `times` the median token of the depth; unknown if some token of the row is."""
+    with metrics.quiet(), np.errstate(over="ignore"):  # activations may be nearly infinite
         border = times * np.nanmedian(values, -1, keepdims=True)
     return np.where(view.incomplete(values)[..., None], np.nan, known(values > border, values))
 
 
 def _like_the_first(view: TokenView) -> Answers:
-    """Secondary sinks at most of these depths, and the first token itself, to which they are alike."""
+    """Secondary sinks at most of these depths, and the first token itself, which they resemble."""
     cosines, norms = view.per_depth("cos_hidden_first"), view.per_depth("hidden_norm")
     secondary = metrics.secondary_sinks(cosines, norms)
     alike = (secondary.share > 0.5) | ((view.positions == 0) & ~np.isnan(secondary.jump)[:, None])
@@ -178,7 +180,7 @@ def _dark(view: TokenView) -> Answers:
 
 
 def _only_at(view: TokenView, answers: Answers, places: Bool[np.ndarray, "position"]) -> Answers:
-    """The answers at the only places that a rule can name: elsewhere no, if these are known."""
+    """Answers of a rule that can only name these places: "no" elsewhere, if these are known."""
     doubtful = (np.isnan(answers) & view.counted & places).any(1)
     return np.where(places, answers, np.where(doubtful, np.nan, 0.0)[:, None])
 
@@ -304,9 +306,9 @@ def agreement(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
 
 
 def jaccard(one: Shaped[np.ndarray, "sample position"], other: Shaped[np.ndarray, "sample position"]) -> float:
-    """|A ∩ B| / |A ∪ B| over the (sample, position) that both know; NaN where there is none.
+    """|A ∩ B| / |A ∪ B| over the (sample, position) that both know; NaN if there are none.
 
-    1 where both are empty, since they agree that there is no sink.
+    1 if both are empty, because they agree that there is no sink.
     """
     known = ~(np.isnan(one) | np.isnan(other))
     if not known.any():
@@ -316,7 +318,7 @@ def jaccard(one: Shaped[np.ndarray, "sample position"], other: Shaped[np.ndarray
 
 
 def _all_answers(view: TokenView) -> dict[str, Answers]:
-    """What each definition says of the places that are compared; NaN at all others."""
+    """The answers of each definition at the compared places; NaN elsewhere."""
     present = [definition for definition in DEFINITIONS if not definition.missing(view.data)]
     return {definition.name: np.where(view.counted, definition.answers(view), np.nan) for definition in present}
 
@@ -326,7 +328,7 @@ def _summary(
 ) -> dict[str, float]:
     """Sinks per sample; percent of samples in which position 0 is one; the most frequent other position.
 
-    Samples are those that are known: all of whose places are, but for those that are known in no sample at all.
+    Only samples count in which every place is known, ignoring places that are unknown in all samples.
     """
     known = ~np.isnan(answers)
     whole = (known | ~counted | ~known.any(0)).all(1) & known.any(1)
@@ -343,6 +345,6 @@ def _summary(
 
 
 def _doubt(answers: Answers, counted: Bool[np.ndarray, "sample position"]) -> str:
-    """In how many samples something is not known, and why that is."""
+    """In how many samples an answer is open, and why."""
     unknown = int((counted & np.isnan(answers)).any(1).sum())
     return f"not known in {unknown} of {len(answers)} samples: NaN or infinite, or not kept" if unknown else ""

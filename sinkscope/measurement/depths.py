@@ -1,4 +1,4 @@
-"""A measurement by depth: how the residual stream looks on its way through the model."""
+"""A measurement by depth: the residual stream from the embedding to the last block."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Packed rows: documents that all attention layers keep apart, and what a pass shows of each of them.
+"""Packed rows: documents that all attention layers separate, each measured as a sample of its own.
 
-Each such document is a sample of its own, so that packed texts equal the same texts alone, array by array. A pass over
-packed rows is cut before observers see it: calls, residual stream and watched modules, rows with the same boundaries
-together. Which documents there are the inputs tell, else the masks; a layer whose mask shows across one decides.
+So packed texts equal the same texts alone, array by array. A pass over packed rows is cut before observers see it:
+calls, residual stream and watched modules, with rows of equal boundaries together. The documents are known from the
+inputs, else from the masks; one layer whose mask crosses documents is enough to read whole rows instead.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Labels = Int[Tensor, "batch position"]  # the number of each column's document, 
 class PackedDocument:
     """A document in the same columns of some rows.
 
-    `samples`: its number among all documents of the pass, for each row; `start`: from which real token of the row on;
-    `real`: False for padding inside it, None where all are real.
+    `samples`: its number among the documents of the pass, for each row; `start`: its first real token in the row;
+    `real`: False for padding inside it, None if all are real.
     """
 
     rows: Int[Tensor, " row"]
@@ -46,7 +46,7 @@ class PackedDocument:
         return self.columns.stop - self.columns.start
 
     def forward(self, whole: Forward) -> Forward:
-        """What a pass over these documents alone would be given."""
+        """The arguments of a pass over these documents alone."""
         real = {} if self.real is None else {"tokens": self.real}
         return Forward(
             batch=len(self.rows),
@@ -59,7 +59,7 @@ class PackedDocument:
         )
 
     def of(self, values: Tensor, axis: int = 1) -> Tensor:
-        """What of (batch, …, position, …) is theirs."""
+        """Their part of (batch, …, position, …)."""
         rows = self.rows.to(values.device)
         return (values if len(values) == 1 < len(rows) else values[rows]).narrow(axis, self.columns.start, self.length)
 
@@ -95,7 +95,7 @@ class PackedDocument:
         )
 
     def cut(self, value: Any, batch: int, length: int) -> Any:
-        """What of a module's argument or output is theirs: tensors of all tokens, flattened or not."""
+        """Their part of a module's argument or output: of tensors over all tokens, flattened or not."""
         if isinstance(value, Tensor):
             if value.ndim > 1 and value.shape[:2] == (batch, length):
                 return self.of(value)
@@ -110,12 +110,12 @@ class PackedDocument:
         return value
 
     def _square(self, values: Tensor) -> Tensor:
-        """Of (batch | 1, heads, query, key)."""
+        """Their part of (batch | 1, heads, query, key)."""
         rows = values if len(values) == 1 else values[self.rows.to(values.device)]
         return rows[..., self.columns, self.columns]
 
     def _of_queries(self, sink: Tensor) -> Tensor:
-        """Of (batch | 1, heads, query | 1)."""
+        """Their part of (batch | 1, heads, query | 1)."""
         rows = sink if len(sink) == 1 else sink[self.rows.to(sink.device)]
         return rows if rows.shape[-1] == 1 else rows[..., self.columns]
 
@@ -165,9 +165,9 @@ class _PartOfBias:
 
 
 def documents_in(model: nn.Module, forward: Forward, arguments: Mapping[str, Any]) -> Labels | None:
-    """Documents that the inputs tell apart, by column; None where a row is one, and where a cache goes on.
+    """Documents that the inputs separate, by column; None if each row is one document or continues a cache.
 
-    By the lab model's `document_ids`, positions that start anew, `cu_seq_lens`, or a 4-D mask.
+    Read from the lab model's `document_ids`, restarting positions, `cu_seq_lens`, or a 4-D mask.
     """
     total = forward.lengths.get("tokens")
     if (
@@ -193,7 +193,7 @@ def documents_in(model: nn.Module, forward: Forward, arguments: Mapping[str, Any
 
 
 def documents_of_mask(mask: DenseMask) -> Labels | None:
-    """Documents that a square mask keeps apart; None where there is but one in each row."""
+    """Documents that a square mask separates; None if each row is one document."""
     visible = mask.visible(slice(None), slice(None), slice(0, mask.keys))
     queries, keys = visible.shape[-2:]
     if queries != keys or keys < 2 or bool(visible.diagonal(-1, 2, 3).any(1).all()):
@@ -213,7 +213,7 @@ def documents_of_mask(mask: DenseMask) -> Labels | None:
 
 
 def parts_of(labels: Labels) -> list[PackedDocument]:
-    """The documents of a pass, rows with the same boundaries together; empty where no row holds two."""
+    """The documents of a pass, rows with equal boundaries together; empty if no row holds two."""
     labels = labels.cpu()
     real = labels >= 0
     rows = [_spans(row) for row in labels]
@@ -251,7 +251,7 @@ def shows_across(call: AttentionCall, labels: Labels) -> bool:
 def recurrent_layers(model: nn.Module) -> list[int]:
     """Layers that carry a state from token to token, across documents as well: recurrences and convolutions.
 
-    transformers says which they are by the cache that it makes for a configuration.
+    They are known from the cache that transformers makes for the configuration.
     """
     config = text_config(model)
     layers = [] if config is None else DynamicCache(config=config).layers

@@ -1,4 +1,4 @@
-"""The tokens that a choice chooses in certain texts: runs the model for what the choice needs to know."""
+"""Resolve a choice of tokens on given texts: runs the model for the evidence that the choice needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, 
 
 
 def find_tokens(model: nn.Module, inputs: Any, choice: Choice | str, *, batch_size: int = BATCH) -> Tokens:
-    """The tokens that `choice` chooses in `inputs`, which are as for `measure`: ids (N, T), or a dict.
+    """The tokens that `choice` selects in `inputs` (as for `measure`: ids (N, T), or a dict).
 
-    The model is run, unchanged and in full precision, for what the choice needs: attention received for `Measured`,
-    the inputs of linear maps for `Outliers`, the residual stream for `Spikes`; nothing for the others. Positions and
+    The model runs, unchanged and in full precision, for what the choice needs: attention received for `Measured`, the
+    inputs of linear maps for `Outliers`, the residual stream for `Spikes`; nothing for the others. Positions and
     documents are those of the stack that is changed and cached. Raises `InputError` for inputs that continue a cache,
-    and `NothingChosenError` where no token is chosen, naming the nearest.
+    and `NothingChosenError`, naming the nearest token, if none is selected.
     """
     wanted = parse(choice) if isinstance(choice, str) else choice
     if wanted is None:
@@ -36,7 +36,7 @@ def find_tokens(model: nn.Module, inputs: Any, choice: Choice | str, *, batch_si
 
 
 def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: int = BATCH) -> Evidence:
-    """What `choice` needs to know about `inputs`, measured once for all of its parts."""
+    """The evidence about `inputs` that `choice` needs, measured once for all of its parts."""
     model = unwrapped(model)
     model_inputs, _ = checked_inputs(model, inputs, batch_size)
     check_whole(model_inputs)

@@ -47,7 +47,7 @@ def sink_figure(data: xr.Dataset, epsilon: float, position: int | None = None) -
 def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3) -> go.Figure:
     """Heat map of the attention a position receives, per layer and head; orange cells exceed the sink threshold.
 
-    A slider leads to other positions: this one, the first 32 and the strongest one, so that long contexts stay small.
+    A slider selects other positions: the first 32 and the strongest, so that figures of long contexts stay small.
     """
     received = need(data, "attention_received").mean("sample")
     column_of(data, position)
@@ -81,7 +81,7 @@ def attention_received(data: xr.Dataset, position: int = 0, epsilon: float = 0.3
 def sink_rate_by_position(rates: pd.DataFrame) -> go.Figure:
     """Sink rate of every position, from the frame of `rates_by_position`.
 
-    The strongest is orange; the bars of positions that too few queries see for a comparison are pale.
+    The strongest is orange; bars are pale where too few queries see the position for a comparison.
     """
     colors = [
         SINK if is_strongest else BLUE if is_counted else tint(BLUE, 0.3)
@@ -131,7 +131,7 @@ def _slider_positions(data: xr.Dataset, position: int, epsilon: float) -> list[i
 
 
 def _rows(grid: np.ndarray) -> list[list[float | None]]:
-    """Lists with four decimals; NaN, which JSON does not have, as None."""
+    """Lists with four decimals; NaN becomes None, because JSON has no NaN."""
     return [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in grid]
 
 
@@ -142,7 +142,7 @@ def head_differences(heads: pd.DataFrame, position: int, names: tuple[str, str])
     frame = heads.assign(label=labels, points=100 * heads["difference"])
     layers = list(dict.fromkeys(labels))
     grid = frame.pivot(index="label", columns="head", values="points").reindex(layers)
-    reach = max(1.0, float(np.nanmax(np.abs(grid.values))))  # a map of nothing is not drawn as if it were something
+    reach = max(1.0, float(np.nanmax(np.abs(grid.values))))  # an empty map must not look like data
     result = figure(height=90 + max(24 * len(layers), 160), legend=False)
     result.add_heatmap(
         z=_rows(grid.values),
@@ -173,8 +173,8 @@ def head_differences(heads: pd.DataFrame, position: int, names: tuple[str, str])
 
 # Figures of norms: the residual stream over depth, and the values a sink carries.
 #
-# Norms are L2, in the model's own units, averaged over samples; NaN is left out. "The others" are all positions but the
-# one looked at, pooled by their arithmetic mean.
+# Norms are L2, in the model's own units, averaged over samples; NaN is left out. "The others" are all other positions,
+# pooled by their arithmetic mean.
 
 OTHERS = "mean of the other positions"
 
@@ -183,10 +183,7 @@ Limits = tuple[float, float]
 
 
 def norm_limits(*measured: xr.Dataset) -> Limits:
-    """The smallest and largest mean hidden norm of several measurements, for axes that can be compared.
-
-    From 1 to 10 where there is no number at all.
-    """
+    """The smallest and largest mean hidden norm of several measurements, for comparable axes; (1, 10) without data."""
     norms = np.concatenate([_norms(data).values.ravel() for data in measured])
     known = norms[~np.isnan(norms)]
     return (float(known.min()), float(known.max())) if known.size else (1.0, 10.0)
@@ -311,7 +308,7 @@ def _norms(data: xr.Dataset) -> xr.DataArray:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 × powers of ten between two decimal logarithms; the powers alone where the range is wide."""
+    """1, 2, 5 × powers of ten between two decimal logarithms; only the powers if the range is wide."""
     powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     steps = (1, 2, 5) if high - low < 2.5 else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps]

@@ -1,4 +1,4 @@
-"""The finding in words: is there a sink, where, in which layers, by which mechanism, and does it matter."""
+"""The finding in words: whether there is a sink, where, in which layers, by which mechanism, and whether it matters."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ if TYPE_CHECKING:
     from sinkscope.measurement.measurement import Measurement
 
 INTERVENE = "sinkscope intervene MODEL"
-LOST = 2  # times that a sink can collapse
-SOME = 3  # layers that are named one by one
+LOST = 2  # largest number of collapses that is reported
+SOME = 3  # at most this many layers are named individually
 SHORT, LONG = 0.5, 2.0
-"""A value is called short, and a hidden state large, below and above these ratios to the others."""
+"""Below and above these ratios to the others, a value is called short, and a hidden state large."""
 CONSTANT = 0.9
-"""From this share of its energy in its mean on, what a sink adds is called nearly the same for every token."""
+"""If the mean holds this share of the energy, a sink's contribution is called nearly the same for every token."""
 
 
 def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
-    """Three sentences, as far as the measurement has what they are made of.
+    """Up to three sentences, as far as the measurement has the data.
 
-    The first says whether and where, by the sink rate (Gu et al. 2025), and whether a head rests there on average or
-    only in a sample now and then; the second how the sink's values, keys and
-    hidden state differ from the others'; the third whether it matters: how much of what its heads add comes from it, as
-    far as that was observed (`SinkUpdate`), and, since no measurement says whether the model needs that, the command
-    that does: `intervene`, with an intervention behind it.
+    The first says whether there is a sink and where, by the sink rate (Gu et al. 2025), and whether heads attend to it
+    on average or only in some samples. The second says how the sink's values, keys and hidden state differ from the
+    others'. The third says how much of its heads' output comes from it, if observed (`SinkUpdate`), and names the
+    command that tests whether the model needs it, which no measurement can: `intervene`, with an intervention.
     """
     data = measurement.data
     if "attention_received" not in data:
@@ -63,7 +62,7 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
 
 
 def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: bool) -> str:
-    """`rests`: whether a head gives the position more than epsilon on average, not in a sample now and then."""
+    """`rests`: whether some head gives the position more than epsilon on average, not only in some samples."""
     column = column_of(data, position)
     by_layer = nanmean(layer_rates(received(data), epsilon), 0)[:, column]
     layers = [label for label, value in zip(layer_labels(data), by_layer, strict=True) if value > 0]
@@ -82,11 +81,11 @@ def _where(data: xr.Dataset, position: int, rate: float, epsilon: float, rests: 
 
 
 def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
-    """Runs of layers in which the sink is there, is gone and is there again, by their first and last index.
+    """Runs of layers, by first and last index, in which the sink is present, lost, and present again.
 
-    `rates`: percent of each layer's heads. A layer has lost the sink where its rate is below a quarter of the largest.
-    Empty where no such layers lie between runs of two layers or more that have it, or where more than two runs of them
-    do (as where windows and full attention take turns).
+    `rates`: percent of each layer's heads. A layer has lost the sink if its rate is below a quarter of the largest.
+    Empty unless one or two lost runs lie between runs of at least two layers with the sink (more would be an
+    alternation of windows and full attention).
     """
     known = np.nan_to_num(rates)
     there = known >= known.max(initial=0) / 4
@@ -100,9 +99,9 @@ def bands(rates: Float[np.ndarray, "layer"]) -> list[tuple[int, int]]:
 
 
 def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
-    """That the sink collapses at some layers and is made anew, in words; empty where it does not.
+    """A sentence that the sink collapses at some layers and reappears; empty if it does not.
 
-    For the stack whose tokens are looked at; with the length of the position's state, where that was measured.
+    For the stack whose tokens are measured; with the norm of the position's hidden state, if it was measured.
     """
     view = TokenView(data, epsilon)
     stack_layers = np.flatnonzero(view.layers)
@@ -122,7 +121,9 @@ def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
 
 
 def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[tuple[int, int]]) -> str:
-    """How long the position's state is, over the others', where the sink is gone, and at most after that."""
+    """The norm of the position's state over the others': the least where the sink is lost, and the largest after
+    that.
+    """
     if "hidden_norm" not in data or not has_position(data, position):
         return ""
     lengths = view.per_depth("hidden_norm")
@@ -136,7 +137,7 @@ def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[
 
 
 def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
-    """The heads that rest on a position, or the one that comes nearest, and how to speak of them."""
+    """The heads that attend to a position, or the nearest one, and how to name them."""
     heads = measurement.heads(epsilon, position)
     resting = heads[exceeds(heads["alpha"].values, epsilon) == 1]
     if not len(resting):
@@ -162,7 +163,9 @@ def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, positio
 
 
 def _matters(chosen: pd.DataFrame, command: str) -> str:
-    """What these heads take from the sink beside all else, as mean lengths over queries, and what tells the rest."""
+    """The norm of what these heads read from the sink compared with everything else, and the command that tests the
+    rest.
+    """
     asked = f"“{command}” hides it, mutes its value and puts a constant in its place, compared with other tokens."
     if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
         return f"Whether the model needs it, no measurement says: {asked}"

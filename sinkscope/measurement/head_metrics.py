@@ -1,8 +1,8 @@
 """Every metric that has one value per head: how strong its sink is, by which mechanism, and what the head does with it.
 
 `HEAD_METRICS` is the one table of them. The columns of `Measurement.heads`, the maps and numbers of the page, and the
-lines on the terminal are made from its entries, so a metric is one entry here. Formulas that are longer than a mean are
-functions of `sinkscope.measurement.metrics`.
+lines on the terminal are made from its entries, so adding a metric means adding one entry. Formulas longer than a mean
+are functions of `sinkscope.measurement.metrics`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ Value = Callable[[HeadView], np.ndarray]
 class HeadMetric:
     """A value per head.
 
-    `name`: its column in `Measurement.heads`. `title`, `about`: what a reader sees on the page. `formula`: of one
-    sample, with s the position that is asked about; the mean over samples follows, unless the formula says otherwise.
-    `needs`: variables of the measurement. `value` makes the array (layer, head). `draw`: how the page colors its map,
-    None for what is no number. `positioned`: whether it moves with the position that a reader chooses on the page.
-    `only_at`: the positions that it was observed at, where that is not every measured one; None where it is, and for
-    what is about no position. Asked about another, it is absent.
+    `name`: its column in `Measurement.heads`. `title`, `about`: shown on the page. `formula`: for one sample, with s
+    the position; a mean over samples follows unless the formula says otherwise. `needs`: variables of the measurement.
+    `value` makes the array (layer, head). `draw`: how the page colors its map, None if it is not a number.
+    `positioned`: whether it changes with the position selected on the page. `only_at`: the positions at which it was
+    observed, None if at all, or if it does not refer to a position. At other positions it is absent.
     """
 
     name: str
@@ -49,18 +48,20 @@ class HeadMetric:
     only_at: Callable[[xr.Dataset], Sequence[int]] | None = None
 
     def applies(self, data: xr.Dataset, position: int) -> bool:
-        """Whether the measurement holds what this needs, and holds it of this position."""
+        """Whether the measurement has what this needs, at this position."""
         if not all(name in data and bool(data[name].notnull().any()) for name in self.needs):
             return False
         return self.only_at is None or position in self.only_at(data)
 
     def at(self, data: xr.Dataset, epsilon: float, positions: Sequence[int]) -> np.ndarray:
-        """The array (place, layer, head): at each position; at the first alone for a metric that does not move."""
+        """The array (place, layer, head) at each position; only at the first for a metric that does not depend on
+        it.
+        """
         chosen = positions if self.positioned else positions[:1]
         return np.stack([self.value(HeadView(data, epsilon, position)) for position in chosen])
 
     def heading(self, position: int | None = None) -> str:
-        """The title with its unit, and with the position where it is about one."""
+        """The title with its unit, and the position if it depends on one."""
         where = "" if position is None or not self.positioned else f", position {position}"
         return f"{self.title}{where}{f' ({self.unit})' if self.unit else ''}"
 
@@ -79,7 +80,7 @@ def _labels(dim: str) -> Callable[[xr.Dataset], Sequence[int]]:
 
 
 def _updated(data: xr.Dataset) -> Sequence[int]:
-    """The position whose part of the output was observed: a number of several together is of none of them."""
+    """The position whose part of the output was observed; none if several were observed together."""
     observers = record_of(data).get("observers", [])
     positions = next((each["positions"] for each in observers if each["name"] == "SinkUpdate"), [0])
     return positions if len(positions) == 1 else []
@@ -96,7 +97,7 @@ def _spike_cosine(at: HeadView) -> np.ndarray:
 
 
 def _dormant(at: HeadView) -> np.ndarray:
-    """True, False, or None where the head's outputs are not known."""
+    """True, False, or None if the head's outputs are not known."""
     norms = at["output_norm"]
     dormant = metrics.dormant(norms).astype(object)
     dormant[np.isnan(metrics.nanmean(metrics.nanmean(norms, -1), 0))] = None
@@ -113,7 +114,7 @@ KINDS = {
     "broadcast": "a sink head that writes one direction",
     "active": "any other head",
 }
-"""What the kinds of heads mean."""
+"""The meaning of the kinds of heads."""
 
 HEAD_METRICS: tuple[HeadMetric, ...] = (
     HeadMetric(
@@ -364,7 +365,7 @@ HEAD_METRICS: tuple[HeadMetric, ...] = (
 
 
 def applicable(data: xr.Dataset, position: int) -> list[HeadMetric]:
-    """The metrics that this measurement has numbers for, of this position, in the order of the table."""
+    """The metrics that this measurement has at this position, in the order of the table."""
     return [metric for metric in HEAD_METRICS if metric.applies(data, position)]
 
 
@@ -375,7 +376,7 @@ def head_values(data: xr.Dataset, epsilon: float, position: int) -> dict[HeadMet
 
 
 def head_table(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray]) -> pd.DataFrame:
-    """A row per head, a column per metric by its name; heads that a layer lacks are left out."""
+    """One row per head, one column per metric; heads that a layer lacks are left out."""
     layers, heads = data.sizes["layer"], data.sizes.get("head", 0)
     table = pd.DataFrame(
         {
@@ -390,5 +391,5 @@ def head_table(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray]) -> pd.
 
 
 def _column(grid: np.ndarray) -> Any:
-    """The values of all heads; yes and no with a third answer, for what is not known, as pandas has it."""
+    """The values of all heads; booleans that may be unknown as pandas' nullable type."""
     return pd.array(grid.ravel().tolist(), "boolean") if grid.dtype.kind == "O" else grid.ravel()

@@ -37,15 +37,15 @@ class Measurement:
 
     `data`: dims sample, layer, head, position, depth (0 = what enters the first block). By default `attention_received`
     (sample, layer, head, position), `hidden_norm` (sample, depth, position), `query_norm`, `key_norm`, `value_norm`
-    (sample, layer, head, position); every observer says which variables and dims it adds. From the masks come always
-    `visible_queries` (sample, layer, position: how many queries see each key; one that an index of sparse attention did
-    not select is as hidden as by any mask, and a weight that underflows to 0 hides nothing) and `uniform_received`
-    (likewise: what uniform attention would give it). Both are means over heads where a mask differs between these;
-    `attention_received` divides by each head's own. `tokens`, `queries` and `most_queries` (sample, layer: keys,
-    queries, the most of these that see a key), and the coordinate `causal` (layer: no query sees a later key). Other
-    coordinates: `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample, position;
-    −1 where there is none). NaN is what was not measured: positions behind a row's last token, heads that a layer does
-    not have, keys that no query sees, whatever was not finite. Positions count real tokens from 0.
+    (sample, layer, head, position); every observer says which variables and dims it adds. Always present, read from the
+    masks: `visible_queries` (sample, layer, position: how many queries see each key; a key that a sparse-attention
+    index did not select counts as hidden, a weight that underflows to 0 does not) and `uniform_received` (likewise:
+    what uniform attention would give it). Both are means over heads if masks differ between heads; `attention_received`
+    divides by each head's own count. `tokens`, `queries` and `most_queries` (sample, layer: keys, queries, the most of
+    these that see a key), and the coordinate `causal` (layer: no query sees a later key). Other coordinates:
+    `layer_index`, `layer_name`, `stack`, `depth_index`, `depth_stack`, and `token_id` (sample, position; −1 where there
+    is none). NaN marks what was not measured: positions after a row's last token, heads that a layer does not have,
+    keys that no query sees, and values that were not finite. Positions count real tokens from 0.
     """
 
     data: xr.Dataset
@@ -64,10 +64,10 @@ class Measurement:
     ) -> Any:
         """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
 
-        `stack` restricts it to one stack of a model that has several. `denominator`: attention received is a mean over
-        the queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers
-        that look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a
-        sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
+        `stack`: restrict it to one stack of a model with several. `denominator`: attention received is a mean over the
+        queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers that
+        look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a sink
+        of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
         rates.warn_if_short(self.data)
         rate = metrics.sink_rate(rates.received(self.data, stack, denominator), epsilon)
@@ -86,7 +86,7 @@ class Measurement:
     ) -> Interval:
         """The sink rate at a position with its interval over samples (Student's t of a share, on the logit scale).
 
-        Of one sample alone there is none: both ends are NaN.
+        For a single sample both ends are NaN.
         """
         return rates.sink_rate_interval(self.data, position, epsilon, stack, level, denominator)
 
@@ -119,36 +119,36 @@ class Measurement:
         return rates.value_norm_ratio(self.data)
 
     def sinks(self, epsilon: float = EPSILON, by: By = "position") -> Tokens:
-        """Which tokens are sinks, by the rule of `sinks.rule`: `Tokens`, as choices of tokens have them.
+        """The tokens that are sinks by the rule of `sinks.rule`, as `Tokens`.
 
-        Of the stack whose tokens are looked at: the decoder of a model that has one. by="position": positions within
-        documents, by means over samples, which hold for any text; by="row": the tokens of each row. Raises `InputError`
-        where attention received was not measured from position 0 on, and `NothingChosenError` where there is no sink.
+        Of the decoder if the model has one, else of its first stack with tokens. by="position": positions within
+        documents, from means over samples, valid for any text; by="row": the tokens of each row. Raises `InputError` if
+        attention received was not measured from position 0 on, and `NothingChosenError` if there is no sink.
         """
         tokens = received_by_tokens(self.data)
         return Measured(epsilon, by).of(tokens, Evidence(rows_of_samples(self.data, tokens)))
 
     def definitions(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """Every published definition of a sink, side by side: a row per definition.
+        """Every published definition of a sink, compared: one row per definition.
 
         Columns: definition, source, rule, sinks (tokens per sample that it calls one), position_0 (percent of samples
         in which position 0 is one), elsewhere and elsewhere_share (the most frequent other position), agreement
         (Jaccard index with the first definition over samples and positions), note (what was not observed, or in how
-        many samples something is not known, as activations are NaN or infinite). What is not known is no "no": shares
-        and agreement leave it out, and `sinks` the whole sample; NaN where nothing is known. In causal stacks only
-        positions that more than half of the queries see are compared.
+        many samples NaN or infinite activations leave the answer open). An open answer is not a "no": shares and
+        agreement skip it, `sinks` skips the sample; NaN if all are open. In causal stacks only positions that more than
+        half of the queries see are compared.
         """
         return definitions.definition_table(self.data, epsilon)
 
     def agreement(self, epsilon: float = 0.3) -> pd.DataFrame:
         """Jaccard index of every pair of definitions over (sample, position); 1 where both find nothing.
 
-        NaN where there is no place of which both know something.
+        NaN if both answer at no common place.
         """
         return definitions.agreement(self.data, epsilon)
 
     def sink_tokens(self, epsilon: float = 0.3, *, least: float = 0.0) -> pd.DataFrame:
-        """A row per token that is a sink somewhere: text, id, how often, in how many heads, where.
+        """One row per token that is a sink somewhere: text, id, how often, in how many heads, where.
 
         `least`: percentage of (layer, head) pairs that must exceed epsilon. Texts need `measure(..., tokenizer=...)`.
         Source: Sun et al. 2024; Yu et al. 2024.
@@ -156,11 +156,12 @@ class Measurement:
         return tokens.sink_tokens(self.data, epsilon, least)
 
     def token_kinds(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per kind of token: each special token, punctuation, words; what such a token receives."""
+        """One row per kind of token (each special token, punctuation, words): what such a token receives."""
         return tokens.token_kinds(self.data, epsilon)
 
     def first_tokens(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al. 2025).
+        """One row per sample: its first token, in what percentage of heads it is a sink, its norm ratio (Gu et al.
+        2025).
 
         `becomes_sink` is False where the percentage is at most half the median over samples, and NA where it is not
         known. Weakest first.
@@ -176,30 +177,30 @@ class Measurement:
         return tokens.patches(self.data, cutoff, times)
 
     def heads(self, epsilon: float = 0.3, position: int = 0) -> pd.DataFrame:
-        """A row per head: its sink at a position, the mechanism behind it, and what it writes; means over samples.
+        """One row per head: its sink at a position, the mechanism, and what the head writes; means over samples.
 
         The columns are the entries of `HEAD_METRICS` that were observed: attention received and its threshold, norms
-        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active). Those
-        that were observed of another position alone (`SinkUpdate`, `SpikeDimensions`, `KeyVectors` take positions) are
-        left out. Raises `InputError` for a position that was not measured.
+        and angles of keys and values, entropy, what the head writes, and its kind (no-op, broadcast, active). Entries
+        observed only at another position (`SinkUpdate`, `SpikeDimensions`, `KeyVectors` take positions) are left out.
+        Raises `InputError` for a position that was not measured.
         """
         return heads.head_table(self.data, heads.head_values(self.data, epsilon, position))
 
     def depths(self) -> pd.DataFrame:
-        """A row per depth of the residual stream: norm ratio, largest entry, outliers, matrix entropy, spread."""
+        """One row per depth of the residual stream: norm ratio, largest entry, outliers, matrix entropy, spread."""
         return depths.depth_table(self.data)
 
     def massive_activations(self, magnitude: float = 100.0, ratio: float = 1000.0) -> pd.DataFrame:
-        """A row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
+        """One row per massive entry (position, dimension) of the residual stream: onset, decay, peak, value.
 
         Both criteria of Sun et al. 2024: |a| > magnitude and at least ratio × the median of its depth. The observer
-        keeps all above 1000 medians, up to one a token (`MassiveActivations`): `complete` is False where all that were
-        kept are massive in some row, so that the table may lack entries and `samples` be too low.
+        keeps all above 1000 medians, up to one a token (`MassiveActivations`): `complete` is False if in some row every
+        kept entry is massive, so that entries may be missing and `samples` too low.
         """
         return depths.massive_activations(self.data, magnitude, ratio)
 
     def sweep(self, epsilons: Sequence[float] = EPSILONS, *, denominator: str = VISIBLE) -> xr.DataArray:
-        """Sink rate in percent over epsilon and the numbers of tokens that texts have, as in Gu et al. 2025, Fig. 3.
+        """Sink rate in percent over epsilon and text length, as in Gu et al. 2025, Fig. 3.
 
         `denominator`: as `sink_rate`.
         """
@@ -217,20 +218,20 @@ class Measurement:
         return imported(SUMMARY)(self, epsilon)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
-        """A row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
+        """One row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
 
-        The strongest position of a causal layer is sought where more than half of the queries see it.
+        The strongest position of a causal layer is one that more than half of the queries see.
         """
         return tables.layer_table(self.data, epsilon)
 
     def tables(self, epsilon: float = 0.3) -> dict[str, pd.DataFrame]:
-        """Every table that the measurement has what it needs for, by name: `table`, `definitions`, `heads` …"""
+        """Every table for which the measurement has the data, by name: `table`, `definitions`, `heads` …"""
         return tables.every_table(self, epsilon)
 
     def write_tables(self, folder: str | Path, epsilon: float = 0.3, *, form: str = "csv") -> list[Path]:
-        """Write every table of `tables` into a folder, as "csv" or "parquet" (extra `data`); where they are.
+        """Write every table of `tables` into a folder, as "csv" or "parquet" (extra `data`), and return their paths.
 
-        Raises `InputError` for another form, where Parquet has no writer, and where nothing can be written.
+        Raises `InputError` for another form, without a Parquet writer, and if nothing can be written.
         """
         return tables.write_tables(self.tables(epsilon), Path(folder), form)
 
@@ -249,7 +250,8 @@ class Measurement:
         return features.features(self.data, k, per_token=per_token)
 
     def by_token(self, layer: int | None = None) -> pd.DataFrame:
-        """A row per token: sample, position, token_id, text, α of each head ("alpha LAYER.HEAD"), norms of its states.
+        """One row per token: sample, position, token_id, text, α of each head ("alpha LAYER.HEAD"), norms of its
+        states.
 
         `layer`: one layer alone, with the norms of its queries, keys and values. Texts need `tokenizer=` in `measure`.
         Raises `InputError` for a layer that was not measured, and without attention received.
@@ -265,13 +267,13 @@ class Measurement:
         layer: int | None = None,
         head: int | None = None,
     ) -> go.Figure:
-        """A figure: of the `kind` "sink", sink rate per position beside attention received per layer and head;
-        "positions" and "heads", each of the two alone; "hidden", norms of the residual stream over depth, "depths",
-        at every position; "values", norms of values per layer.
+        """A figure by `kind`: "sink", the sink rate per position and attention received per layer and head; "positions"
+        and "heads", one of the two; "hidden", norms of the residual stream over depth; "depths", the same at every
+        position; "values", norms of values per layer.
 
-        `m.plot("map", layer=3, head=0)`: one head's map on the first sample (observer `AttentionMaps`). `position`: the
-        one that heads, hidden and values are shown of, the first by default. Raises `InputError` for an
-        unknown kind, for a position that was not measured, and where what is shown was not observed.
+        `m.plot("map", layer=3, head=0)`: one head's map on the first sample (observer `AttentionMaps`). `position`: for
+        heads, hidden and values; default the first. Raises `InputError` for an unknown kind, a position that was not
+        measured, and a kind that was not observed.
         """
         from sinkscope.measurement.figures import plot  # Plotly takes longer to load than all the rest
 
@@ -294,13 +296,13 @@ class Measurement:
         return written
 
     def to_dataframe(self) -> pd.DataFrame:
-        """All values in long form: variable, sample, layer, head, position, depth, value; what is NaN is left out."""
+        """All values in long form: variable, sample, layer, head, position, depth, value; without NaN."""
         return tables.long_table(self.data)
 
     def to_json(self, epsilon: float = 0.3) -> dict[str, Any]:
-        """The summary that `sinkscope measure --json` prints, as JSON-able data; numbers that do not exist are None.
+        """The summary that `sinkscope measure --json` prints, as JSON-able data; missing numbers are None.
 
-        Where layers have slots (learned sinks, key biases), `slot` says what these receive: `SlotMass`. `answer` is
+        If layers have slots (learned sinks, key biases), `slot` holds what these receive: `SlotMass`. `answer` is
         `summary`: sentences, rates with their intervals, bands of layers, kinds of heads, the strongest, slots.
         """
         return {**tables.summary(self, epsilon), "answer": self.summary(epsilon).to_json()}
@@ -311,7 +313,7 @@ class Measurement:
 
     @classmethod
     def load(cls, path: str | Path) -> Measurement:
-        """Read a file that `save` wrote; of one of before, `record["denominator"]` is "paper".
+        """Read a file that `save` wrote; in older files `record["denominator"]` is "paper".
 
         Raises `InputError` for a file that is missing, damaged or something else.
         """

@@ -1,4 +1,4 @@
-"""Looking at a model while it runs."""
+"""Observe a model while it runs: each attention call is read, checked, and shown to the observers."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ DEFAULT: tuple[Observer, ...] = (AttentionReceived(), SlotReceived(), HiddenNorm
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
-    """A pass over rows that hold several documents, which is read document by document.
+    """A pass over rows that hold several documents; it is read one document at a time.
 
-    `parts`: the documents, each with what the pass found of it; `args`, `kwargs`: what the model was given, to start
-    again where a layer shows across a border.
+    `parts`: the documents, each with its own sums; `args`, `kwargs`: the arguments of the pass, to run it again if some
+    layer attends across documents.
     """
 
     labels: Labels
@@ -138,19 +138,21 @@ class Observation:
         self._pass: OpenPass | None = None
         self._apart = apart
         self._packed: _Packed | None = None
-        self._across: str | None = None  # why the pass under way has to start again, as whole rows
-        self._told: Labels | None = None  # documents that the masks of all layers so far keep apart, unasked
-        self._labels: Labels | None = None  # documents of the pass that is started again
-        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # of the pass under way
-        self._kept_apart: list[object] = []  # masks of the pass under way that show across no border
+        self._across: str | None = None  # why the current pass must run again with whole rows
+        self._told: Labels | None = (
+            None  # documents that the masks of all layers so far separate, though the inputs do not
+        )
+        self._labels: Labels | None = None  # documents of a pass that runs again
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # of the current pass
+        self._kept_apart: list[object] = []  # masks of the current pass that do not cross documents
         self._packed_cache: Cache | None = None
-        self._crossing: str | None = None  # what goes on from one document to the next
+        self._crossing: str | None = None  # what carries over from one document to the next
         self._passes = Passes(model, self._begin, self._end)
         self.observers, self._inapplicable = applicable(observers, model)
 
     def attach(self, stack: ExitStack) -> None:
         """Hook the model's forward, and its blocks where an observer reads them, for as long as `stack` is open."""
-        # Before the caller's own hooks, which shall not see the maps that we asked for.
+        # Before the caller's own hooks, which must not see maps that only we asked for.
         self._passes.attach(stack, first=self._maps is not None)
         if self._maps is not None:
             self._maps.follow(self.model, self._passes, stack, self._needs_vectors)
@@ -166,7 +168,7 @@ class Observation:
         return self._passes.under_way is not None and module in self._paths
 
     def attended(self, invocation: Invocation) -> None:
-        """Take in one attention call."""
+        """Read one attention call and show it to the observers."""
         assert self._pass is not None
         module = invocation.module
         layer = self.layers.get(module) or label(self.model, module, self._paths[module])
@@ -236,7 +238,7 @@ class Observation:
         )
 
     def _packing(self) -> dict[str, Any]:
-        """What the record says of packed documents; nothing where there are none."""
+        """The record's entry on packed documents; empty if there are none."""
         samples = [row for batch in self._batches for row in batch.row]
         if len(samples) == len(set(samples)):
             return {}
@@ -244,7 +246,7 @@ class Observation:
         return {"packed": {"rows": len(set(samples)), "documents": len(samples), **note}}
 
     def _not_measured(self) -> dict[str, str]:
-        """Stacks of the model, and observers, that have no numbers, and why."""
+        """Why some stacks of the model, or some observers, have no numbers."""
         if self._maps is not None:
             has_stream = bool(blocks(self.model))
             blind = (o for o in self.observers if not o.reads_weights_alone and not (o.reads_blocks and has_stream))
@@ -255,7 +257,7 @@ class Observation:
 
     @property
     def _needs_vectors(self) -> bool:
-        """Whether attention maps alone are not enough for some observer."""
+        """Whether some observer needs more than attention maps."""
         return not all(observer.reads_weights_alone for observer in self.observers)
 
     def _take(self, call: AttentionCall, running: OpenPass) -> None:
@@ -277,7 +279,7 @@ class Observation:
             sums.add(type(observer).__name__, piece, size)
 
     def _collect(self, maps: ReturnedMaps, running: OpenPass, output: Any) -> None:
-        """Take in the attention maps that the model returned, and the vectors behind them where they are known."""
+        """Read the attention maps that the model returned, with queries, keys and values if they are known."""
         for call, vectors in maps.calls(output, running.forward, self._needs_vectors):
             sides = axes(call.layer.stack, self._encoder_decoder)
             with full_precision(call.query.device):
@@ -297,14 +299,14 @@ class Observation:
         self._implementations.add("eager")
 
     def _show_vectors(self, call: AttentionCall, running: OpenPass) -> None:
-        """Show a call to the observers to whom its map was not enough."""
+        """Show a call to the observers that need more than its map."""
         for observer, piece in self._pieces(call):
             if not observer.reads_weights_alone:
                 running.places[call.layer].add(type(observer).__name__, piece, len(call.query))
 
     def _pieces(self, call: AttentionCall) -> Iterator[tuple[Observer, Piece]]:
         shown = [observer for observer in self.observers if call.collected is None or observer.reads_weights_alone]
-        for observer in shown:  # before the chunks, which put queries, keys and values out of the processor's reach
+        for observer in shown:  # before the chunks, which push queries, keys and values out of the processor's cache
             for piece in observer.on_call(call):
                 yield observer, piece
         readers = [observer for observer in shown if observer.reads_chunks(call)]
@@ -320,7 +322,7 @@ class Observation:
                     yield observer, piece
 
     def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Open a pass; returns other arguments where the model has to be asked for its maps."""
+        """Open a pass; returns changed arguments if the model must be asked for its maps."""
         forward = begun.forward
         check_order(forward)
         check_continued(self.model, forward)
@@ -347,7 +349,7 @@ class Observation:
         return None if self._maps is None else ((), self._maps.begin(args, kwargs))
 
     def _end(self, ended: Pass, output: Any) -> Any:
-        """Take over what the pass found; returns the output that the caller wants where more was asked for."""
+        """Keep the sums of a finished pass; returns the output that the caller asked for, if we asked for more."""
         done, packed, self._pass = self._pass, self._packed, None
         assert done is not None
         if self._maps is not None:
@@ -379,11 +381,11 @@ class Observation:
         return answered
 
     def _shares(self, running: OpenPass) -> list[tuple[PackedDocument | None, OpenPass]]:
-        """What is shown of a pass: all of it at once, or document by document."""
+        """The parts of a pass that are read separately: all of it, or each document."""
         return [(None, running)] if self._packed is None else list(self._packed.parts)
 
     def _unpacked(self, whole: OpenPass, before: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Packed | None:
-        """The documents of a pass, where its rows hold several."""
+        """The documents of a pass if its rows hold several, else None."""
         self._arguments = args, kwargs
         if not self._apart or self._encoder_decoder:
             return None
@@ -418,9 +420,9 @@ class Observation:
             self._apart, self._labels = apart, None
 
     def _keeps_apart(self, call: AttentionCall, sides: tuple[Axis, Axis], kernel: bool = False) -> bool:
-        """Whether a layer's calls can be read document by document; where not, the pass starts again.
+        """Whether a layer's calls can be read one document at a time; if not, the pass runs again.
 
-        `kernel`: the kernel was told the borders, of which the mask says nothing.
+        `kernel`: the kernel knows the borders, which the mask does not show.
         """
         assert self._packed is not None
         if self._across is not None:
@@ -432,7 +434,7 @@ class Observation:
         return self._across is None
 
     def _shown_across(self, call: AttentionCall) -> bool:
-        """As `shows_across`, once for layers that share a mask."""
+        """`shows_across`, computed once for layers that share a mask."""
         assert self._packed is not None
         source = call.mask.visibility if isinstance(call.mask, Bound) else call.mask
         if isinstance(call.mask, Rule):
@@ -444,7 +446,7 @@ class Observation:
         return False
 
     def _note_documents(self, call: AttentionCall, sides: tuple[Axis, Axis]) -> None:
-        """Read from masks that the model made by itself which documents all of its layers keep apart."""
+        """Find the documents that all layers separate by masks that the model made itself."""
         assert self._pass is not None
         forward = self._pass.forward
         if sides != ("tokens", "tokens") or not self._apart or forward.cache is not None or forward.seen:
@@ -461,7 +463,7 @@ class Observation:
         self._told, self._kept_apart = (labels, [call.mask, *self._kept_apart[:KINDS]]) if agree else (None, [])
 
     def _hidden(self, depth: Depth, hidden: Any, under_way: Pass) -> None:
-        """Show the residual stream at a depth to the observers of blocks."""
+        """Show the residual stream at one depth to the observers that read blocks."""
         assert self._pass is not None
         if depth.stack in self._pass.left_out.streams or self._across is not None:
             return
@@ -528,7 +530,7 @@ class Observation:
         return hook
 
     def _real_at(self, place: Place, side: Axis, running: OpenPass) -> Tensor | None:
-        """Real tokens where an observer reads a module: those of its layer's or its stack's attention, if that ran."""
+        """Real tokens for an observer that reads a module: those of its layer's or its stack's attention, if it ran."""
         if not isinstance(place, Layer):
             return running.forward.real.get(side)
         return known.real_queries if (known := running.places.get(place)) else running.forward.real.get(side)
@@ -538,6 +540,6 @@ class Observation:
 
 
 def _kernel_is_told(invocation: Invocation) -> bool:
-    """Whether a kernel that takes no mask was given the borders of documents."""
+    """Whether a kernel without a mask received the borders of documents."""
     borders = (invocation.arguments.get(name) for name in ("cu_seq_lens_q", "position_ids"))
     return "flash" in (invocation.implementation or "") and any(isinstance(each, Tensor) for each in borders)

@@ -1,4 +1,4 @@
-"""How large each token's entries are where linear maps are given them."""
+"""The largest entry of each token at the inputs of linear maps."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ BATCH = 8  # rows that go through the model at once
 
 
 Read = Callable[[Float[Tensor, "row position width"], int], object]
-"""Shown what tokens have at a site, with the number of the first row."""
+"""A reader of the tokens at a site; it also gets the number of the first row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What goes into a linear map, or comes out of it: `path` of its module, what it makes, its block's number."""
+    """The input or output of a linear map: its module's `path`, its kinds, and the number of its block."""
 
     path: str
     kinds: tuple[str, ...]
@@ -46,19 +46,19 @@ class Site:
 
     @property
     def name(self) -> str:
-        """Of its own among the sites of a model."""
+        """A unique name among the sites of a model."""
         return self.path if self.side == "input" else f"{self.path}:{self.kinds[0]}"
 
     def read(self, read: Callable[[Tensor], object], stack: ExitStack) -> None:
-        """Show what is there to `read` at every use."""
+        """Call `read` with the tensor at every use."""
         (self.projection.read_input if self.side == "input" else self.projection.read_output)(read, stack)
 
 
 def sites(model: nn.Module) -> list[Site]:
     """The inputs of the linear maps in the blocks of the changed stack, in the order of its modules.
 
-    Maps that are given one tensor (query, key, value) are sites of their own, since that shows only when they run.
-    Raises `UnsupportedModelError` for a model without such blocks.
+    Maps that share an input (query, key, value) are separate sites, because the sharing shows only at run time. Raises
+    `UnsupportedModelError` for a model without such blocks.
     """
     by_module: dict[nn.Module, list[tuple[Projection, int]]] = {}
     for one, block in _projections(model):
@@ -81,7 +81,7 @@ def cached_sites(model: nn.Module) -> list[Site]:
 
 
 def _projections(model: nn.Module) -> list[tuple[Projection, int]]:
-    """Linear maps of the changed stack, with the number of the block that they stand in."""
+    """Linear maps of the changed stack, with the number of their block."""
     model = unwrapped(model)
     stream = Stream.of(model)
     stream.check_blocks()
@@ -91,9 +91,8 @@ def _projections(model: nn.Module) -> list[tuple[Projection, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """max_j |x_tj| of every token t, (row, position), by the site's name; `unread`: sites that are given other tokens.
-
-    Those are the maps of single experts, which are given the tokens that were routed to them.
+    """max_j |x_tj| of every token t, (row, position), by the site's name; `unread`: sites that see other tokens, namely
+    maps of single experts, which see only routed tokens.
     """
 
     values: Mapping[str, Float[Tensor, "row position"]]
@@ -101,7 +100,7 @@ class Peaks:
 
 
 def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
-    """The peaks at these sites: one pass in full precision, without a cache. Padding has some value as well.
+    """The peaks at these sites: one pass in full precision, without a cache. Padding gets some value as well.
 
     Raises `InputError` for inputs that continue a cache.
     """
@@ -121,7 +120,7 @@ def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
 
 
 def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tuple[str, ...]:
-    """Show every site's tokens to its reader, in one pass over the inputs; names of sites that are given others."""
+    """Show every site's tokens to its reader, in one pass over the inputs; returns the sites that see other tokens."""
     model = unwrapped(model)
     model_inputs, samples = checked_inputs(model, inputs, BATCH)
     check_whole(model_inputs)

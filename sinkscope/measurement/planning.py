@@ -1,4 +1,4 @@
-"""What a measurement would take, before its model is loaded."""
+"""The memory, disk and time that a measurement would take, before its model is loaded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sinkscope.errors import InputError
 from sinkscope.model import SHIPPED, blueprint
 
 CHUNK = 128  # queries whose weights are read at once
-VARIABLES = 12  # of the size of (layer, head, position) that all observers leave, about
-PASSES = (1.0, 4.0)  # how many forward passes reading everything costs: of long rows more
+VARIABLES = 12  # arrays of (layer, head, position) kept by all observers, approximately
+PASSES = (1.0, 4.0)  # cost of reading everything, in forward passes; more for long rows
 GIB = 2**30
 
 
@@ -22,9 +22,9 @@ GIB = 2**30
 class MeasuringPlan:
     """Parameters are counted; memory, disk and seconds are estimates (bytes; seconds shortest and longest).
 
-    `weights`: in memory at the precision asked for. `beside`: activations of a batch. `download`: weights as stored,
-    0 where they are on this machine. `results`: the file of the measurement. `rate`: FLOP/s of matrix products that
-    this machine's device was measured to do just now; `seconds` follow from it.
+    `weights`: in memory at the requested precision. `beside`: activations of a batch. `download`: weights as stored, 0
+    if they are on this machine. `results`: the file of the measurement. `rate`: FLOP/s of matrix products, just
+    measured on this machine's device; `seconds` follow from it.
     """
 
     model: str
@@ -57,9 +57,9 @@ def plan(
 ) -> MeasuringPlan:
     """Memory, disk and time of measuring a model with all observers, from its configuration alone.
 
-    A forward pass is 2 P FLOP a token, P the parameters but the embedding, and 4 L d T for attention (Kaplan et al.
-    2020). Reading every position of every head costs up to as much as three further passes. Raises `InputError` as
-    `load` does.
+    A forward pass takes 2 P FLOP per token, P the parameters without the embedding, and 4 L d T for attention (Kaplan
+    et al. 2020). Reading every position of every head costs up to as much as three further passes. Raises `InputError`
+    as `load` does.
     """
     model = blueprint(name, revision=revision, trust_remote_code=trust_remote_code)
     config = model.config.get_text_config()
@@ -96,7 +96,7 @@ def plan(
 
 
 def measured_rate(device: str, dtype: torch.dtype, seconds: float = 0.2) -> float:
-    """FLOP/s of matrix products of 512 × 512, for about so many seconds."""
+    """FLOP/s of matrix products of 512 × 512, measured for about this many seconds."""
     factor = torch.ones(512, 512, device=device, dtype=dtype)
     synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else (lambda: None)
     factor @ factor

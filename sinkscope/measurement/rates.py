@@ -30,7 +30,7 @@ from sinkscope.measurement.selection import (
 )
 from sinkscope.statistics import share_bounds, share_interval
 
-FEW_SAMPLES = 5  # below, intervals are called so
+FEW_SAMPLES = 5  # fewer samples are called few
 
 
 def received(
@@ -38,8 +38,8 @@ def received(
 ) -> Float[np.ndarray, "sample layer head position"]:
     """`attention_received`, of the layers of one stack or of all.
 
-    `denominator` "paper": Σ_t A[t, k] / (T − k) whatever the masks hide (/ T in layers that look ahead), which files of
-    before hold in any case. Raises `InputError` for a stack that is not there, and for another denominator.
+    `denominator` "paper": Σ_t A[t, k] / (T − k) whatever the masks hide (/ T in layers that look ahead), which older
+    files always hold. Raises `InputError` for an unknown stack or denominator.
     """
     check_denominator(denominator)
     values = need(data, "attention_received", "AttentionReceived").transpose(*PER_HEAD).values
@@ -54,7 +54,7 @@ def received(
 
 
 def check_denominator(denominator: str) -> None:
-    """Raises `InputError` for what is no denominator."""
+    """Raises `InputError` for an unknown denominator."""
     if denominator not in (VISIBLE, PAPER):
         raise unknown("denominator", denominator, (VISIBLE, PAPER))
 
@@ -87,7 +87,7 @@ def percent_bounds(
 
 
 def interval_words(low: float, high: float, samples: int, digits: int = 1) -> str:
-    """What is said of an interval over samples: its ends, how many samples, and whether these are few."""
+    """An interval over samples in words: its ends, the number of samples, and whether that is few."""
     if samples < 2:
         return "one sample: no interval"
     few = ", which are few" if samples < FEW_SAMPLES else ""
@@ -95,7 +95,7 @@ def interval_words(low: float, high: float, samples: int, digits: int = 1) -> st
 
 
 def denominators_differ(data: xr.Dataset) -> bool:
-    """Whether T − k is another number than that of the queries that see a key, by over 1 % where keys are compared."""
+    """Whether T − k differs by more than 1 % from the number of queries that see a key, at some compared key."""
     if denominator_of(data) == PAPER:
         return False
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,7 +104,7 @@ def denominators_differ(data: xr.Dataset) -> bool:
 
 
 def rate_words(data: xr.Dataset, rate: float, epsilon: float, position: int, stack: str | None = None) -> str:
-    """A sink rate in percent, and the paper's beside it where the denominators differ."""
+    """A sink rate in percent, and the paper's if the denominators differ."""
     if not denominators_differ(data):
         return f"{rate:.1f} %"
     paper = metrics.sink_rate(received(data, stack, PAPER), epsilon)[column_of(data, position)]
@@ -157,9 +157,9 @@ def stacks_apart(data: xr.Dataset) -> dict[str, xr.Dataset]:
 
 
 def warn_if_short(data: xr.Dataset) -> None:
-    """A `UserWarning` where uniform attention itself makes a sink of the first token, in all layers of most samples.
+    """Warn (`UserWarning`) if uniform attention itself makes the first token a sink in all layers of most samples.
 
-    Rows are of one length as a rule; packed documents are not, and a few short ones among them change no rate by much.
+    Packed documents differ in length: a few short ones among them hardly change a rate.
     """
     tokens = data["tokens"].transpose("sample", "layer").values
     if "position" not in data.coords or 0 not in data["position"].values or not (tokens > 0).any():

@@ -17,19 +17,19 @@ from sinkscope.measurement.metrics import comparable, index_of, nanmean, quiet
 PER_HEAD: Final = ("sample", "layer", "head", "position")
 AXES: Final = ("sample", "kept", "layer", "head", "position", "kept_position", "key_dim", "probe_position", "spikes")
 VISIBLE, PAPER = "visible", "paper"
-"""What attention received is divided by: how many queries the masks let see a key, or T − k whatever the masks."""
+"""The denominator of attention received: the number of queries that see a key, or T − k whatever the masks."""
 
 TOKEN_STACKS: Final = ("decoder", "encoder", "vision", "audio")
-"""The first of these that a measurement has is the one whose tokens are looked at."""
+"""Tokens are those of the first of these stacks that a measurement has."""
 
 
 def record_of(data: xr.Dataset) -> dict[str, Any]:
-    """Where the numbers come from; every reader gets a copy of its own."""
+    """The record: where the numbers come from. A fresh copy for each caller."""
     return json.loads(data.attrs["record"])
 
 
 def need(data: xr.Dataset, variable: str, observer: str | None = None) -> xr.DataArray:
-    """A variable of the dataset. Raises `InputError`, which says what there is instead, or what would observe it."""
+    """A variable of the dataset. Raises `InputError` if it is missing, naming those present or the observer for it."""
     if variable in data:
         return data[variable]
     if observer is None:
@@ -40,7 +40,7 @@ def need(data: xr.Dataset, variable: str, observer: str | None = None) -> xr.Dat
 
 
 def column_of(data: xr.Dataset, position: int) -> int:
-    """Where a position stands along the axis. Raises `InputError` for one that was not measured."""
+    """The index of a position along its axis. Raises `InputError` for one that was not measured."""
     return index_of(position, data["position"].values.tolist() if "position" in data.coords else [])
 
 
@@ -61,31 +61,31 @@ def layers_of(data: xr.Dataset, stack: str | None) -> Bool[np.ndarray, "layer"]:
 
 
 def is_causal(data: xr.Dataset) -> Bool[np.ndarray, "layer"]:
-    """The layers in which no query sees a later key, as their masks say; in files of before, those of a decoder."""
+    """The layers in which no query sees a later key, according to their masks; in older files, those of a decoder."""
     if "causal" in data.coords:
         return data["causal"].values.astype(bool)
     return np.array([str(stack) == "decoder" for stack in data["stack"].values])
 
 
 def denominator_of(data: xr.Dataset) -> str:
-    """What `attention_received` was divided by: `VISIBLE`, and in files of before `PAPER`."""
+    """The denominator of `attention_received`: `VISIBLE`; in older files `PAPER`."""
     return VISIBLE if "visible_queries" in data else PAPER
 
 
 def query_counts(data: xr.Dataset) -> Int[np.ndarray, "sample layer"]:
-    """Real queries of each sample that were observed; in files of before, its tokens."""
+    """Observed real queries of each sample; in older files, its tokens."""
     return data["queries" if "queries" in data else "tokens"].transpose("sample", "layer").values
 
 
 def visible_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
-    """How many queries see each key; in files of before, which do not say, `paper_queries`."""
+    """How many queries see each key; in older files, which lack it, `paper_queries`."""
     if denominator_of(data) == PAPER:
         return paper_queries(data)
     return data["visible_queries"].transpose("sample", "layer", "position").values
 
 
 def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
-    """What uniform attention gives each position; in files that do not say, in plain causal or full layers."""
+    """What uniform attention gives each position; computed for plain causal or full layers if a file lacks it."""
     if "uniform_received" in data:
         return data["uniform_received"].transpose("sample", "layer", "position").values
     tokens = data["tokens"].transpose("sample", "layer").values[..., None]
@@ -99,7 +99,7 @@ def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer positi
 
 
 def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
-    """How many queries see the key that is seen by most: T, or what a window leaves of it."""
+    """The largest number of queries that see one key: T, or fewer under a window."""
     if "most_queries" in data:
         return data["most_queries"].transpose("sample", "layer").values.astype(np.float64)
     if denominator_of(data) == PAPER:
@@ -111,7 +111,7 @@ def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
 def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
     """The paper's denominator: T − k in causal layers, T in others; NaN behind a row's last token.
 
-    Where observation began behind a cached prefix, as many of these queries as were observed.
+    If observation began after a cached prefix, only observed queries count.
     """
     tokens = data["tokens"].transpose("sample", "layer").values[..., None]
     queries, positions = query_counts(data)[..., None], data["position"].values
@@ -120,7 +120,7 @@ def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"
 
 
 def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer position"]:
-    """`metrics.comparable` of every layer: where something can be called strong."""
+    """`metrics.comparable` in every layer: positions that can be called strong."""
     return comparable(visible_queries(data), most_queries(data))
 
 
@@ -135,19 +135,19 @@ def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray
 
 
 def depth_lengths(data: xr.Dataset) -> Int[np.ndarray, "sample depth"]:
-    """Real tokens of each sample at each depth, those of its stack; of a stack without attention, of the longest."""
+    """Real tokens of each sample at each depth: of its stack, or of the longest stack if it has no attention."""
     known = set(data["stack"].values.tolist())
     stacks = data["depth_stack"].values.tolist()
     return np.stack([sample_lengths(data, stack if stack in known else None) for stack in stacks], 1)
 
 
 def layer_labels(data: xr.Dataset) -> list[str]:
-    """The model's own layer numbers, with the stack's name where a model has several (encoder, decoder, cross …)."""
+    """The model's layer numbers, with the stack's name if there are several (encoder, decoder, cross …)."""
     return _labels(data, "layer_index", "stack")
 
 
 def depth_labels(data: xr.Dataset) -> list[str]:
-    """The depths of the residual stream, 0 the embedding, with the stack's name where a model has several."""
+    """The depths of the residual stream (0: the embedding), with the stack's name if there are several."""
     return _labels(data, "depth_index", "depth_stack")
 
 
@@ -204,7 +204,7 @@ class TokenView:
         return record_of(self.data).get("non_finite", {}).get("places", [])
 
     def incomplete(self, values: Float[np.ndarray, "sample *place position"]) -> Bool[np.ndarray, "sample *place"]:
-        """Rows in which a real token has no number: what compares tokens with each other decides nothing there."""
+        """Rows in which a real token has no number, so that comparisons between tokens are undecided."""
         real = self.positions < self.tokens[:, None]
         return np.asarray((np.isnan(values) & np.expand_dims(real, tuple(range(1, values.ndim - 1)))).any(-1))
 
@@ -217,7 +217,7 @@ class TokenView:
 
 @dataclass(frozen=True, eq=False)
 class HeadView:
-    """A measurement as a metric of heads sees it: its variables, the position and threshold that are asked about."""
+    """A measurement as head metrics read it: its variables, with one position and threshold."""
 
     data: xr.Dataset
     epsilon: float
@@ -225,7 +225,7 @@ class HeadView:
 
     @property
     def column(self) -> int:
-        """Where the position stands along the axis `position`."""
+        """The index of the position along its axis."""
         return column_of(self.data, self.position)
 
     def __getitem__(self, name: str) -> Float[np.ndarray, "sample layer head *rest"]:
@@ -236,6 +236,6 @@ class HeadView:
         return nanmean(self[name][..., self.column], 0)
 
     def mean(self, name: str) -> Float[np.ndarray, "layer head"]:
-        """The mean over positions, where the variable has any, and then over samples."""
+        """The mean over positions, if the variable has any, then over samples."""
         values = self[name]
         return nanmean(values if values.ndim == 3 else nanmean(values, 3), 0)

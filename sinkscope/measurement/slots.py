@@ -1,7 +1,6 @@
-"""What slots receive: learned sinks, key biases, whatever a query may attend to that is no token.
+"""The attention that slots receive: learned sinks, key biases, anything a query may attend to besides tokens.
 
-Attention that goes there is missing from every position, so that a model may have its sink in a slot and a sink rate
-of 0 at all tokens.
+This attention is missing from every position: a model may have its sink in a slot, and a sink rate of 0 at all tokens.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class SlotMass:
         )
 
     def to_json(self) -> dict[str, float | int | None]:
-        """`mass`, `low`, `high` (0 to 1), `rate` (percent), `layers`: JSON-able; what does not exist is None."""
+        """`mass`, `low`, `high` (0 to 1), `rate` (percent), `layers`: JSON-able; missing numbers are None."""
         numbers = {"mass": self.mass.value, "low": self.mass.low, "high": self.mass.high, "rate": self.rate}
         values = {name: None if np.isnan(value) else float(value) for name, value in numbers.items()}
         return {**values, "layers": self.layers}
 
 
 def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:
-    """See `SlotMass`; None where no layer has slots. Raises `InputError` for an epsilon outside (0, 1)."""
+    """See `SlotMass`; None if no layer has slots. Raises `InputError` for an epsilon outside (0, 1)."""
     if "slot_received" not in data:
         return None
     received = _received(data)
@@ -71,7 +70,7 @@ def slot_mass(data: xr.Dataset, epsilon: float = 0.3) -> SlotMass | None:
 
 
 def slot_mass_by_layer(data: xr.Dataset) -> Float[np.ndarray, "layer"]:
-    """Mean weight on slots of each layer, 0 to 1; NaN where it has none. Raises `InputError` where no layer has one."""
+    """Mean weight on slots of each layer, 0 to 1; NaN if it has none. Raises `InputError` if no layer has one."""
     return metrics.nanmean(metrics.nanmean(_received(data), 2), 0)
 
 

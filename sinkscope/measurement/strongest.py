@@ -1,6 +1,6 @@
 """The strongest position of a measurement, and sink rates where positions can be compared.
 
-One rule, `metrics.strongest`, for tables, pages, surveys, training logs and experiments.
+Tables, pages, training logs and experiments all use the one rule `metrics.strongest`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Compared:
 
     @cached_property
     def mass(self) -> Float[np.ndarray, "sample layer position"]:
-        """Share of all of a layer's attention that a position gets: Σ_t A[t, k] over the number of queries."""
+        """A position's share of all attention in a layer: Σ_t A[t, k] over the number of queries."""
         with np.errstate(divide="ignore", invalid="ignore"):
             seeing = visible_queries(self.data) / query_counts(self.data)[..., None]
         return np.where(self.counted, metrics.nanmean(received(self.data), 2) * seeing, np.nan)
@@ -66,31 +66,32 @@ class _Compared:
 
 
 def comparable_rates(data: xr.Dataset, epsilon: float) -> Float[np.ndarray, "position"]:
-    """Sink rate per position in percent; NaN where too few queries see it in every sample (`metrics.comparable`).
+    """Sink rate per position in percent; NaN if too few queries see the position in every sample
+    (`metrics.comparable`).
 
-    A layer, or a sample, whose queries see a position too seldom does not count there.
+    Layers and samples in which too few queries see a position do not count there.
     """
     return _over_all(_Compared(data, epsilon).rates)
 
 
 def strongest_position(data: xr.Dataset, epsilon: float, denominator: str = VISIBLE) -> Strongest | None:
-    """The position with the highest of `comparable_rates`, and that rate; the rule of ties is `metrics.strongest`'s.
+    """The position with the highest of `comparable_rates`, and that rate; ties as in `metrics.strongest`.
 
-    None where no measured position is seen by more than half of the queries, or where all there is NaN.
+    None if no measured position is seen by more than half of the queries, or all are NaN.
     """
     compared = _Compared(data, epsilon, denominator)
     return compared.best(_over_all(compared.rates), _over_all(compared.mass))
 
 
 def strongest_by_layer(data: xr.Dataset, epsilon: float) -> list[Strongest | None]:
-    """The same of each layer alone, in their order."""
+    """The same for each layer, in order."""
     compared = _Compared(data, epsilon)
     rates, mass = metrics.nanmean(compared.rates, 0), metrics.nanmean(compared.mass, 0)
     return [compared.best(*layer) for layer in zip(rates, mass, strict=True)]
 
 
 def rates_by_position(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
-    """A row per position: `position, sink_rate, low, high, counted, strongest`.
+    """One row per position: `position, sink_rate, low, high, counted, strongest`.
 
     Rates in percent over all samples and layers, with 95 % intervals over samples; `counted`: whether enough
     queries see it in some layer (`metrics.comparable`); `strongest`: True at

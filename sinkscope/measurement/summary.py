@@ -39,12 +39,12 @@ class Band:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a measurement says, as sentences and as values; `str` and notebooks show the lines.
+    """The finding of a measurement, as sentences and as values; `str` and notebooks show the lines.
 
-    `sentences`: the answer. `title`: which model on what. `rates`: by stack of layers, position 0's sink rate (%) with
-    its interval, as (value, low, high); `found` says the same in words. `bands`: layers by that rate. `kinds`: how many
-    heads are of each kind. `strongest`: heads by what position 0 receives, each with three figures. `slots`: what
-    learned sinks and key biases receive, None without any.
+    `sentences`: the answer. `title`: the model and its inputs. `rates`: by stack of layers, position 0's sink rate (%)
+    with its interval, as (value, low, high); `found` gives the same in words. `bands`: layers by that rate. `kinds`:
+    how many heads are of each kind. `strongest`: heads by what position 0 receives, each with three figures. `slots`:
+    what learned sinks and key biases receive; None without any.
     """
 
     sentences: tuple[str, ...]
@@ -130,8 +130,9 @@ def _plain(value: Any) -> Any:
 
 
 def layer_bands(table: pd.DataFrame) -> tuple[Band, ...]:
-    """Layers of each stack as bands: the two neighbors whose union is narrowest are joined while it is within
-    `WITHIN` points, and further while there are more than `BANDS`."""
+    """Layers of each stack as bands: the two neighbors with the narrowest union are joined while that is within
+    `WITHIN` points or there are more than `BANDS`.
+    """
     bands: list[Band] = []
     for stack, layers in table.groupby("stack", sort=False):
         rows = layers[layers["sink_rate"].notna()]

@@ -81,7 +81,7 @@ def summary(measured: Any, epsilon: float) -> dict[str, Any]:
 
 
 def html(data: xr.Dataset) -> str:
-    """The layer table under a line that says what was measured; text from models and users is escaped."""
+    """The layer table under a line that names what was measured; text from models and users is escaped."""
     record = record_of(data)
     line = f"{record['model']} ({record['family']}): {record['samples']} samples, up to {record['tokens']} tokens"
     table = layer_table(data, 0.3).to_html(
@@ -91,7 +91,7 @@ def html(data: xr.Dataset) -> str:
 
 
 def received_table(data: xr.Dataset, position: int = 0) -> pd.DataFrame:
-    """Attention received by a position: a row per layer, a column per head."""
+    """Attention received by a position: one row per layer, one column per head."""
     received = need(data, "attention_received").mean("sample")
     grid = received.isel(position=column_of(data, position)).transpose("layer", "head")
     frame = pd.DataFrame(grid.values.round(4), columns=[f"head {head}" for head in grid["head"].values])
@@ -141,7 +141,7 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
 
 
 def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
-    """Ratio behind the block with the layer's number; cross-attention stands in the decoder's blocks."""
+    """The ratio after the layer's block; cross-attention is in the decoder's blocks."""
     ratio = hidden_norm_ratio(data)
     stack = {"cross": "decoder", "queries_cross": "queries"}.get(row.stack, row.stack)
     place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
@@ -203,7 +203,7 @@ def write_tables(tables: Mapping[str, pd.DataFrame], folder: Path, form: str) ->
 
 
 def require_parquet() -> None:
-    """Raises `InputError` where Parquet has no writer."""
+    """Raises `InputError` without a Parquet writer."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:

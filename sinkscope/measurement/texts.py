@@ -1,4 +1,4 @@
-"""The texts of tokens: readable where a vocabulary writes bytes, by byte offsets where tokens split a character."""
+"""The texts of tokens, readable also for byte-level vocabularies and for tokens that split a character."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenTexts:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> TokenTexts:
-        """Those of a measurement's record, which has them if a tokenizer was given."""
+        """From a measurement's record, which has them if `measure` got a tokenizer."""
         pieces = {int(token): text for token, text in record.get("token_text", {}).items() if text is not None}
         written = {int(token): bytes.fromhex(digits) for token, digits in record.get("token_bytes", {}).items()}
         return cls(pieces, written)
@@ -48,8 +48,8 @@ class TokenTexts:
     def line(self, ids: Sequence[int], positions: Sequence[int]) -> list[str | None]:
         """What each token of a row adds to the text; None for a token whose text is not known.
 
-        A character whose bytes several tokens share stands at the one with its first byte, and the others add "" if
-        they hold nothing else. Only tokens at neighboring `positions` share one.
+        A character split over several tokens belongs to the one with its first byte; the others add "" if they hold
+        nothing else. Only tokens at neighboring `positions` share a character.
         """
         added: list[str | None] = []
         run: list[bytes] = []
@@ -65,7 +65,7 @@ class TokenTexts:
 
 
 def shares(parts: Sequence[bytes]) -> list[str]:
-    """The text of consecutive bytes, each character at the part that its first byte is in."""
+    """The text of consecutive bytes, each character in the part that has its first byte."""
     owners = [index for index, part in enumerate(parts) for _ in part]
     texts = [""] * len(parts)
     offset = 0
@@ -76,7 +76,7 @@ def shares(parts: Sequence[bytes]) -> list[str]:
 
 
 def characters(written: bytes) -> list[str]:
-    """The characters of UTF-8 text; a byte that belongs to none, and what cannot be printed, as <0xE2>."""
+    """The characters of UTF-8 text; bytes outside any character, and unprintable characters, as <0xE2>."""
     return [character for character, _ in _decoded(written)]
 
 

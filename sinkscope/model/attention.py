@@ -23,8 +23,8 @@ from sinkscope.model.visibility import BesideSinks
 class AddedHeads(nn.Module):
     """Σ_h A_h V_h W_O with one W_O (head_dim → width) for all heads (Gu et al. 2025, Table 12).
 
-    Takes head after head in its last dimension, as a projection of concatenated heads does. Equal to that projection
-    where its blocks W_O^h are all the same. Not in the released code; the paper writes the formula.
+    Takes heads concatenated in the last dimension. Equal to a projection of concatenated heads whose blocks W_O^h are
+    all the same. Not in the released code; the paper writes the formula.
     """
 
     def __init__(self, heads: int, head_dim: int, width: int) -> None:
@@ -37,7 +37,7 @@ class AddedHeads(nn.Module):
 
 
 def output_map(config: LabConfig) -> nn.Module:
-    """What stands behind the heads: W_O over all of them side by side, or one W_O over their sum."""
+    """The output projection: W_O over concatenated heads, or one W_O over their sum."""
     heads, dim, width = config.num_attention_heads, config.head_dim, config.hidden_size
     if config.head_combination == "add":
         return AddedHeads(heads, dim, width)
@@ -84,7 +84,7 @@ class LabAttention(nn.Module):
         heads, kv_heads, width = config.num_attention_heads, config.kv_heads, config.hidden_size
         self.q_proj = nn.Linear(width, heads * self.head_dim, bias=False)
         self.supplies = config.supplies[layer_idx]
-        if self.supplies:  # a layer whose keys and values nobody reads makes none
+        if self.supplies:  # a layer whose keys and values are never read makes none
             self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
             self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
         self.o_proj = output_map(config)
@@ -135,7 +135,7 @@ class LabAttention(nn.Module):
     def _made(
         self, hidden_states: Tensor, rotation: Rotation | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
-        """Queries; keys and values as they go into the cache, where this layer makes any; and what tokens carry."""
+        """Queries; keys and values for the cache, if this layer makes any; and what tokens carry."""
         split = (*hidden_states.shape[:-1], -1, self.head_dim)
         query = self.q_proj(hidden_states).view(split).transpose(1, 2)
         if not self.supplies:
@@ -150,7 +150,9 @@ class LabAttention(nn.Module):
         return query, (key, value), carried
 
     def _kept(self, visibility: Visibility, cache: Cache, bias: Bias | None) -> Visibility:
-        """The mask over the keys that a cache kept. Raises `UnsupportedModelError` for what reads all of them."""
+        """The mask over the keys that a cache kept. Raises `UnsupportedModelError` for operations that read all
+        keys.
+        """
         places: Tensor | None = getattr(cache.layers[self.layer_idx], "places", None)
         if places is None or places.shape[-1] == visibility.key.count:
             return visibility

@@ -1,4 +1,4 @@
-"""Where training leaves models: the checkpoints of any `Trainer`, and the folders of a run of ours."""
+"""The models of a training run: checkpoints of any `Trainer`, and the folders of sinkscope's runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens in the columns of a pass as choices count them: padding, caches, documents and learned tokens are seen."""
+"""The tokens in the columns of a pass, with padding, caches, documents and learned tokens accounted for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ UNKNOWN = -1  # in place of an id: padding, and learned tokens before a sequence
 class TokenColumns:
     """The columns of the changed stack, learned tokens before a sequence among them.
 
-    `index`: which of its row's real tokens a column is, counted from 0 over the cache as well; `order`: which of its
-    document's, where the inputs keep packed documents apart, else the same; `document`: the number of its document;
+    `index`: the column's number among its row's real tokens, counted from 0 including the cache; `order`: its number
+    within its document if the inputs separate packed documents, else the same; `document`: the number of its document;
     `real`: False for padding; `start`: columns before them, in a cache. `ids`: token ids of these columns, −1 for
-    learned tokens; `text`: those of all of a row's real tokens so far, padding behind them as −1. Both are None where
-    they are not known. `given`: what the model was given in place of ids.
+    learned tokens; `text`: ids of all of a row's real tokens so far, then −1. Both are None if unknown. `given`: the
+    model's input instead of ids.
     """
 
     index: Int[Tensor, "batch position"]
@@ -60,10 +60,10 @@ class TokenColumns:
 
 
 def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> TokenColumns:
-    """The columns of `inputs`: what continues a cache counts on from the tokens in it.
+    """The columns of `inputs`, counted from the start of a continued cache.
 
-    Documents are apart where transformers keeps them apart (position ids that start anew, without a mask or a cache),
-    and in lab models whose mask does (`document_ids`). Raises `InputError` where the inputs do not tell their columns.
+    Documents are separate where transformers separates them (restarting position ids, without a mask or a cache), and
+    in lab models whose mask does (`document_ids`). Raises `InputError` if the inputs do not determine their columns.
     """
     model = unwrapped(model)
     forward = Forward.of(model, (), inputs)
@@ -120,8 +120,7 @@ def _every_id(forward: Forward, total: int, earlier: Tensor | None) -> Int[Tenso
 
 
 def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> int:
-    """Columns of what is no text, such as an image, from a pass over the first sample, which no hook sees: a pass that
-    asks for its columns would ask again."""
+    """Columns of inputs other than text, such as images, from a pass over the first sample without hooks."""
     if forward.text_alone:
         needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
         raise InputError(f"the inputs have no {needed}, so which tokens are protected is unknown: give them")
@@ -129,5 +128,5 @@ def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> in
 
 
 def _given(inputs: Mapping[str, Any]) -> Tensor | None:
-    """What stands in the place of ids: embeddings, pixels, features."""
+    """The input instead of ids: embeddings, pixels, features."""
     return next((value for value in inputs.values() if isinstance(value, Tensor) and value.is_floating_point()), None)

@@ -21,7 +21,7 @@ from sinkscope.model.visibility import bidirectional, causal, longest_prefix
 
 
 def per_layer(attention: object, layers: int) -> list[AttentionSpec]:
-    """One operation for each layer: the one given, or those of a list, which begins anew where it ends.
+    """One operation for each layer: a single one, or those of a list, repeated cyclically.
 
     [local, local, full] of seven layers is local, local, full, local, local, full, local. Raises `InputError` for a
     list that is empty or longer than there are layers, and for what is no operation.
@@ -75,12 +75,12 @@ POSITIVE = {"residual_gain": PROTECTED_GAIN, "rms_norm_eps": 1e-5, "rope_theta":
 
 
 def default_gain(norm_placement: str) -> float:
-    """β of the residual branches where a configuration does not say: 0.2 in the outlier-protected block, else 1."""
+    """The default β of residual branches: 0.2 in the outlier-protected block, else 1."""
     return PROTECTED_GAIN if norm_placement == "outlier_protected" else 1.0
 
 
 def unlike_llama(config: PreTrainedConfig) -> str | None:
-    """The first field by which a block of this configuration differs from a Llama's; None where none does."""
+    """The first field by which a block of this configuration differs from a Llama's; None if none does."""
     same = {
         "norm": config.norm == "rmsnorm",
         "norm_placement": config.norm_placement == "pre",
@@ -324,7 +324,7 @@ class LabConfig(PreTrainedConfig):
         return " + ".join(dict.fromkeys(name_of(operation) for operation in self._given()))
 
     def _given(self) -> list[AttentionSpec]:
-        """The operation of each layer as it was given."""
+        """The operation of each layer, before masks are adapted."""
         return per_layer(self.attention, self.num_hidden_layers)
 
     @property
@@ -368,7 +368,7 @@ class LabConfig(PreTrainedConfig):
 
     @property
     def supplies(self) -> list[bool]:
-        """For each layer whether it makes keys and values: where some layer reads them."""
+        """For each layer whether it makes keys and values, which it does if some layer reads them."""
         return [index in self.suppliers for index in range(self.num_hidden_layers)]
 
     @property

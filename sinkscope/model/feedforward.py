@@ -33,9 +33,9 @@ KINDS = {
 
 
 class DownProjection(nn.Linear):
-    """The last map of a SwiGLU, a class of its own because it starts smaller.
+    """The last map of a SwiGLU; a separate class because it starts smaller.
 
-    transformers hands only modules with parameters of their own to `_init_weights`, so its owner cannot do that.
+    transformers calls `_init_weights` only for modules with parameters, so its parent cannot initialize it.
     """
 
 
@@ -43,8 +43,8 @@ class FeedForward(nn.Module):
     """W_down(φ(W_gate x) · W_up x) of a gated kind, W_down φ(W_up x) of the others; no biases. Source: Shazeer 2020.
 
     φ is silu (swiglu, swish), the exact gelu (geglu, gelu), relu (reglu, relu) or nothing (linear). The inner width is
-    `config.intermediate_size`, for every kind as in the paper, whose ungated runs so have a third fewer parameters
-    here; with `ffn_match_parameters` the ungated kinds are 3/2 as wide, rounded down.
+    `config.intermediate_size`, for every kind as in the paper, whose ungated runs therefore have a third fewer
+    parameters here; with `ffn_match_parameters` the ungated kinds are 3/2 as wide, rounded down.
     """
 
     def __init__(self, config: LabConfig) -> None:

@@ -45,8 +45,8 @@ NORMS: dict[str, type[nn.RMSNorm] | type[nn.LayerNorm]] = {"rmsnorm": nn.RMSNorm
 class Placement:
     """Which of the norms N of a residual branch f there are: x ← N_sum(x + β · N_out(f(N_in(x)))).
 
-    `enters`: N_in; `leaves`: N_out; `sums`: N_sum; a norm that is not there is the identity. `first`: a norm of the
-    embeddings, before the first block; `last`: one behind the last block, before the head.
+    `enters`: N_in; `leaves`: N_out; `sums`: N_sum; an absent norm is the identity. `first`: a norm of the embeddings,
+    before the first block; `last`: one after the last block, before the head.
     """
 
     enters: bool = False
@@ -58,15 +58,15 @@ class Placement:
     def opens(self, layer: int) -> bool:
         """Whether a block starts with a norm of the stream.
 
-        The N_sum behind a block's feed-forward stands at the start of the next block, and the last one where other
-        models have their final norm. So what blocks pass on is always the stream before a norm, where massive
-        activations are to be seen (Gu et al. 2025, section 7).
+        The N_sum after a block's feed-forward is applied at the start of the next block, and the last one in place of
+        the final norm. So blocks always pass on the stream before a norm, where massive activations are visible (Gu et
+        al. 2025, section 7).
         """
         return self.first if layer == 0 else self.sums
 
     @property
     def closes(self) -> bool:
-        """Whether a norm of the stream stands behind the last block."""
+        """Whether there is a norm of the stream after the last block."""
         return self.last or self.sums
 
 
@@ -161,7 +161,7 @@ class LabGenerationMixin(GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-        """Hand `generate`'s two-dimensional mask on as it is: the model binds its own mask from it, with any cache."""
+        """Pass `generate`'s two-dimensional mask on unchanged: the model binds its own mask from it, with any cache."""
         return attention_mask
 
     def prepare_inputs_for_generation(
@@ -229,7 +229,7 @@ class LabPreTrainedModel(PreTrainedModel):
 
 
 def tokens_seen(cache: Cache | None, config: LabConfig) -> int:
-    """How many tokens a cache has seen. Raises `InputError` for one that counts them in a layer which keeps none."""
+    """How many tokens a cache has seen. Raises `InputError` if it counts them in a layer that stores none."""
     if cache is None:
         return 0
     # transformers asks layer 0 for the length, but under `kv_layers` layer 0 may store nothing and answer 0 for ever.
@@ -272,8 +272,8 @@ class LabModel(LabPreTrainedModel):
         """`attention_mask` is 1 for real tokens and covers cached ones too; `document_ids` numbers packed documents.
 
         `position_ids` replace the positions among real tokens. Hidden states and attention maps on request include the
-        sink tokens, in front. Raises `InputError` for a mask of another form, where both or neither of ids and
-        embeddings are given, and for a cache where the model is bidirectional.
+        sink tokens, in front. Raises `InputError` for a mask of another form, if both or neither of ids and embeddings
+        are given, and for a cache in a bidirectional model.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give exactly one of input_ids and inputs_embeds")
@@ -369,8 +369,8 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (batch, position, vocabulary); with `labels` also the mean cross-entropy in nats.
 
-        Labels are compared with the next token's prediction, in a bidirectional model with that at their own position;
-        −100 counts nowhere.
+        Labels are compared with the next token's prediction, in a bidirectional model with the prediction at their own
+        position; −100 is ignored.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -398,8 +398,8 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     def to_llama(self) -> LlamaForCausalLM:
         """The same model as a `LlamaForCausalLM`, with equal logits (up to rounding); weights are copied.
 
-        Raises `InputError` where the attention operation is not plain causal softmax, where positions are not rotary
-        over whole heads, and where there are sink tokens.
+        Raises `InputError` unless attention is plain causal softmax, positions are rotary over whole heads, and there
+        are no sink tokens.
         """
         config = self.config
         if not config.is_causal:

@@ -89,7 +89,7 @@ def as_plain(model: nn.Module) -> PreTrainedModel:
 
 
 def zero_heads(model: nn.Module, heads: Iterable[tuple[int, int]]) -> None:
-    """Take heads out for good, in place: the columns of W_O that read a head's output become 0.
+    """Remove heads permanently, in place: the columns of W_O that read a head's output become 0.
 
     Heads are (layer, head), counted over attention layers. Logits are those under `interventions.ZeroHeads`. Raises
     `InputError` for a head that does not exist, `UnsupportedModelError` where the output projection is no linear map.

@@ -1,4 +1,4 @@
-"""What a position scheme is: up to three ways in which a token's position enters the model."""
+"""Position schemes of the lab model: how a token's position enters it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class DistanceBias:
 
 @dataclass(frozen=True, eq=False)
 class TokenPositions:
-    """Positions of the queries of a pass and of all keys they may meet, cached ones among them.
+    """Positions of the queries of a pass and of all keys, including cached ones.
 
-    A token's position is its index among the real tokens of its row, from 0. Sink tokens stand before it at −n … −1, so
-    they move no real token, and every relative scheme sees one sequence. With `restart` the count starts anew in
-    each document. A caller's `position_ids` replace the queries' positions; they say nothing about
-    the keys in a cache, so `own` keeps the positions that the keys' count would have given the queries.
+    A token's position is its index among the real tokens of its row, from 0. Sink tokens have positions −n … −1, so
+    real tokens do not move, and every relative scheme sees one sequence. With `restart` the count starts anew in each
+    document. A caller's `position_ids` replace the queries' positions; they say nothing about the keys in a cache, so
+    `own` keeps the positions that the keys' count would have given the queries.
     """
 
     query: Int[Tensor, "#batch query"]
@@ -73,7 +73,7 @@ class TokenPositions:
     def known(self) -> TokenPositions:
         """These positions, for a scheme that needs the keys' positions.
 
-        Raises `InputError` where `position_ids` were given that do not continue those of the cached keys.
+        Raises `InputError` if `position_ids` do not continue those of the cached keys.
         """
         if self.own is not None and not torch.compiler.is_compiling():
             # Cached keys are rotated or biased by positions counted from 0, and the cache keeps keys, not positions.
@@ -92,7 +92,7 @@ class TokenPositions:
 def restarted(tokens: Tokens, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
     """Index of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
 
-    Tokens of one document need not be neighbors: a document mask lets them see each other wherever they stand.
+    Tokens of one document need not be neighbors: a document mask lets them see each other anywhere.
     """
     assert tokens.document is not None
     outside = tokens.order < sinks  # sink tokens, and padding on the left
@@ -127,13 +127,13 @@ class PositionScheme(nn.Module):
         return hidden
 
     def rotation(self, positions: TokenPositions) -> Rotation | None:
-        """How queries and new keys turn, in fp32; None where they do not."""
+        """The rotation of queries and new keys, in fp32; None without one."""
         return None
 
     def bias(self, positions: TokenPositions) -> DistanceBias | None:
-        """What is added to the scores, bound to the tokens at hand; None where nothing is.
+        """The bias added to scores, bound to these tokens; None without one.
 
-        Raises `InputError` where the keys' positions are not known.
+        Raises `InputError` if the keys' positions are not known.
         """
         return None
 
@@ -154,7 +154,7 @@ class LearnedTable(PositionScheme):
     def embed(
         self, hidden: Float[Tensor, "batch position width"], positions: Int[Tensor, "#batch position"]
     ) -> Float[Tensor, "batch position width"]:
-        """Raises `InputError` where a token stands beyond the table."""
+        """Raises `InputError` for a position beyond the table."""
         length = self.table.num_embeddings
         if not torch.compiler.is_compiling() and int(positions.max()) >= length:
             raise InputError(
@@ -191,7 +191,7 @@ def sinusoids(positions: Int[Tensor, "*batch position"], width: int) -> Float[Te
 
 
 def check_even_width(width: int) -> None:
-    """Raises `InputError` where the halves of a sinusoidal embedding would differ."""
+    """Raises `InputError` for an odd width, with unequal halves."""
     if width % 2:
         raise InputError(f"sinusoidal positions need an even hidden_size, got {width}")
 
@@ -210,13 +210,13 @@ _BY_LENGTH = ("dynamic", "longrope")
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Which channels turn, and how fast.
+    """Which channels rotate, and their frequencies.
 
-    The first `fraction` of a head's `head_dim` channels turn, the others keep still. `scaling` is transformers' rope
+    The first `fraction` of a head's `head_dim` channels rotate, the others stay fixed. `scaling` is transformers' rope
     dict: {"rope_type": "linear" | "llama3" | "yarn", "factor": …}; `length` is the context, from which the last two
     compute unless they name `original_max_position_embeddings`. Types whose frequencies change with the length of the
-    text (dynamic, longrope) are refused: keys in a cache would have been turned by other angles than later queries.
-    Raises `InputError`.
+    text (dynamic, longrope) are refused: cached keys would have been rotated by other angles than later queries. Raises
+    `InputError`.
     """
 
     head_dim: int
@@ -241,12 +241,12 @@ class Rope:
 
     @property
     def channels(self) -> int:
-        """How many channels of a head turn."""
+        """How many channels of a head rotate."""
         return int(self.head_dim * self.fraction)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The same in transformers' words, but for the fraction."""
+        """The same as transformers' rope parameters, without the fraction."""
         return {"rope_type": "default", **(self.scaling or {}), "rope_theta": self.theta}
 
     def frequencies(self) -> tuple[Float[Tensor, "half"], float]:
@@ -377,7 +377,7 @@ class Alibi(PositionScheme):
 def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
     """2^(−8h/H) for h = 1 … H where H is a power of two.
 
-    Otherwise those of the next lower power n, then every other slope of 2n, which stand between them.
+    Otherwise those of the next lower power n, then every other slope of 2n, which lie between them.
     """
     power = 2 ** int(math.log2(heads))
     between = torch.arange(1, 2 * power + 1, 2)[: heads - power] / (2 * power)
@@ -388,7 +388,7 @@ def bucket(distance: Int[Tensor, "*n"], *, two_sided: bool = False) -> Int[Tenso
     """T5's bucket of q − k: 32 buckets, of which half count single steps and half grow by powers up to distance 128.
 
     One-sided: keys after the query share bucket 0. Two-sided: half of the buckets for each side, those of keys after
-    the query behind the others.
+    the query last.
     """
     buckets, offset = BUCKETS, torch.zeros_like(distance)
     if two_sided:

@@ -25,8 +25,8 @@ class Sigma(nn.Module):
     beginning of a training step (`iterate`); no gradient flows into them. σ and the iteration are computed in fp32 at
     least, also under autocast. `std` is that of the starting W. Source: Zhai et al. 2023, eq. 3;
     apple/ml-sigma-reparam, vision/layers.py, which in evaluation takes a step as well, for that pass alone; here
-    evaluation takes none. Its std is 0.02 everywhere. γ is a parameter without dimensions: optimizers that spare norm
-    gains from decay spare it too, others do not.
+    evaluation takes none. Its std is 0.02 everywhere. γ is a parameter without dimensions: optimizers that exempt norm
+    gains from decay exempt it as well, others do not.
     """
 
     u: Tensor

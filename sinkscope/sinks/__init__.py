@@ -1,6 +1,6 @@
-"""Which tokens are sinks: one rule on arrays, choices of tokens as values, and what they choose in certain texts.
+"""Which tokens are sinks: one rule on arrays, choices of tokens as values, and the tokens chosen in given texts.
 
-Nothing here runs a model. `find_tokens` runs what a choice needs to know, and resolves it.
+Nothing here runs a model. `find_tokens` measures what a choice needs, and resolves it.
 """
 
 from sinkscope.sinks.choice import Choice as Choice

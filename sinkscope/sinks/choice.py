@@ -1,8 +1,8 @@
 """Choices of tokens, as values: the only vocabulary for "these tokens".
 
-What is protected from eviction or rounding, and what an intervention acts on, is a choice; choices are added with `+`.
-Some a single pass can tell, from positions or ids (`places`); all are resolved into `Tokens` with what they need to
-know (`needs`, `resolve`). `sinkscope.find_tokens` runs a model for that.
+Tokens protected from eviction or rounding, and tokens that an intervention acts on, are given as a choice; choices are
+added with `+`. Some can be evaluated in a single pass, from positions or ids (`places`); all can be resolved into
+`Tokens` from the evidence that they need (`needs`, `resolve`), which `sinkscope.find_tokens` measures.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sinkscope.sinks.tokens import Rows, Tokens
 
 
 class NothingChosenError(InputError):
-    """A choice that chooses no token of the texts: the message names what came nearest."""
+    """Raised if a choice selects no token of the texts; the message names the nearest one."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedAttention:
     """What tokens receive, from a measurement of one stack.
 
-    `received` is α, `visible` the number of queries that see a position, `uniform` what uniform attention would give;
-    a sample is a document: that of text `row`, from its real token `start` on. `layers`: the model's own numbers.
+    `received` is α, `visible` the number of queries that see a position, `uniform` what uniform attention would give; a
+    sample is a document of text `row` that starts at its real token `start`. `layers`: the model's own numbers.
     `slots`: the mean share of attention that learned slots take.
     """
 
@@ -44,10 +44,10 @@ class ReceivedAttention:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Texts, and what was measured in them; None for what was not.
+    """Texts, and what was measured in them; None for what was not measured.
 
-    `peaks`: max_j |x_tj| of every token at the input of each linear map, (row, token), by what the map makes: down,
-    up, query …; `channels`: |h_t| at a depth and dimension, (row, token), by that pair.
+    `peaks`: max_j |x_tj| of every token at the input of each linear map, (row, token), by the map's role (down, up,
+    query …); `channels`: |h_t| at a depth and dimension, (row, token), by that pair.
     """
 
     rows: Rows
@@ -63,7 +63,7 @@ class Choice(ABC):
     """A choice of tokens: a frozen value. `str(choice)` are its words, which `parse` reads."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it must know: "attention", "activations", "hidden", "ids"; empty where positions tell."""
+    """The evidence that it needs: "attention", "activations", "hidden", "ids"; empty if positions suffice."""
 
     def __add__(self, other: Choice) -> Choice:
         parts = dict.fromkeys((*_parts(self), *_parts(other)))
@@ -71,14 +71,14 @@ class Choice(ABC):
 
     @property
     def in_a_pass(self) -> bool:
-        """Whether positions and ids alone tell its tokens, so that any pass can (`places`)."""
+        """Whether positions and ids determine its tokens, so that any pass can evaluate it (`places`)."""
         return False
 
     def places(self, order: Any, ids: Any, real: Any) -> Any:
         """Which columns of a pass are chosen, for numpy and torch alike.
 
-        `order`: positions within documents; `ids`: token ids or None; `real`: False for padding. Raises `InputError`
-        for a choice that a pass cannot tell, naming the way.
+        `order`: positions within documents; `ids`: token ids or None; `real`: False for padding. Raises `InputError`,
+        naming the alternative, for a choice that a pass cannot evaluate.
         """
         raise InputError(
             f"'{self}' is known after a look at whole texts, which a pass does not show: resolve it first, with "
@@ -87,7 +87,7 @@ class Choice(ABC):
 
     @abstractmethod
     def resolve(self, evidence: Evidence) -> Tokens:
-        """The tokens, from what is known. Raises `NothingChosenError` where there are none."""
+        """The tokens, from the evidence. Raises `NothingChosenError` if there are none."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -97,8 +97,8 @@ class Choice(ABC):
 class Measured(Choice):
     """The sinks: tokens that some head gives more than `epsilon` of its attention, by the rule of `sinks.rule`.
 
-    by="position": positions, by the mean over the texts that were measured; they hold for any text. by="row": those of
-    each text by itself, which must be measured then. With a `measurement` nothing is run.
+    by="position": positions, from means over the measured texts, valid for any text. by="row": the tokens of each text,
+    which must itself be measured. With a `measurement` nothing is run.
 
     Args:
         epsilon: Attention per query that sees the token, between 0 and 1.
@@ -128,10 +128,9 @@ class Measured(Choice):
         return self.of(known, evidence)
 
     def of(self, known: ReceivedAttention, evidence: Evidence | None = None) -> Tokens:
-        """The tokens, from what a stack's tokens receive; `evidence` tells the texts, for by="row".
+        """The tokens, from what a stack's tokens receive; `evidence` has the texts, for by="row".
 
-        Raises `NothingChosenError` where no token of any head is a sink: it names the nearest α, and the slots where
-        these take the attention.
+        Raises `NothingChosenError` if no head has a sink, naming the nearest α, and slots if they take the attention.
         """
         arrays = known.received, known.visible, known.uniform
         by_sample = by_row(*arrays, self.epsilon)
@@ -157,10 +156,10 @@ class Measured(Choice):
 
 @dataclass(frozen=True)
 class Online(Choice):
-    """What is a sink so far, while a text is read: the rule of `sinks.rule` with the queries that there were.
+    """The sinks so far while a text is read: the rule of `sinks.rule` over the queries so far.
 
-    For caches, which see the attention as it happens; a group of heads that shares keys keeps the largest α of its
-    heads. Elsewhere it cannot be resolved.
+    For caches, which see attention as it happens; a group of heads that shares keys uses the largest α of its heads. It
+    cannot be resolved elsewhere.
     """
 
     epsilon: float = EPSILON
@@ -248,7 +247,7 @@ class Positions(Choice):
 
 @dataclass(frozen=True, init=False)
 class TokenIds(Choice):
-    """Every token with one of these ids, wherever it stands: `TokenIds(2)` for a BOS, a delimiter."""
+    """Every token with one of these ids, at any position: `TokenIds(2)` for a BOS or a delimiter."""
 
     ids: tuple[int, ...]
 
@@ -284,9 +283,9 @@ class TokenIds(Choice):
 class Outliers(Choice):
     """Tokens t with max_j |x_tj| above `ratio` medians of their document at the input of a linear map of kind `site`.
 
-    `site` is what a map makes: down, up, gate, query, key, value, output …; the most outlying of its layers counts.
-    Attention sinks and massive activations are not the same tokens: each choice finds its own. Source: Chen et al. 2024
-    (PrefixQuant), who look at down and take 64, 50 or 20.
+    `site` is a map's role: down, up, gate, query, key, value, output …; the layer with the largest ratio counts.
+    Attention sinks and massive activations need not be the same tokens. Source: Chen et al. 2024 (PrefixQuant), who use
+    down and ratios of 64, 50 or 20.
     """
 
     ratio: float = 20.0
@@ -326,7 +325,7 @@ class Outliers(Choice):
 class Spikes(Choice):
     """The `count` tokens of each document with the largest |h^(depth)[t, dimension]| (KVSink).
 
-    Sinks ride on spikes of a few stable channels of the residual stream. Source: Su & Yuan 2025.
+    Sinks coincide with spikes in a few stable channels of the residual stream. Source: Su & Yuan 2025.
     """
 
     depth: int
@@ -357,7 +356,7 @@ class Spikes(Choice):
 
 @dataclass(frozen=True)
 class Sum(Choice):
-    """What any of several choices chooses."""
+    """The union of several choices."""
 
     parts: tuple[Choice, ...]
 
@@ -397,7 +396,7 @@ def _parts(choice: Choice) -> tuple[Choice, ...]:
 
 
 def _nearest(known: ReceivedAttention, epsilon: float) -> str:
-    """No sink: what was looked at, and what came nearest."""
+    """The message for no sink: what was measured, and the nearest token."""
     seen = counted(known.visible)[:, :, None]
     alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
     sample, layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)

@@ -17,7 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.statistics import nanmean, quiet
 
 EPSILON = 0.3
-FEWEST = 17  # queries that must see a token before its α says something, where a text has so many
+FEWEST = 17  # queries that must see a token before its α counts, if a text has that many
 LIFT = 2.0
 
 
@@ -28,7 +28,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def exceeds(received: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.ndarray, "*shape"]:
-    """1 where α > ε (strictly), 0 where not, NaN where α was not measured: what a sink rate counts."""
+    """1 where α > ε (strictly), 0 elsewhere, NaN where α was not measured: the indicator of a sink rate."""
     check_epsilon(epsilon)
     return np.where(np.isnan(received), np.nan, (received > epsilon).astype(np.float64))
 
@@ -70,8 +70,8 @@ def by_position(
 ) -> Bool[np.ndarray, "layer head position"]:
     """The positions that are sinks of every head, by the means of α and u over samples.
 
-    A mean is over the samples in which enough queries see the position, and these must be at least half of those that
-    have the position at all: else a position that only the longest text reaches would be judged by that text.
+    Means are over samples in which enough queries see the position; these must be at least half of the samples that
+    have the position. Otherwise a position that only the longest text reaches would be judged by that text alone.
     """
     counts = counted(visible)
     present = (visible > 0).sum(0)
@@ -89,7 +89,7 @@ def by_id(
     ids: Int[np.ndarray, "sample position"],
     epsilon: float = EPSILON,
 ) -> list[int]:
-    """The token ids that are sinks of some head, by the means over all their occurrences; −1 is no id.
+    """The token ids that are sinks of some head, by means over all occurrences; −1 is not an id.
 
     As `by_position`, with occurrences in place of samples.
     """

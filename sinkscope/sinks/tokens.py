@@ -1,4 +1,4 @@
-"""Tokens that were chosen, by text, layer and head, and random ones that match them."""
+"""Chosen tokens, by text, layer and head, and matched random ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Rows:
     """The real tokens of some texts, padding left out.
 
     `order` (row, token): the position of a row's t-th real token within its document, −1 after the row's end;
-    `document`: the number of that document; `ids`: token ids, −1 where a token has none (learned tokens before a
-    sequence, embeddings), or None where none is known.
+    `document`: the number of that document; `ids`: token ids, −1 for tokens without an id (learned tokens, embeddings),
+    or None if none is known.
     """
 
     order: Int[np.ndarray, "row token"]
@@ -29,7 +29,7 @@ class Rows:
 
     @classmethod
     def plain(cls, lengths: Any, ids: Any = None) -> Rows:
-        """Rows that are one document each, of so many tokens."""
+        """Rows of one document each, with these lengths."""
         count = np.asarray(lengths, dtype=np.int64)
         index = np.arange(int(count.max(initial=0)))[None]
         order = np.where(index < count[:, None], index, -1)
@@ -54,7 +54,7 @@ class Rows:
 
     @property
     def counted(self) -> Bool[np.ndarray, "row token"]:
-        """Whether enough queries see a token for it to be a sink (`rule.counted`), each document by itself."""
+        """Whether enough queries of its document see a token for it to be a sink (`rule.counted`)."""
         seen, mask = self.visible.astype(float), np.zeros(self.order.shape, dtype=bool)
         for number in np.unique(self.document):
             in_document = (self.document == number) & self.real
@@ -70,10 +70,10 @@ class Rows:
 class Tokens:
     """Chosen tokens.
 
-    `mask` (row, layer, head, token): an axis of length 1 for layers or heads holds for all of them. With `rows`, the
-    last axis counts the real tokens of each of these texts. Without, the mask has one row that holds for any text, and
-    its last axis is the position within a document. `layers`: the model's own number of each layer; `chosen_by`: the
-    words of the choice; `slots`: True where heads rest on learned slots, which are no tokens.
+    `mask` (row, layer, head, token): an axis of length 1 for layers or heads applies to all of them. With `rows`, the
+    last axis counts the real tokens of these texts. Without, the mask has one row that applies to any text, and its
+    last axis is the position within a document. `layers`: the model's own number of each layer; `chosen_by`: the words
+    of the choice; `slots`: True where heads attend to learned slots, which are not tokens.
     """
 
     mask: Bool[np.ndarray, "row layer head token"]
@@ -90,12 +90,12 @@ class Tokens:
 
     @property
     def for_every_text(self) -> bool:
-        """Whether it names positions that hold for any text."""
+        """Whether it names positions that apply to any text."""
         return self.rows is None
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Positions within their documents at which some token of some text is chosen."""
+        """Positions within documents at which some text has a chosen token."""
         where = self.any_head()
         if self.rows is None:
             return tuple(np.flatnonzero(where[0]).tolist())
@@ -106,9 +106,8 @@ class Tokens:
         return np.asarray(self.mask.any((1, 2)))
 
     def kv(self, group: int) -> Tokens:
-        """The same for key-value heads, each of which serves `group` query heads: any over a group.
-
-        Raises `InputError` where the heads are no multiple of the group.
+        """The same for key-value heads, each of which serves `group` query heads: a token counts if any head of the
+        group has it. Raises `InputError` if the heads are not a multiple of the group.
         """
         heads = self.mask.shape[2]
         if heads == 1 or group == 1:
@@ -119,7 +118,7 @@ class Tokens:
         return replace(self, mask=np.asarray(grouped))
 
     def layer(self, index: int) -> Bool[np.ndarray, "row head token"]:
-        """Those of a layer, by the model's own number. Raises `InputError` for a layer that is not among them."""
+        """The tokens of a layer, by the model's own number. Raises `InputError` for an unknown layer."""
         if self.mask.shape[1] == 1:
             return self.mask[:, 0]
         if index not in self.layers:
@@ -128,7 +127,7 @@ class Tokens:
         return self.mask[:, self.layers.index(index)]
 
     def on(self, rows: Rows) -> Tokens:
-        """The same for these texts. Raises `InputError` where they were chosen in other ones."""
+        """The same for these texts. Raises `InputError` if the tokens belong to other texts."""
         if self.rows is not None:
             if len(rows) != len(self.rows) or not np.array_equal(rows.order, self.rows.order):
                 raise InputError("these tokens were chosen in other texts: choose them in the ones that are used")
@@ -150,11 +149,11 @@ class Tokens:
         return replace(self, mask=self.mask[rows], rows=self.rows.part(rows))
 
     def count(self) -> float:
-        """How many tokens a text has on average, whatever the layers and heads."""
+        """The mean number of chosen tokens per text, over any layer and head."""
         return float(self.any_head().sum(-1).mean()) if len(self.mask) else 0.0
 
     def __or__(self, other: Tokens) -> Tokens:
-        """Both. Raises `InputError` where they are of different texts or layers."""
+        """The union. Raises `InputError` if texts or layers differ."""
         first, second = self, other
         if self.rows is not None and other.rows is None:
             second = other.on(self.rows)
@@ -173,16 +172,15 @@ class Tokens:
     ) -> Tokens:
         """The matched control: each chosen token is exchanged for another of its text, in all its layers and heads.
 
-        So the control has as many tokens as the choice in every row, layer and head, and as many different ones in the
-        row. The new tokens are not chosen ones, have an id where ids are known, are among `free` (default: all), and
-        are seen by enough queries to be sinks where the exchanged one is. Each text draws its own.
+        So the control has as many tokens as the choice in every row, layer and head, and as many distinct ones per row.
+        New tokens are not chosen ones, have an id if ids are known, are in `free` (default: all), and are seen by
+        enough queries to be sinks if the exchanged one is. Each text draws independently.
 
         Args:
-            rng: What draws, text after text.
-            rows: The texts, for tokens that hold for every text.
-            free: Tokens that may be drawn; leave out what the arm keeps anyway (newest tokens, a policy's own sinks).
+            rng: Random generator; draws text by text. rows: The texts, for tokens that apply to any text. free: Tokens
+            that may be drawn; leave out what the arm keeps anyway (newest tokens, a policy's own sinks).
 
-        Raises `InputError` where nothing is chosen, and for a text with too few other tokens.
+        Raises `InputError` if nothing is chosen, or a text has too few other tokens.
         """
         if self.rows is None and rows is None:
             raise InputError("random tokens are drawn in texts: give rows, the texts in which to draw")
@@ -215,7 +213,7 @@ class Tokens:
     def table(self) -> pd.DataFrame:
         """One row per chosen layer, head and position: `layer, head, position, texts` (share of texts).
 
-        `layer` and `head` are −1 where the choice holds for all of them.
+        `layer` and `head` are −1 if the choice applies to all.
         """
         table = []
         texts = len(self.mask)
@@ -241,7 +239,7 @@ class Tokens:
         return pd.DataFrame(table, columns=["layer", "head", "position", "texts"])
 
     def describe(self) -> dict[str, Any]:
-        """The choice as JSON-able data: its words, how many tokens a text has, positions, and what it was read from."""
+        """The choice as JSON-able data: its words, tokens per text, positions, and its source."""
         positions = list(self.positions)
         return {
             "chosen_by": self.chosen_by,

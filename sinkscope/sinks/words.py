@@ -11,9 +11,9 @@ WORDS = "none | measured[@ε] | online[@ε] | first:4 | last:4 | positions:0,5 |
 
 
 def parse(words: str) -> Choice | None:
-    """The choice that words name; None for `none`. str(parse(words)) says the same.
+    """The choice that `words` describe; None for `none`. str(parse(words)) is equivalent.
 
-    Raises `InputError` for other words, naming the nearest ones.
+    Raises `InputError`, naming the nearest words, for unknown ones.
     """
     if words.strip() == "none":
         return None

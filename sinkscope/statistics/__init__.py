@@ -1,4 +1,4 @@
-"""Means and their intervals: the one place of the package where a number gets a lower and an upper end."""
+"""Means and their intervals; claims and grades in `claims`, rank correlation in `ranks`, spectra in `spectral`."""
 
 from sinkscope.statistics.intervals import FEW as FEW
 from sinkscope.statistics.intervals import Interval as Interval

@@ -1,9 +1,9 @@
-"""Intervals over texts, by Student's t. NaN is what was not measured; it counts nowhere.
+"""Intervals over texts, by Student's t. NaN means not measured, and is ignored.
 
 The unit is a text, of equal weight whatever its length. Coverage at a nominal 95 %, for normal data and n = 4, 8, 16
-texts: Student's t 95, 95, 95 %; the percentile bootstrap 80, 90, 93 %; BCa 79, 89, 93 %. Of skewed data t covers less:
-for an exponential distribution 88, 89, 91 % (`tests/statistics/test_intervals.py` simulates all of it). So t is used at
-every n, and `note` says where there are few texts.
+texts: Student's t 95, 95, 95 %; the percentile bootstrap 80, 90, 93 %; BCa 79, 89, 93 %. For skewed data t covers less:
+88, 89, 91 % for an exponential distribution (`tests/statistics/test_intervals.py` simulates all of this). So t is used
+at every n, and `note` warns about few texts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jaxtyping import Float
 from sinkscope.errors import InputError
 from sinkscope.statistics.estimates import estimate
 
-FEW = 20  # texts; below, a note says so
+FEW = 20  # texts; fewer get a note
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the ends of its interval, both NaN where one text alone gives none."""
+    """A value and the ends of its interval, which are NaN for a single text."""
 
     value: float
     low: float
@@ -36,7 +36,7 @@ class Interval:
 def mean_bounds(
     values: Float[np.ndarray, "text *shape"], level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """m ± t·s/√n of each column over its texts: lower and upper ends, NaN where fewer than two texts count.
+    """m ± t·s/√n of each column over its texts: lower and upper ends, NaN for fewer than two texts.
 
     t is the (1 + level)/2 quantile of Student's distribution with n − 1 degrees of freedom, s the sample's standard
     deviation. Raises `InputError` for a level outside (0, 1).
@@ -55,11 +55,11 @@ def mean_interval(values: Sequence[float] | Float[np.ndarray, " text"], level: f
 def share_bounds(
     values: Float[np.ndarray, "text *shape"], level: float = LEVEL
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """Ends of the mean of shares from 0 to 1, which stay within them: logit(m) ± t·s/(√n·m·(1 − m)), turned back.
+    """Bounds of a mean of shares that stay within 0 to 1: logit(m) ± t·s/(√n·m·(1 − m)), transformed back.
 
-    The delta method on the logit scale. Where all texts have the same value, both ends are that value: no variation was
-    seen, which is not the same as certainty, and `note` says how few texts that may be. NaN with fewer than two texts.
-    Raises `InputError` for values outside [0, 1].
+    The delta method on the logit scale. If all texts have the same value, both ends are that value: no variation was
+    seen, which is not certainty; `note` warns about few texts. NaN for fewer than two texts. Raises `InputError` for
+    values outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     if bool((array < -1e-9).any()) or bool((array > 1 + 1e-9).any()):
@@ -84,11 +84,11 @@ def ratio_interval(
 ) -> Interval:
     """r = mean(a) / mean(b) over the same texts, with the t interval of (a − r·b) / mean(b): the delta method.
 
-    NaN where the denominator's mean is 0. It is meant for denominators that can be told from 0; elsewhere no interval
-    of a ratio is bounded. Raises `InputError` for different numbers of texts.
+    NaN if the denominator's mean is 0. For denominators that differ from 0 beyond their noise; otherwise no interval of
+    a ratio is bounded. Raises `InputError` for different numbers of texts.
     """
     if len(numerator) != len(denominator):
-        raise InputError(f"a ratio is over the same texts: {len(numerator)} and {len(denominator)} were given")
+        raise InputError(f"a ratio needs the same texts, not {len(numerator)} and {len(denominator)}")
     known = ~(np.isnan(numerator) | np.isnan(denominator))
     top, bottom = np.asarray(numerator, dtype=np.float64)[known], np.asarray(denominator, dtype=np.float64)[known]
     if not len(top) or float(bottom.mean()) == 0:
@@ -101,17 +101,17 @@ def ratio_interval(
 def difference_interval(
     first: Float[np.ndarray, " text"], second: Float[np.ndarray, " other"], level: float = LEVEL
 ) -> Interval:
-    """mean(second) − mean(first) of independent samples, with Welch's interval; NaN ends where one has one text."""
-    parts = [np.asarray(values, dtype=np.float64) for values in (first, second)]
-    parts = [values[~np.isnan(values)] for values in parts]
-    if not all(map(len, parts)):
+    """mean(second) − mean(first) of independent samples, with Welch's interval; NaN ends if one has a single text."""
+    samples = [np.asarray(values, dtype=np.float64) for values in (first, second)]
+    samples = [values[~np.isnan(values)] for values in samples]
+    if not all(map(len, samples)):
         return Interval(math.nan, math.nan, math.nan)
-    found = estimate([(-1.0, parts[0].tolist()), (1.0, parts[1].tolist())])
-    return Interval(found.mean, found.bound((1 - level) / 2), found.bound((1 + level) / 2))
+    difference = estimate([(-1.0, samples[0].tolist()), (1.0, samples[1].tolist())])
+    return Interval(difference.mean, difference.bound((1 - level) / 2), difference.bound((1 + level) / 2))
 
 
 def note(texts: int) -> str:
-    """What is said of an interval over so few texts; empty from `FEW` texts on."""
+    """A warning for an interval over few texts; empty from `FEW` texts on."""
     if texts >= FEW:
         return ""
     if texts == 1:
@@ -120,21 +120,21 @@ def note(texts: int) -> str:
 
 
 def nanmean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean over what was measured; NaN where nothing was."""
+    """Mean of the measured values; NaN if there are none."""
     with quiet():
         return np.asarray(np.nanmean(values, axis=axis))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without numpy's warnings about slices in which everything is NaN: such a slice gives NaN, as it should."""
+    """Suppress numpy's warnings about all-NaN slices, whose mean is NaN as intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Mean of empty slice|All-NaN slice|Degrees of freedom")
         yield
 
 
 def _moments(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, half-width t·s/√n, and whether the texts differ at all, of each column."""
+    """Mean, half-width t·s/√n, and whether the texts differ, for each column."""
     if not 0 < level < 1:
         raise InputError(f"level = {level}: must lie between 0 and 1")
     array = np.asarray(values, dtype=np.float64)
@@ -151,6 +151,6 @@ def _moments(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray, 
 
 def _quantile(df: np.ndarray, level: float) -> np.ndarray:
     """Student's t, two-sided."""
-    from scipy.special import stdtrit  # here: it takes longer to load than everything else of this room
+    from scipy.special import stdtrit  # slow to import
 
     return np.asarray(stdtrit(df, (1 + level) / 2))

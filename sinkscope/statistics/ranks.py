@@ -1,4 +1,4 @@
-"""Rank correlation over many rows at once, of what is known in each."""
+"""Rank correlation over many rows at once, ignoring NaN."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = [
 
 
 def ranks(values: Float[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
-    """Ranks from 1 along the last axis; ties share their mean rank; NaN stays NaN and is not ranked."""
+    """Ranks from 1 along the last axis; ties get their mean rank; NaN stays NaN."""
     flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    order = np.argsort(flat, axis=1, kind="stable")  # NaN come last
+    order = np.argsort(flat, axis=1, kind="stable")  # NaN last
     ordered = np.take_along_axis(flat, order, 1)
     places = np.broadcast_to(np.arange(flat.shape[1]), flat.shape)
     differs = ordered[:, 1:] != ordered[:, :-1]
@@ -22,9 +22,9 @@ def ranks(values: Float[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
     first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), places, 0), 1)
     last = np.where(np.hstack([differs, ends]), places, flat.shape[1])
     last = np.minimum.accumulate(last[:, ::-1], 1)[:, ::-1]
-    found = np.empty_like(flat)
-    np.put_along_axis(found, order, (first + last) / 2 + 1, 1)
-    return np.where(np.isnan(values), np.nan, found.reshape(values.shape))
+    ranked = np.empty_like(flat)
+    np.put_along_axis(ranked, order, (first + last) / 2 + 1, 1)
+    return np.where(np.isnan(values), np.nan, ranked.reshape(values.shape))
 
 
 def rank_correlation(
@@ -32,7 +32,7 @@ def rank_correlation(
 ) -> Float[np.ndarray, "*rows"]:
     """Spearman's ρ along the last axis: Pearson's correlation of the ranks, −1 to 1.
 
-    Only entries where both are known count. NaN with fewer than three of them, or where one side is constant.
+    Only entries without NaN on either side count. NaN for fewer than three of them, or if one side is constant.
     """
     known = ~np.isnan(one) & ~np.isnan(other)
     count = known.sum(-1)
@@ -44,7 +44,7 @@ def rank_correlation(
 
 
 def _centered(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Differences from the mean of what is known, 0 elsewhere."""
+    """Differences from the mean of the known entries, 0 elsewhere."""
     filled = np.where(known, values, 0.0)
     mean = filled.sum(-1, keepdims=True) / np.maximum(known.sum(-1, keepdims=True), 1)
     return np.where(known, filled - mean, 0.0)

@@ -109,13 +109,13 @@ CALIBRATIONS: dict[str, CalibrationMethod] = {
         "a factor on the weight of the token at --position", "gamma", FACTORS, factor_options
     ),
     "act": CalibrationMethod(
-        "less weight on sinks beyond the first, as published", "beta", BETAS, _options("beta", _act)
+        "less weight on sinks other than the first, as published", "beta", BETAS, _options("beta", _act)
     ),
     "act-guarded": CalibrationMethod(
-        "as act, but not position 0 nor what few queries see", "beta", BETAS, _options("beta", _guarded_act)
+        "as act, without position 0 and tokens that few queries see", "beta", BETAS, _options("beta", _guarded_act)
     ),
     "var": CalibrationMethod(
-        "of models that read --images: weight of visual sinks goes to the image's other tokens",
+        "for models that read images: weight on visual sinks moves to the image's other tokens",
         "p",
         SHARES,
         _without_images,

@@ -87,7 +87,7 @@ def test_a_run_does_not_stand_for_another_seed(small, tmp_path):
         (lambda r: r | {"started": None}, "started = None"),
         (lambda r: r | {"seconds": "x"}, "seconds = 'x'"),
         (lambda r: r | {"seconds": -1.0}, "below 0"),
-        (lambda r: r | {"seconds": math.nan}, "without end"),
+        (lambda r: r | {"seconds": math.nan}, "infinite"),
         (lambda r: r | {"run": []}, r"run = \[\]"),
         (lambda r: r | {"layout": "2"}, "layout = '2'"),
         (lambda r: r | {"seed": -1}, "below 0"),

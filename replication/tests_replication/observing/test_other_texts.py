@@ -74,12 +74,12 @@ def test_a_model_of_conversations_is_read_on_plain_text_too(nano, tokenizer, con
 
 
 def test_tuning_is_the_recipe_nano_sft() -> None:
-    made = tuning.tuning.recipes("nano", 1)
+    made = tuning.tuning.recipes("nano", [0])
     assert made["tuned", 0].hash({}) == RECIPES["nano-sft"].hash({})
     assert made["before", 0].steps == 1
 
 
 def test_amounts_and_contexts_are_compared_at_equal_tokens() -> None:
     for question in (mixture.amount, mixture.context, mixture.packing):
-        recipes = question.recipes("nano", 1).values()
+        recipes = question.recipes("nano", [0]).values()
         assert len({recipe.steps * recipe.batch_size * recipe.context for recipe in recipes}) == 1

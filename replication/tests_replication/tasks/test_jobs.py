@@ -71,7 +71,7 @@ def test_a_question_about_a_task_is_run_as_any_other(tmp_path):
         asks="?",
         source="a test",
         variations=(Variation("softmax"), Variation("relu", {"attention": "relu"})),
-        assertions=(above(0.0, level("total", "softmax"), "some", "there is some", "a test", fewest=2),),
+        assertions=(above(-100.0, level("loss", "softmax"), "some", "there is some", "a test", fewest=2),),
         shared=TINY,
         base=TriggerConditional.at_scale,
         seeds=2,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 MetricWeights = Literal["raw", "renormalized"]
-Map = Float[Tensor, "... query key"]  # scores or weights; slots, where there are any, are the first keys
+Map = Float[Tensor, "... query key"]  # scores or weights; slots, if any, are the first keys
 Visible = Bool[Tensor, "... query key"]
 PerQuery = Float[Tensor, "... query 1"]
 
@@ -25,11 +25,11 @@ def exponential(x: Tensor, times: float = 1.0) -> Tensor:
 
 
 class Normalizer:
-    """From scores to weights: a frozen piece with a `kind`, which other packages may derive from.
+    """Turns scores into weights: a frozen piece with a `kind`, from which other packages may derive.
 
-    `metric_weights`: which weights the sink metric reads, `raw`, or `renormalized` (|w| / Σ|w|) for families whose
-    rows do not sum to one. `needs_every_key`: of a piece of another package, whether it is another one once a cache
-    dropped keys, or keeps them in another order; caches then refuse it, so they do unless it says that it is not.
+    `metric_weights`: which weights the sink metric reads, `raw`, or `renormalized` (|w| / Σ|w|) for families whose rows
+    do not sum to one. `needs_every_key`: for pieces of other packages, whether dropping or reordering keys in a cache
+    changes its meaning; caches refuse such pieces, and True is the default.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Normalizer:
 
 @dataclass(frozen=True, eq=False)
 class Fraction:
-    """Weights u / Z: the numerator u, the divisor Z of each row (None is 1), and what `slope` wants to read again."""
+    """Weights u / Z: the numerator u, the divisor Z of each row (None is 1), and what `slope` reuses."""
 
     numerator: Map
     divisor: PerQuery | None = None
@@ -58,7 +58,7 @@ class Fraction:
 class Differentiated(Normalizer):
     """A normalizer that knows its derivative, so that a backward pass needs no graph of it (`paths/streamed.py`).
 
-    `hidden`: the score that stands for a key that is not visible; it must get weight zero.
+    `hidden`: the score of an invisible key; it must get weight zero.
     """
 
     hidden: ClassVar[float] = -1e30  # finite, since a row of nothing but −inf would be NaN
@@ -70,7 +70,7 @@ class Differentiated(Normalizer):
     def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """∂L/∂s from `upstream` = (∂L/∂w) / Z and `delta` = Σ w · upstream, which is −∂L/∂Z. May overwrite `upstream`.
 
-        What it says of keys that are not visible is not read where `hidden` is 0.
+        Its values at invisible keys are ignored.
         """
         raise NotImplementedError
 

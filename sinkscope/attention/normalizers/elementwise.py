@@ -1,4 +1,4 @@
-"""Weights made from each score by itself, rows normalized or not."""
+"""Weights computed from each score separately, with or without row normalization."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Relu(_Elementwise):
     kind: Literal["relu"] = "relu"
 
     def split(self, scores: Map, count: PerQuery) -> Fraction:
-        """With the n of each row in its divisor, where it costs nothing."""
+        """With each row's n in its divisor, where it costs nothing."""
         weights, n = scores.relu(), count if self.over_n else None
         if not self.normalized:
             return Fraction(weights, n)

@@ -16,7 +16,7 @@ class Linear(Differentiated):
     `divisor`: "one" (Z = 1), "sum" (Z = Σ s + 1e-8, for positive features), "abs_sum" (Z = max(|Σ s|, 1), for scores of
     either sign). Sums run over what is visible.
 
-    Scores of either sign cancel, in the sum and in the output, so rounding counts for more the larger they are. Under
+    Scores of either sign cancel, in the sum and in the output, so rounding matters more the larger they are. Under
     weights that were trained with softmax (scores of hundreds), "abs_sum" is ill conditioned: SmolLM2-135M with
     `kernel_identity_normalized` attached gives logits in fp32 that depend on the order of summation, by as much as
     their own size between cached decoding and the full pass, and by 6e-14 in fp64.

@@ -1,4 +1,4 @@
-"""Does an attention function compute what it says? Any function against plain float64 arithmetic."""
+"""Check that an attention function computes what it claims, against plain float64 arithmetic."""
 
 from sinkscope.attention.oracle.backends import AttentionFunction, backend
 from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem

@@ -1,4 +1,4 @@
-"""What an attention function is asked: small problems, each of which needs certain features."""
+"""The test problems for attention functions: small, each with certain features."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Level = Literal["beside", "closed", "far"]
 
 @dataclass(frozen=True)
 class Case:
-    """A problem. `sink`: logits beside the log-sum-exp of the tokens, so that the sink takes a fifth to four fifths of
-    the mass; "closed", far below it; "far", beside it where all logits are larger than fp32 can exponentiate. `texts`:
+    """A problem. `sink`: "beside", logits near the log-sum-exp of the tokens, so that the sink takes a fifth to four
+    fifths of the mass; "closed", far below it; "far", near it with all logits too large for exp in fp32. `texts`:
     lengths of packed texts, () for one.
     """
 
@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A case in numbers, as the function is given them. `offset` is part of every score of a token."""
+    """The tensors of a case, as the function receives them. `offset` is part of every token's score."""
 
     case: Case
     query: Float[Tensor, "batch heads query width"]
@@ -97,7 +97,7 @@ class Problem:
     def allowed(
         self, *, wider: int = 0, top_left: bool = False, sees_all: bool = False, one_text: bool = False
     ) -> Tensor:
-        """Which keys a query sees, (query, key); the options make it wrong on purpose."""
+        """Which keys a query sees, (query, key); the options introduce deliberate mistakes."""
         case = self.case
         shift = 0 if top_left else case.keys - case.queries
         distance = torch.arange(case.queries)[:, None] + shift - torch.arange(case.keys)

@@ -26,14 +26,14 @@ COLORS: dict[Outcome, str] = {"agrees": "green", "differs": "red", "raised": "re
 
 
 class Disagreement(AssertionError):
-    """An attention function does not compute what was asked."""
+    """An attention function computes something other than asked."""
 
 
 @dataclass(frozen=True)
 class ParityRow:
     """One case in one dtype. `errors`: largest differences of output, lse and gradients, relative to the largest number
-    that was expected; `limit`: up to where those of the output are rounding; `note`: which known mistake gives the same
-    numbers, what was raised, or what is missing."""
+    that was expected; `limit`: the largest output error due to rounding; `note`: the known mistake that gives the same
+    numbers, the exception, or what is missing."""
 
     case: str
     dtype: str
@@ -52,7 +52,7 @@ class Parity:
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and nothing differs. What is not supported says nothing: see `missing`."""
+        """Whether something was compared and nothing differs. Unsupported cases do not count: see `missing`."""
         compared = [row for row in self.rows if row.outcome != "not supported"]
         return bool(compared) and all(row.outcome == "agrees" for row in compared)
 
@@ -132,13 +132,13 @@ def drawn(case: Case, dtype: torch.dtype, device: torch.device, seed: int = 0) -
         size = (case.offset / scaling) ** 0.5
         query[..., 0], key[..., 0] = size, size
     else:
-        query = 2 * query  # sharp enough that it matters which keys are seen
+        query = 2 * query  # sharp enough for masks to matter
     problem = Problem(case, query.to(device), key.to(device), value.to(device), None, scaling)
     return problem if case.sink is None else replace(problem, sink=_sink(problem))
 
 
 def _sink(problem: Problem) -> Tensor:
-    """Logits a little below to well above what the tokens have, in the problem's dtype."""
+    """Logits from a little below to well above those of the tokens, in the problem's dtype."""
     tokens = exact(problem).tokens
     beside = tokens.where(tokens.isfinite(), torch.nan).nanmean((0, 2))  # not of queries that see nothing
     spread = torch.linspace(-1.4, 1.4, len(beside), dtype=beside.dtype, device=beside.device)
@@ -162,22 +162,22 @@ def parity(
     quiet: bool = False,
 ) -> Parity:
     """Compare an attention function with float64 arithmetic: sinks, windows, softcaps, grouped heads, odd lengths,
-    decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; raises nothing for what the
-    function does wrong (`.check()` does).
+    decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; does not raise for mistakes of
+    the function (`.check()` does).
 
     `function`: also the name of one: "eager", "flash", any attention implementation of transformers, or
-    "module:function" (`backend`). `style`: how it is called: "plain", "transformers", "unmasked" or "sdpa" (classes in
-    `STYLES`, which say what each means), or a `Style` of your own; by default plain, and by the name of a function as
-    transformers calls it. `dtypes`: float32 by default, for flash attentions bfloat16. `without`: names in `FEATURES`
-    of what it does not do; a parameter that is not in its signature and a `NotImplementedError` say the same. Such
-    cases are listed as not supported. `lse`: what its log-sum-exp sums over, "tokens" or "total" (tokens and sink);
-    None accepts either, but the same in all cases, and says which. `gradients`: of the output with respect to queries,
-    keys, values and sinks, and of the log-sum-exp with respect to queries and keys: one that is detached trains
-    silently without what is made of it.
+    "module:function" (`backend`). `style`: its calling convention: "plain", "transformers", "unmasked" or "sdpa"
+    (documented in the classes in `STYLES`), or your own `Style`; default "plain", or "transformers" for a name.
+    `dtypes`: float32 by default, for flash attentions bfloat16. `without`: names in `FEATURES` that it does not
+    support; a parameter missing from its signature and a `NotImplementedError` mean the same. Such cases are listed as
+    not supported. `lse`: what its log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, if
+    the same in all cases, and reports which. `gradients`: of the output with respect to queries, keys, values and
+    sinks, and of the log-sum-exp with respect to queries and keys, because a detached one silently drops part of the
+    gradient.
 
-    Sinks are large enough to be seen in each dtype: one at zero beside scores of some nats is lost in the rounding of
-    half precision, so that a function which drops it would pass. Raises `InputError` for unknown names and for what is
-    no function.
+    Sinks are large enough to matter in each dtype: a sink at zero, with scores of a few nats, is lost in half-precision
+    rounding, so a function that drops it would pass. Raises `InputError` for unknown names and for anything that is not
+    a function.
     """
     chosen = backend(function) if isinstance(function, str) else AttentionFunction(function, STYLES["plain"])
     function, style = chosen.function, style or chosen.style
@@ -206,7 +206,7 @@ def parity(
 
 
 class _Comparison:
-    """A function, how it is called, and which log-sum-exp it was found to give."""
+    """A function, its calling convention, and the log-sum-exp convention found so far."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class _Comparison:
         return ParityRow(case.name, named, "differs" if wrong else "agrees", errors, limit, "; ".join(notes))
 
     def _compared(self, problem: Problem, limit: float) -> tuple[dict[str, float], list[str]]:
-        """Errors by name, and what is to be said of them."""
+        """Errors by name, and notes on them."""
         leaves = {name: tensor.clone().requires_grad_(self.gradients) for name, tensor in problem.inputs.items()}
         wanted, notes = exact(problem), list[str]()
         output, lse = self.style.call(self.function, problem.on(leaves))
@@ -265,7 +265,7 @@ class _Comparison:
         return errors, notes
 
     def _lse(self, lse: Tensor, wanted: Exact, problem: Problem, limit: float) -> tuple[float, str]:
-        """The error of a log-sum-exp, and what it sums over where that is not what was said."""
+        """The error of a log-sum-exp, and a note on what it sums over if that differs from what was declared."""
         if lse.shape != wanted.total.shape:
             raise ValueError(f"lse {tuple(lse.shape)}, expected (batch, heads, query) = {tuple(wanted.total.shape)}")
         sides: dict[Convention, Tensor] = {"tokens": wanted.tokens, "total": wanted.total}
@@ -366,7 +366,7 @@ def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:
 
 
 def _error(computed: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
-    """Largest difference, relative to the largest expected number, or to `least` where that is more."""
+    """Largest difference, relative to the largest expected number, or to `least` if that is larger."""
     difference = (computed.double() - wanted).abs().max().item()
     return difference / max(wanted.abs().max().item(), least)
 

@@ -1,4 +1,4 @@
-"""How attention functions are called: the ways that libraries have."""
+"""The calling conventions of attention functions in libraries."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Style(Protocol):
     """A way to call a function."""
 
     def missing(self, function: Callable[..., Any], case: Case) -> str | None:
-        """What the function's signature says that it cannot do of this case; None where it takes everything."""
+        """What this case needs and the function's signature lacks; None if it takes everything."""
         ...
 
     def call(self, function: Callable[..., Any], problem: Problem) -> Returned:
-        """Its output (batch, heads, query, width), and log-sum-exp (batch, heads, query) where it gives one."""
+        """Its output (batch, heads, query, width), and log-sum-exp (batch, heads, query) if it gives one."""
         ...
 
 
@@ -34,8 +34,8 @@ class Plain:
     Heads come before tokens: query (B, H, T, D), key (B, K, S, D), value (B, K, S, E), output (B, H, T, E), lse (B, H,
     T) in nats. Query head h reads key head h // (H / K). Queries are the last of the keys. A query at position t sees
     keys k ≤ t where causal, and |t − k| < window. `sink`: (H,), added to the denominator as it is. `cu_seqlens`: where
-    packed texts begin, and the end, int32; B is 1 then. What a case does not need is not passed, so a function may take
-    less.
+    packed texts begin, and the end, int32; B is 1 then. Arguments that a case does not need are not passed, so a
+    function may take fewer.
     """
 
     def missing(self, function: Callable[..., Any], case: Case) -> str | None:
@@ -101,12 +101,12 @@ class Interface:
         return {}
 
     def further(self) -> dict[str, Any]:
-        """What the module has besides."""
+        """Further attributes of the module."""
         return {}
 
 
 class Unmasked(Interface):
-    """As "transformers", without a mask, as functions are called that hide by `is_causal` and `sliding_window`.
+    """As "transformers", but without a mask, for functions that mask by `is_causal` and `sliding_window`.
 
     These are the flash attentions; packed texts come as `cu_seq_lens_q` and so on, as transformers does. `module`
     has a `config` with `_attn_implementation`, by which transformers finds their kernel.
@@ -160,7 +160,7 @@ STYLES: dict[str, Style] = {
 
 
 def _untaken(function: Callable[..., Any], names: list[str]) -> str | None:
-    """The first of these that the function's signature has no place for."""
+    """The first of these names that the function's signature lacks."""
     taken = _parameters(function)
     return next((f"takes no '{name}'" for name in names if taken is not None and name not in taken), None)
 
@@ -171,7 +171,7 @@ def _taken(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[st
 
 
 def _parameters(function: Callable[..., Any]) -> set[str] | None:
-    """Names of its parameters; None where it takes any, or does not tell."""
+    """Names of its parameters; None if it takes any, or has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

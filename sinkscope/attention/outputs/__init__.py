@@ -1,4 +1,4 @@
-"""What happens to values beside being aggregated: biases and gates."""
+"""What happens to values besides aggregation: biases, gates, projections."""
 
 from typing import Annotated
 

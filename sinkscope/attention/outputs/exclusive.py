@@ -1,4 +1,4 @@
-"""An output without what its token already knows."""
+"""Exclusive self-attention: an output without the component along the token's own value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sinkscope.attention.pieces import Sizes, piece
 class Exclusive:
     """z_t = y_t − (y_t·v_t) v_t / ‖v_t‖², with v_t the query's own value: only what is orthogonal to it leaves.
 
-    The weight A_tt then moves nothing, so the diagonal can take the mass that would otherwise go to a sink: watch
-    `self_attention` beside the sink rate. Values are as they are aggregated (after a value gate); with grouped heads
-    v_t is that of the query's group. Where v_t = 0, z_t = y_t, and v_t gets no gradient. y_t may contain slots' values;
+    The weight A_tt then has no effect, so the diagonal can take the mass that would otherwise go to a sink: compare
+    `self_attention` with the sink rate. Values are as they are aggregated (after a value gate); with grouped heads v_t
+    is that of the query's group. Where v_t = 0, z_t = y_t, and v_t gets no gradient. y_t may contain slots' values;
     pieces after this one (gates, biases) act on z_t. For a query that sees itself alone z_t is 0 up to rounding, which
     a norm right after attention (Gemma 2 and 3, OLMo 2) divides by about the root of its ε: there cached decoding and
     the full pass agree less closely in fp32 than elsewhere; in fp64 they agree. Source: Zhai 2026 (2603.09078).

@@ -1,4 +1,4 @@
-"""Gates: how much of a head's output leaves it, read from the block's input."""
+"""Gates on head outputs and values, computed from the block's input."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What makes scores from queries and keys, and what changes them before they become weights."""
+"""Pieces that compute scores from queries and keys, or change them before normalization."""

@@ -1,4 +1,4 @@
-"""Forgetting: scores that fall with what lies between key and query."""
+"""Forgetting: scores decay with the tokens between key and query."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Forgotten:
 
 
 def forgotten(carried: Float[Tensor, "batch kv_heads key group"], visibility: Visibility) -> Forgotten:
-    """The sums that a call needs. Raises `InputError` for a mask that is a boolean tensor and nothing more."""
+    """The sums that a call needs. Raises `InputError` for a mask that is only a boolean tensor."""
     rule = visibility.rule
     if rule is None:
         raise InputError(
@@ -84,8 +84,8 @@ def accumulated(
 ) -> Float[Tensor, "batch heads key"]:
     """c_k = Σ_{l ≤ k} log f_l per query head, in fp64: what counts is the small difference of two large sums.
 
-    Over real tokens. Where all that a query sees is of its own document, over the tokens of that document, and of those
-    with a negative number, which stand before every document (sink tokens).
+    Over real tokens. If masks separate documents, over the tokens of the document, and those with a negative number,
+    which come before every document (sink tokens).
     """
     logs, tokens = carried.double().transpose(2, 3).flatten(1, 2), visibility.key
     if tokens.valid is not None:
@@ -101,7 +101,7 @@ def accumulated(
     starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
     places = torch.arange(grouped.shape[1], device=grouped.device)
     first = places.where(starts, 0).cummax(-1).values[:, None].expand_as(logs)
-    before = F.pad(sums, (1, 0)).gather(2, first)  # what the documents before took
+    before = F.pad(sums, (1, 0)).gather(2, first)  # the sum over earlier documents
     within = torch.empty_like(logs).scatter(2, index, sums - before)
     common = (document < 0)[:, None]
     return within + torch.where(common, 0.0, logs.masked_fill(~common, 0.0).sum(2, keepdim=True))

@@ -1,4 +1,4 @@
-"""What happens to queries and keys before they are rotated."""
+"""Norms of queries and keys before rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sharp attention is, by the number of keys that a query sees."""
+"""Temperature by the number of keys that a query sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: what a query may attend to that is no token.
+"""Slots: what a query may attend to besides tokens.
 
 Every slot is an extra key that all queries see. Its logit is  scaling · q·k* + b  and its value v*; each of k*, b,
 v* may be absent (zero). That one form serves the reference, the fast path (one more key, and one more channel for b)

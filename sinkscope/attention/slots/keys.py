@@ -38,14 +38,14 @@ class FixedValue:
 
 @piece
 class KeySlot:
-    """A learned key k* per key-value head, never rotated; `value` says what it carries. So the slot's share depends on
-    where a row begins: under left padding give `position_ids` that count real tokens.
+    """A learned key k* per key-value head, never rotated; Its share therefore depends on where a row begins: under left
+    padding pass `position_ids` that count real tokens. `value`:
 
-    "zero": key bias (v* = 0); "learned": key-value bias; a `FixedValue`. `shared`: one k* (and v*) for
-    all heads. `d_a`: only the first d_a channels of k* learn, the others stay 0. `initial_logit`: where a number,
-    a learned logit b per query head starts there, so that a very negative one starts the slot closed; the paper has
-    none. With grouped queries k* and v* belong to a key-value head (the paper's models have as many of those as query
-    heads). Source: Gu et al. 2025, section 7.
+    "zero": key bias (v* = 0); "learned": key-value bias; a `FixedValue`. `shared`: one k* (and v*) for all heads.
+    `d_a`: only the first d_a channels of k* learn, the others stay 0. `initial_logit`: start of an additional learned
+    logit b per query head (a very negative one starts the slot closed); the paper has none. With grouped queries k* and
+    v* belong to a key-value head (the paper's models have as many of those as query heads). Source: Gu et al. 2025,
+    section 7.
     """
 
     value: Literal["zero", "learned"] | FixedValue = "zero"

@@ -1,4 +1,4 @@
-"""Slots without key and value: nothing but a logit, which takes mass away from the tokens."""
+"""Slots without key and value: only a logit, which takes mass from the tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
-WITHOUT_MODEL = 2048  # positions of StableMask where no model says how many it has
+WITHOUT_MODEL = 2048  # positions of StableMask without a model's maximum context
 
 
 @piece
@@ -58,7 +58,7 @@ class SuffixSlot:
     """The pseudo logits of StableMask: b_t = log Σ_{t < j < context} exp(−γ j), j and t counted from 0.
 
     A query gives mass to the positions after its own, up to the maximum `context` (None: that of the model's
-    configuration, 2048 where there is no model); what it gives is lost. The last position has none after it, so its row
+    configuration, 2048 where there is no model); that mass is dropped. The last position has none after it, so its row
     sums to one; so do rows beyond the context. Under a document mask positions count from the document's start. Equal
     to a softmax over all positions with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or
     "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run.
@@ -114,7 +114,7 @@ class _SuffixSlot(nn.Module):
 
     @staticmethod
     def _place(visibility: Visibility) -> Int[Tensor, "#batch query"]:
-        """Where queries stand: in their row, or in their document where documents do not see each other."""
+        """The positions of queries in their row, or in their document if masks separate documents."""
         if not any(isinstance(mask, Document) for mask in leaves(visibility.mask)):
             return visibility.query.order
         return visibility.key.within_documents()[:, -visibility.query.count :]

@@ -1,4 +1,4 @@
-"""What a slot is, in numbers."""
+"""The numbers of a slot."""
 
 from __future__ import annotations
 

@@ -26,18 +26,18 @@ TASKS: Registry[type[Job]] = Registry("task")
 
 
 def task_named(name: str) -> type[Job]:
-    """The class of a task by its name. Raises `InputError` for an unknown one."""
+    """The class of a task by name. Raises `InputError` for an unknown one."""
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    """A job as plain JSON, from which another process makes it again (`job_from`)."""
+    """A job as plain JSON, from which another process rebuilds it (`job_from`)."""
     return {"kind": job.kind, "fields": job.model_dump(mode="json")}
 
 
 def job_from(data: Mapping[str, Any]) -> Job:
-    """A job from what `as_json` made of it. Raises `InputError` for unknown tasks and wrong fields."""
+    """A job from the result of `as_json`. Raises `InputError` for unknown tasks and wrong fields."""
     kind = LabTraining if data["kind"] == LabTraining.kind else task_named(data["kind"])
     return kind(**data["fields"])

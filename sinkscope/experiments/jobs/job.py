@@ -1,4 +1,4 @@
-"""What a question varies and a sweep makes runs of: any job, and a synthetic task."""
+"""What a question varies and a sweep trains: any job, and synthetic tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sinkscope.training import Run
 
 
 class Job(ABC):
-    """A frozen, validated configuration that decides a run, and what is done with it.
+    """A frozen, validated configuration that decides a run.
 
     A sweep writes it as JSON (`jobs.as_json`) for the process that trains it; `job_from` reads it back by `kind`, the
-    name that `sinkscope.task` registers the class under. `layout` is raised when `metrics`, or how they are made,
-    change: what was kept of older runs is then made again, where their folders are there. `older`: earlier layouts
-    whose metrics mean what they mean today, though there are more now; the record of such a run counts, except for what
-    it lacks. `observed`: the file in a run's folder with what was observed of it; a job that reads more of the same
-    runs than another has a file of its own. `titles`: metrics and curves of its own in words with their units.
+    name under which `sinkscope.task` registers the class. `layout` is raised when `metrics`, or their definitions,
+    change: runs whose folders exist are then observed again. `older`: earlier layouts whose metrics mean the same
+    today; the record of such a run counts, except for metrics that it lacks. `observed`: the file in a run's folder
+    that keeps the observations; a job that reads more of the same runs than another has its own file. `titles`: names
+    of the job's own metrics and curves, in words with units.
     """
 
     kind: ClassVar[str] = "recipe"
@@ -35,32 +35,32 @@ class Job(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What the job reads, as far as that decides its numbers: plain JSON, which the run's record keeps."""
+        """What the job reads and what thereby decides its numbers: plain JSON, which the run's record keeps."""
 
     @abstractmethod
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
-        """The name of the run's folder, with a hash of all that decides its numbers."""
+        """The name of the run's folder, with a hash of everything that decides its numbers."""
 
     @abstractmethod
     def train(self, out: Path, device: str = "auto") -> Run:
-        """Train the run under `out`, go on with it, or return it if it is finished. Raises as `sinkscope.train`."""
+        """Train the run under `out`, continue it, or return it if it is finished. Raises as `sinkscope.train`."""
 
     def compiled(self) -> Job:
-        """The same job, trained under `torch.compile` where that is known of it: the same run, faster."""
+        """The same job, trained under `torch.compile` if it can be: the same run, faster."""
         return self
 
     @classmethod
     @abstractmethod
     def metrics(cls, run: Run) -> Metrics:
-        """What is known of a finished run of such a job: `Observed.metrics`."""
+        """The metrics of a finished run: `Observed.metrics`."""
 
     @classmethod
     def rated_on(cls, run: Run) -> int | None:
-        """On how many tokens the sink rates of the run's log were read; None where that is the task's own matter."""
+        """The number of tokens on which the log's sink rates were read; None if the task defines its own."""
         return None
 
     def parameters(self) -> int | None:
-        """How many parameters its model has, without building it; None where nobody knows before."""
+        """The number of parameters of its model, without building it; None if unknown."""
         return None
 
     @abstractmethod
@@ -69,15 +69,15 @@ class Job(ABC):
 
     @property
     def reads(self) -> str:
-        """Names what the fingerprint is made from: of jobs for which it is equal, one is asked for a fingerprint.
+        """Names the inputs of the fingerprint; it is computed once for jobs with equal `reads`.
 
-        To be defined where jobs that differ read the same large text.
+        To be defined if different jobs read the same large text.
         """
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
 
 class Task(ConfigPart, Job):
-    """A synthetic task. `sizes`: the fields that make it up at each scale, where they are not the defaults.
+    """A synthetic task. `sizes`: its fields at each scale, where they differ from the defaults.
 
     Wrong fields raise `InputError`.
     """

@@ -1,4 +1,4 @@
-"""Training the lab model on text as a job: a recipe."""
+"""A recipe as a job: training the lab model on text."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ STARTS = {
 
 
 class LabTraining(Recipe, Job):
-    """A recipe, and what is kept of the model that it trains."""
+    """A recipe, and the metrics of the model that it trains."""
 
     layout: ClassVar[int] = 8
-    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)  # which have fewer metrics
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)  # with fewer metrics
 
     @classmethod
     def changed(cls, recipe: str, changes: Mapping[str, Any]) -> LabTraining:
-        """The recipe of a name with dotted fields changed. Raises `InputError` as `load_recipe` does."""
-        return cls.model_construct(**dict(changed(recipe, changes)))  # which is validated already
+        """The recipe of that name with dotted fields changed. Raises `InputError` as `load_recipe` does."""
+        return cls.model_construct(**dict(changed(recipe, changes)))  # validated already
 
     @property
     def reads(self) -> str:
-        """The fields that say which text and which initial weights."""
+        """The fields that name the text and the initial weights."""
         data = self.data.model_dump(mode="json")
         return json.dumps([self.start_from, {name: data[name] for name in sorted(SAID_BY_FINGERPRINT)}])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Text, tokens and initial weights. Prepares the corpus where that was not done yet."""
+        """Text, tokens and initial weights. Prepares the corpus if that is not done yet."""
         return fingerprint(self)
 
     def parameters(self) -> int:
-        """Parameters of its model; what the tokenizer makes of the vocabulary counts where its size is known."""
+        """The number of parameters; with the tokenizer's vocabulary if its size is known."""
         size = self.model.get("vocab_size") or parse_tokenizer(self.data.tokenizer)
         config = self._lab_config(**({} if size is None else {"vocab_size": size}))
         with torch.device("meta"):
@@ -63,13 +63,13 @@ class LabTraining(Recipe, Job):
 
     @classmethod
     def rated_on(cls, run: Run) -> int:
-        """The first tokens of validation windows that training measures."""
+        """How many first tokens of validation windows training measures."""
         return min(LAB.sink_tokens, Recipe(**run.record["recipe"]).context)
 
     @classmethod
     def metrics(cls, run: Run) -> Metrics:
-        """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows as the model was trained on
-        them, and on other inputs."""
+        """All metrics of `Observed`: on the first 64 tokens of up to 100 validation windows, masked as in training, and
+        on other inputs."""
         yield from training_metrics(run)
         yield from readings(run.model, validation_windows(run))
 
@@ -80,7 +80,7 @@ def validation_windows(run: Run) -> dict[str, Tensor]:
 
 
 def training_metrics(run: Run) -> Metrics:
-    """What its log tells of a run: the metrics of `Observed` that are of training."""
+    """The metrics of `Observed` that are about training, from the run's log."""
     log, validation = run.log, run.record["results"].get("validation_loss")
     if validation is not None:
         yield "loss", float(validation)

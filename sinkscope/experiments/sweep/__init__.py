@@ -1,1 +1,1 @@
-"""Many runs: where they lie, what is kept of them, and the processes that make them, here or on a cluster."""
+"""Many runs: their folders, what is kept of them, and the processes that train them, here or on a cluster."""

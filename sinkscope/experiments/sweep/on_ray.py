@@ -1,4 +1,4 @@
-"""The Ray backend: the same work as locally, each run a task that Ray places, on one machine or many."""
+"""The Ray backend: each run is a task that Ray places, on one machine or several."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from sinkscope.experiments.sweep.sweeping import RETRIES, Ended, Jobs, Sweep, Wa
 from sinkscope.experiments.sweep.worker import SETTLED, work
 from sinkscope.training import keep_freed_memory
 
-POLL = 0.2  # seconds until a look at what ended gives up
-ADDRESS = "RAY_ADDRESS"  # Ray's own variable, which names an existing cluster
+POLL = 0.2  # seconds to wait for a run to end
+ADDRESS = "RAY_ADDRESS"  # Ray's own variable for an existing cluster
 QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
 
 def work_on_ray(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
-    """Make all runs as Ray tasks, at most `workers` at once, each with its share of the processors and GPUs.
+    """Train all runs as Ray tasks, at most `workers` at once, each with its share of the processors and GPUs.
 
     With `RAY_ADDRESS` set they run on that cluster, whose machines must share the folder `out` and have sinkscope
-    installed, with the packages that register the tasks; without it on a cluster on this machine that lasts as long as
-    the sweep. Ray starts a task again whose process or machine is lost, and the run goes on from its newest checkpoint.
-    All else as in `drive`. Raises `InputError` for fewer than one worker, without the package `ray`, and where no
-    cluster answers.
+    installed, with the packages that register the tasks; otherwise on a local cluster that lasts as long as the sweep.
+    Ray restarts a task whose process or machine is lost, and the run continues from its newest checkpoint. See `drive`
+    for the rest. Raises `InputError` for fewer than one worker, without the package `ray`, and if no cluster answers.
     """
     require_workers(workers)
     with _cluster(workers) as ray:
@@ -39,10 +38,10 @@ def work_on_ray(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
 
 
 def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
-    """What a Ray process does: one run, on so many threads; the exit code of `work`, and what it wrote to stderr."""
+    """Train one run in a Ray process with `threads` threads; return the exit code of `work` and its stderr."""
     keep_freed_memory()
     torch.set_num_threads(threads)
-    torch.compiler.reset()  # Ray uses a process again, and a run must not depend on what was compiled before it
+    torch.compiler.reset()  # Ray reuses processes, and a run must not depend on earlier compilations
     errors = io.StringIO()
     with redirect_stderr(errors):
         code = work(job_from(job), Path(out))
@@ -50,11 +49,11 @@ def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
 
 
 def share(machines: Sequence[Mapping[str, float]], workers: int) -> dict[str, float]:
-    """What a task asks of a cluster, so that `workers` of them fill it: whole processors, and a part of a GPU.
+    """The resources that a task requests, so that `workers` tasks fill a cluster: whole processors, part of a GPU.
 
-    `machines`: the resources of each (`CPU`, `GPU`). A task runs on one of them: it asks for the most processors of
-    which the machines (those with GPUs, where there are such) have `workers` times as many, never for more than one
-    machine has, which Ray would wait for without end.
+    `machines`: the resources of each (`CPU`, `GPU`). A task runs on one machine. It requests the most processors that
+    `workers` tasks can have at once on the machines (those with GPUs, if any have them), and never more than one
+    machine has, for which Ray would wait forever.
     """
     fit = [machine for machine in machines if machine.get("GPU", 0.0)] or machines
     sizes = [int(machine.get("CPU", 0.0)) for machine in fit]
@@ -68,24 +67,24 @@ class _Tasks:
 
     def __init__(self, ray: Any, jobs: Jobs, out: Path, workers: int) -> None:
         self.ray, self.jobs, self.out = ray, jobs, out
-        self.asks = share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers)
-        self.remote = ray.remote(max_retries=RETRIES, **self.asks)(task)
-        self.going: dict[Any, str] = {}
+        self.resources = share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers)
+        self.remote = ray.remote(max_retries=RETRIES, **self.resources)(task)
+        self.running: dict[Any, str] = {}
 
     def start(self, name: str) -> None:
         job = as_json(self.jobs[name])
-        self.going[self.remote.remote(job, str(self.out), int(self.asks["num_cpus"]))] = name
+        self.running[self.remote.remote(job, str(self.out), int(self.resources["num_cpus"]))] = name
 
     def ended(self) -> Iterator[Ended]:
-        if not self.going:
-            time.sleep(POLL)  # where others hold all runs; Ray waits for nothing at once
+        if not self.running:
+            time.sleep(POLL)  # other processes hold all runs; Ray does not wait for an empty list
             return
-        ready, _ = self.ray.wait(list(self.going), num_returns=len(self.going), timeout=POLL)
+        ready, _ = self.ray.wait(list(self.running), num_returns=len(self.running), timeout=POLL)
         for reference in ready:
-            yield self._end(self.going.pop(reference), reference)
+            yield self._end(self.running.pop(reference), reference)
 
     def stop(self) -> None:
-        for reference in self.going:
+        for reference in self.running:
             self.ray.cancel(reference, force=True)
 
     def _end(self, name: str, reference: Any) -> Ended:
@@ -99,12 +98,12 @@ class _Tasks:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip() or "it said nothing").splitlines()[-1]
+    return (text.strip() or "no message").splitlines()[-1]
 
 
 @contextmanager
 def _cluster(workers: int) -> Iterator[Any]:
-    """Ray, connected: to what this process is connected to already, to `RAY_ADDRESS`, or to a cluster of its own."""
+    """Ray, connected: an existing connection of this process, `RAY_ADDRESS`, or a local cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

@@ -1,4 +1,4 @@
-"""The local backend: a bounded pool of processes on this machine, which make one run after another."""
+"""The local backend: a bounded pool of processes on this machine, each training one run after another."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 from sinkscope.files import write_json
 from sinkscope.training.machine import processors
 
-UNANSWERED = 1  # for a process that ended as if all were well, and left its order
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not from a fault of its own, which would come again
-POLL = 0.05  # seconds between two looks at the processes
-THREADS = "OMP_NUM_THREADS"  # what a user, or a cluster's scheduler, sets for a process
+UNANSWERED = 1  # for a process that ended with code 0 before it answered
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not a fault of the run, which would recur
+POLL = 0.05  # seconds between checks of the processes
+THREADS = "OMP_NUM_THREADS"  # set by a user, or by a cluster's scheduler
 DEVICES = "CUDA_VISIBLE_DEVICES"  # CUDA's own variable: the GPUs that a process may use
 COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
 
 
 def threads_each(workers: int) -> int:
-    """Threads for each of `workers` processes: as OMP_NUM_THREADS says, else its processors shared out."""
-    said = os.environ.get(THREADS, "").partition(",")[0].strip()  # nested parallelism has a number for each level
-    return int(said) if said.isdigit() and int(said) > 0 else max(1, processors() // workers)
+    """Threads for each of `workers` processes: OMP_NUM_THREADS, else an equal share of the processors."""
+    threads = os.environ.get(THREADS, "").partition(",")[0].strip()  # nested parallelism lists one number per level
+    return int(threads) if threads.isdigit() and int(threads) > 0 else max(1, processors() // workers)
 
 
 def visible_gpus(environment: Mapping[str, str], installed: Callable[[], int]) -> list[str]:
-    """The GPUs that processes of this environment see, as CUDA names them; it reads a list up to a negative entry."""
+    """The GPUs visible to processes of this environment; CUDA ignores the list from a negative entry on."""
     if DEVICES not in environment:
         return [str(index) for index in range(installed())]
     named = (name.strip() for name in environment[DEVICES].split(","))
@@ -46,15 +46,15 @@ def visible_gpus(environment: Mapping[str, str], installed: Callable[[], int]) -
 
 
 def gpu_of(number: int, visible: Sequence[str]) -> dict[str, str]:
-    """The environment in which a worker has a GPU to itself, in turn by its number; empty where there is no choice."""
+    """The environment that gives worker `number` one GPU, in turn; empty with fewer than two GPUs."""
     return {DEVICES: visible[number % len(visible)]} if len(visible) > 1 else {}
 
 
 def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
-    """Make all runs, at most `workers` at once, each with its share of the processor's threads, on one of the GPUs.
+    """Train all runs, at most `workers` at once, each with its share of the threads, on one of the GPUs.
 
-    A run whose process is killed is taken up again from its newest checkpoint, up to `RETRIES` times. If this process
-    is killed, its workers end by themselves. All else as in `drive`. Raises `InputError` for fewer than one worker.
+    A run whose process is killed is resumed from its newest checkpoint, up to `RETRIES` times. If this process is
+    killed, its workers end by themselves. See `drive` for the rest. Raises `InputError` for fewer than one worker.
     """
     require_workers(workers)
     with tempfile.TemporaryDirectory(prefix="sinkscope-sweep-") as scratch:
@@ -62,7 +62,7 @@ def work_locally(jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep:
 
 
 class Pool:
-    """Worker processes: idle ones, and those at work by the name of the run. An idle one is taken before a new one."""
+    """Worker processes: idle ones, which are used first, and busy ones by the name of their run."""
 
     def __init__(self, jobs: Jobs, out: Path, scratch: Path, threads: int) -> None:
         self.jobs, self.out, self.scratch = jobs, out, scratch
@@ -121,11 +121,11 @@ class Pool:
         if code < 0:
             return f"killed by signal {-code}" + (f", {self.killed[name]} times before" if self.killed[name] else "")
         text = self._log(name).read_text(encoding="utf-8", errors="replace").strip()
-        return f"exit code {code}: {text.splitlines()[-1] if text else 'it said nothing'}"
+        return f"exit code {code}: {text.splitlines()[-1] if text else 'no message'}"
 
 
 class _Worker:
-    """One process that serves orders. `number`: its own among those that live, the lowest that is free."""
+    """One process that serves orders. `number`: the lowest that no living worker has."""
 
     def __init__(self, environment: dict[str, str], log: Path, number: int) -> None:
         self.number = number
@@ -142,14 +142,14 @@ class _Worker:
         return self.process.poll() is None
 
     def order(self, fields: dict[str, str]) -> None:
-        with suppress(BrokenPipeError):  # it has just been killed: `answer` says so
+        with suppress(BrokenPipeError):  # the process was just killed, which `answer` reports
             self.orders.write(f"{json.dumps(fields)}\n".encode())
 
     def answer(self) -> int | None:
-        """The exit code of the work, or of the process where that ended without an answer; None while it works."""
+        """The exit code of the work, or of the process if it ended without an answer; None while it works."""
         ended = self.process.poll()
-        if said := self.answers.read(16):
-            return int(said)
+        if answer := self.answers.read(16):
+            return int(answer)
         return ended or (None if ended is None else UNANSWERED)
 
     def end(self) -> None:

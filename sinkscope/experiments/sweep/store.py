@@ -1,4 +1,4 @@
-"""Where runs lie and what is kept of them, by what decides their numbers: experiments that ask for a run share it."""
+"""The folders of runs and what is kept of them, named by what decides their numbers, so that experiments share runs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, 
 
 @dataclass
 class RunStore:
-    """A folder of runs, which several processes and machines may share. Fingerprints are computed once per text."""
+    """A folder of runs, which processes and machines may share. Fingerprints are computed once per text."""
 
     path: Path
     _fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, job: Job) -> Run:
-        """The run of a job, whether it exists or not. Prepares a recipe's corpus where that was not done yet."""
+        """The run of a job, whether it exists or not. Prepares a recipe's corpus if that is not done yet."""
         if job.reads not in self._fingerprints:
             self._fingerprints[job.reads] = job.fingerprint()
         return Run(self.path / job.folder(self._fingerprints[job.reads]))
 
     def make(self, job: Job, device: str = "auto") -> Observed:
-        """Train the run of a job, or go on with it, and observe it; one that diverges is a result like any other.
+        """Train the run of a job, or continue it, and observe it; a diverged run is a result like any other.
 
-        Raises `Busy` where another process holds the run, and `InputError` for a run that cannot be made.
+        Raises `Busy` if another process holds the run, and `InputError` for a run that cannot be trained.
         """
         run = self.run(job)
         with suppress(TrainingDiverged):
@@ -44,13 +44,13 @@ class RunStore:
             return observed(run, type(job))
 
     def settled(self, job: Job) -> bool:
-        """Whether the run of a job is finished or diverged, and what is known of it is written down."""
+        """Whether the run of a job has finished or diverged, and was observed."""
         run = self.run(job)
         record = read_record(run.path)
         return record is not None and is_settled(record) and (run.path / job.observed).is_file()
 
     def progress(self, run: Run) -> dict[str, Any]:
-        """The newest row of a run's log; empty before there is one."""
+        """The newest values in a run's log; empty before there are any."""
         try:
             rows = read_rows(run.path / LOG)
         except InputError:
@@ -59,7 +59,7 @@ class RunStore:
 
 
 def observed(run: Run, kind: type[Job]) -> Observed:
-    """What is kept of a run of such a job, measured now if it was not before.
+    """What is kept of a settled run of such a job, measured now if necessary.
 
     Raises `InputError` for a run that is not settled.
     """
@@ -71,7 +71,7 @@ def observed(run: Run, kind: type[Job]) -> Observed:
 
 
 def known(run: Run, kind: type[Job]) -> Observed | None:
-    """What is kept of a run that is settled; None where there is none, or not as it would be made now.
+    """What is kept of a settled run; None without it, or if its layout is another one.
 
     Raises `InputError` for a damaged record.
     """
@@ -79,7 +79,7 @@ def known(run: Run, kind: type[Job]) -> Observed | None:
 
 
 def is_settled(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of a run that is finished or diverged."""
+    """Whether the run of a record has finished or diverged."""
     return record["status"] in ("finished", "diverged")
 
 
@@ -88,7 +88,7 @@ def _stored(run: Run, kind: type[Job]) -> Observed | None:
         stored = Observed.from_dict(json.loads((run.path / kind.observed).read_text(encoding="utf-8")))
         return stored if stored.layout == kind.layout else None
     except (OSError, ValueError, AttributeError, InputError):
-        return None  # absent or damaged: it can be made again
+        return None  # absent or damaged: it is measured again
 
 
 def _measured(run: Run, kind: type[Job]) -> Observed:
@@ -123,7 +123,7 @@ def _measured(run: Run, kind: type[Job]) -> Observed:
 
 
 def _heads(run: Run, steps: Sequence[int]) -> Heads:
-    """What the log keeps of heads at these steps, NaN for what it does not know; empty where it keeps nothing."""
+    """The numbers of heads in the log at these steps, NaN if unknown; empty if it keeps none."""
     kept = run.heads
     known = next((kept[step] for step in steps if step in kept), {})
     return {

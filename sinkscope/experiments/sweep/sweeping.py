@@ -1,4 +1,4 @@
-"""Where a sweep stands, and the loop that every backend shares; its executor makes the runs."""
+"""The state of a sweep, and the loop that all backends share; an executor trains the runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import Job
 from sinkscope.experiments.sweep.worker import BUSY, SETTLED
 
-AGAIN = 5.0  # seconds until a run that another process holds is tried again
-RETRIES = 3  # how often a run whose process is killed is taken up again
+AGAIN = 5.0  # seconds before a run that another process holds is retried
+RETRIES = 3  # how often a run is resumed after its process was killed
 
 Jobs = Mapping[str, Job]  # by the name of the run's folder
 
 
 @dataclass
 class Sweep:
-    """Where a sweep stands: names of runs. `elsewhere`: held by another process; `failed` says why."""
+    """The state of a sweep, as names of runs. `elsewhere`: held by another process; `failed` says why."""
 
     waiting: list[str]
     running: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Sweep:
 
     @property
     def open(self) -> bool:
-        """Whether anything is left to be made."""
+        """Whether any run is left."""
         return bool(self.waiting or self.running or self.elsewhere)
 
 
@@ -40,9 +40,9 @@ Watch = Callable[[Sweep], None]
 
 @runtime_checkable
 class SweepBackend(Protocol):
-    """Does jobs (by the names of their runs' folders) in a folder and says where it stands.
+    """Trains jobs (by the names of their runs' folders) in a folder and returns the state of the sweep.
 
-    What the returned sweep has waiting was not made, and is left out of the findings.
+    Runs that are still waiting then were not trained, and the findings lack them.
     """
 
     def __call__(self, jobs: Jobs, out: Path, workers: int, watch: Watch) -> Sweep: ...
@@ -50,7 +50,7 @@ class SweepBackend(Protocol):
 
 @dataclass(frozen=True)
 class Ended:
-    """A run whose work came to its end: the exit code, and why it failed where it did."""
+    """The end of a run's work: the exit code, and why it failed if it did."""
 
     name: str
     code: int
@@ -59,7 +59,7 @@ class Ended:
 
 @runtime_checkable
 class Executor(Protocol):
-    """What makes runs. `ended` waits a moment and yields what ended since; it deals with killed processes itself."""
+    """Trains runs. `ended` waits briefly and yields the runs that ended; it handles killed processes itself."""
 
     def start(self, name: str) -> None: ...
 
@@ -69,11 +69,11 @@ class Executor(Protocol):
 
 
 def drive(jobs: Jobs, executor: Executor, workers: int, watch: Watch) -> Sweep:
-    """Have all jobs done, at most `workers` at a time.
+    """Train all jobs, at most `workers` at a time.
 
-    A run that fails is noted and does not stop the others; one that another process holds is tried again until it is
-    settled. `watch` is called at every change and several times a second. Whatever interrupts, the executor is stopped;
-    what it has saved is resumed next time. Time is measured by a clock that never jumps.
+    A run that fails is noted and does not stop the others; one that another process holds is retried until it is
+    settled. `watch` is called at every change and several times a second. On any interruption the executor is stopped;
+    saved work is resumed next time. The clock is monotonic.
     """
     sweep = Sweep(waiting=list(jobs))
     later: deque[tuple[float, str]] = deque()

@@ -1,10 +1,10 @@
-"""`python -m sinkscope.experiments.sweep.worker`: makes one run after another for the sweep that started it.
+"""`python -m sinkscope.experiments.sweep.worker`: trains one run after another for the sweep that started it.
 
-What a Python process costs before it can train is then paid once a worker, not once a run. Orders come on stdin, a JSON
-line `{"job": FILE, "out": FOLDER, "log": FILE}` each; the answer is what `work` returns, a line on stdout, while all
-else that is printed goes to the order's log. A worker ends itself after a run that failed, since a fault may have left
-the process (or its GPU) in a state that would spoil the next; and at once when stdin is closed, which is what the end
-of the sweep's process looks like, however it came. So nothing outlives a killed sweep and holds locks.
+So the start of a Python process is paid once per worker, not once per run. An order is a JSON line on stdin,
+`{"job": FILE, "out": FOLDER, "log": FILE}`; the answer is the exit code of `work`, a line on stdout. Everything else
+that is printed goes to the order's log. A worker ends after a failed run, since a fault may have left the process (or
+its GPU) in a state that would spoil the next one; and at once when stdin closes, which is how the end of the sweep's
+process appears. So nothing outlives a killed sweep and holds locks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors
 
 
 def work(job: Job, out: Path, device: str = "auto") -> int:
-    """Make the run of a job, or go on with it, and observe it.
+    """Train the run of a job, or continue it, and observe it.
 
-    Returns `SETTLED` where the run has finished or diverged, `BUSY` where another process holds it, and `FAILED` where
-    it cannot be made; then the last line on stderr says why.
+    Returns `SETTLED` if the run has finished or diverged, `BUSY` if another process holds it, and `FAILED` if it cannot
+    be trained; then the last line on stderr says why.
     """
     from sinkscope.experiments.sweep.store import RunStore
     from sinkscope.training import Busy
@@ -49,13 +49,13 @@ def work(job: Job, out: Path, device: str = "auto") -> int:
 
 
 def main() -> int:
-    """Serve until there is nothing more to do; the exit code of the last run."""
+    """Serve orders until a run fails; return its exit code."""
     answers = os.fdopen(os.dup(STDOUT), "wb", buffering=0)
     os.dup2(STDERR, STDOUT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which ends its workers
     orders: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
-    gc.disable()  # what is imported stays: looking through it for garbage, now or after a run, takes long, finds none
+    gc.disable()  # imports stay: scanning them for garbage takes long and finds none
     import_module("sinkscope.experiments.sweep.store")
     gc.freeze()
     gc.enable()
@@ -69,10 +69,10 @@ def main() -> int:
 
 
 def _listen(orders: SimpleQueue[bytes]) -> None:
-    with open(STDIN, "rb", buffering=0) as stdin:  # a buffer would be locked when the interpreter wants to close it
+    with open(STDIN, "rb", buffering=0) as stdin:  # the interpreter could not close a buffer that a thread reads
         for line in stdin:
             orders.put(line)
-    os._exit(0)  # from a thread, and amid a training: every file is whole or absent
+    os._exit(0)  # safe amid training: files are written atomically
 
 
 def _carry_out(line: bytes, answers: BinaryIO) -> int:
@@ -84,7 +84,7 @@ def _carry_out(line: bytes, answers: BinaryIO) -> int:
     with open(order["log"], "ab") as log:
         for stream in (STDOUT, STDERR):
             os.dup2(log.fileno(), stream)
-    torch.compiler.reset()  # a run must not depend on what was compiled before it
+    torch.compiler.reset()  # a run must not depend on earlier compilations
     job = job_from(json.loads(Path(order["job"]).read_text(encoding="utf-8")))
     code = work(job, Path(order["out"]))
     gc.collect()  # a trainer and its model refer to each other

@@ -20,10 +20,10 @@ from sinkscope.measurement.calls.masks import Columns, Rule, VisibleKeys, take
 def locate(
     positions: Sequence[int], real: Bool[Tensor, "batch position"] | None, like: Tensor, start: int, length: int
 ) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
-    """Column of each row's p-th real token for p in `positions`, and whether it is among the columns at hand.
+    """Column of each row's p-th real token for p in `positions`, and whether this call has that column.
 
-    `real`: every token so far, None where all are real; `like`: a tensor with the rows and on the device; the columns
-    at hand are the `length` absolute positions from `start`.
+    `real`: mask over every token so far, None if all are real; `like`: a tensor with these rows, on this device. The
+    call's columns are the `length` absolute positions from `start`.
     """
     wanted = torch.tensor(positions, device=like.device).expand(len(like), -1)
     if real is None:
@@ -38,13 +38,15 @@ def locate(
 
 
 _BACKENDS = {"cuda": torch.backends.cuda.matmul, "cpu": torch.backends.mkldnn.matmul}  # type: ignore[attr-defined]
-_SHORTENED = {"tf32": 2**-10, "bf16": 2**-7}  # rounding of fp32 products where a user allowed faster ones
+_SHORTENED = {"tf32": 2**-10, "bf16": 2**-7}  # rounding of fp32 products if the user allowed faster ones
 UNIT = 1 / math.log(2)
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """fp32 that is fp32, without autocast and shortened products; no gradients; results outlive inference mode."""
+    """True fp32: no autocast, no reduced-precision products, no gradients; results are usable outside inference
+    mode.
+    """
     allowed = {name: backend.fp32_precision for name, backend in _BACKENDS.items()}
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         try:
@@ -64,17 +66,14 @@ def in_bits(scores: Tensor, shift: Tensor) -> Tensor:
 def shares(scores: Tensor, shift: Tensor) -> Tensor:
     """exp(scores − lse), in place of the scores. `shift`: −lse / log 2.
 
-    As a power of two, which CPUs compute in a third of the time of torch.exp; the relative error, some 1e-7 ·
-    (|scores − lse| + |lse|), is one that no weight shows.
+    As a power of two, which CPUs compute in a third of the time of torch.exp; the relative error, about 1e-7 · (|scores
+    − lse| + |lse|), is negligible for every weight.
     """
     return in_bits(scores, shift).exp2_()
 
 
 def lengths(vectors: Float[Tensor, "batch heads position dim"]) -> Float[Tensor, "batch heads position"]:
-    """‖v‖₂ in fp32, taken in the order in which layers lay vectors out: token after token, or head after head.
-
-    Against that order it takes six times as long.
-    """
+    """‖v‖₂ in fp32, computed in memory order (token by token, or head by head): six times as fast as the other."""
     if vectors.is_contiguous():
         return vectors.float().norm(dim=-1)
     return vectors.transpose(1, 2).float().norm(dim=-1).transpose(1, 2)
@@ -85,15 +84,15 @@ def product(
     key: Float[Tensor, "batch kv_heads key dim"],
     room: Float[Tensor, "_"] | None = None,
 ) -> Float[Tensor, "batch heads query key"]:
-    """q·k, in the memory `room` where that is given. Grouped queries meet the key head of their group.
+    """q·k, written into the memory `room` if given. Grouped queries meet the key head of their group.
 
-    The log-sum-exp is no part of the product, although that would spare a pass: a score must be rounded as it was in
-    the layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
+    The log-sum-exp is not folded into the product, although that would save a pass: scores must be rounded as in the
+    layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
     """
     groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
     left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
     shape = (*query.shape[:3], keys)
-    if room is None and 2 * keys <= left.shape[1]:  # as k·q, few rows of many, which takes a third of the time
+    if room is None and 2 * keys <= left.shape[1]:  # as k·q for few keys and many queries: a third of the time
         return torch.bmm(right, left.mT).mT.reshape(shape)
     out = query.new_empty(shape) if room is None else room[: math.prod(shape)].view(shape)
     torch.bmm(left, right.mT, out=out.view(groups, -1, keys))
@@ -114,14 +113,14 @@ def _rounding(tensor: Tensor) -> float:
 
 
 ELEMENTS = 2**21  # scores held at once: 8 MB in fp32; much smaller or larger is slower
-ROWS = 64  # queries of a chunk; fewer where that many do not fit, up to twice as many where they see few keys
+ROWS = 64  # queries of a chunk; fewer if they do not fit, up to twice as many if they see few keys
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Keys behind the tokens' own, each of which stands for several tokens or for one of another stack.
+    """Keys after the tokens' own, each for several tokens or for a token of another stack.
 
-    Compressed keys of DeepSeek-V4, or the encoder's in a decoder that reads both in one softmax.
+    Examples: the compressed keys of DeepSeek-V4, or the encoder's in a decoder that reads both in one softmax.
     """
 
     key: Float[Tensor, "batch kv_heads entry dim"]
@@ -136,12 +135,11 @@ class AttentionCall:
     `query_start`, `key_start`: absolute position of the first query and key. `own_keys`: the keys of this call's own
     tokens (all of them in cross-attention). `real`, `real_keys`: False for padding, None where all are real; the first
     covers these queries, the second every token so far. `causal`: whether the metric's denominator is T − k. `sink`:
-    logit of what a query may attend to beside tokens, broadcasting over (batch, heads, query); `entries`: keys in
-    the same softmax that are no tokens of this layer. `operation`, with its
-    `context`: what computes the weights of lab and attached layers. `kernel_lse`: the kernel's
-    log-sum-exp, over the sink as well where `kernel_has_sink`. `output`: what the attention function returned;
-    `samples_before`: how many samples the measurement had before this batch. `collected`: the weights, where the model
-    returned them and nothing else is known; then queries, keys and values have width 0.
+    logit of what a query may attend to besides tokens, broadcasting over (batch, heads, query); `entries`: keys in the
+    same softmax that are not tokens of this layer. `operation`, with its `context`: what computes the weights of lab
+    and attached layers. `kernel_lse`: the kernel's log-sum-exp, including the sink if `kernel_has_sink`. `output`: what
+    the attention function returned; `samples_before`: samples of the measurement before this batch. `collected`: the
+    weights, if the model returned them and nothing else is known; then queries, keys and values have width 0.
     """
 
     layer: Layer
@@ -179,7 +177,7 @@ class AttentionCall:
 
     @cached_property
     def is_softmax(self) -> bool:
-        """True where weights are exp(score − log-sum-exp), and scores are known."""
+        """Whether weights are exp(score − log-sum-exp), and scores are known."""
         if self.collected is not None:
             return False
         if self.operation is None or self.context is None:
@@ -192,8 +190,9 @@ class AttentionCall:
 
     @cached_property
     def scaled_query(self) -> Float[Tensor, "batch heads query dim"]:
-        """Queries times the scale, as `attention.dot_product` has them: scores of 100 show another order of the two
-        products in the fifth digit."""
+        """Queries times the scale, in the order of `attention.dot_product`: for scores of 100 another order changes the
+        fifth digit.
+        """
         return self.scaling * self.wide_query
 
     @cached_property
@@ -221,7 +220,7 @@ class AttentionCall:
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
-        """log(Σ_visible exp(score) + Σ exp(sink)) in nats: from the kernel where it gave one, else in chunks."""
+        """log(Σ_visible exp(score) + Σ exp(sink)) in nats: the kernel's if it gave one, else computed in chunks."""
         lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
         if self.entries is not None and self.kernel_lse is None:
             lse = torch.logaddexp(lse, self._lse_of_entries(self.entries))
@@ -231,31 +230,31 @@ class AttentionCall:
 
     @cached_property
     def counted(self) -> Bool[Tensor, "batch heads query"]:
-        """False for queries that count nowhere: padding, or nothing visible."""
+        """False for queries that do not count: padding, or nothing visible."""
         seeing = (self.lse != -torch.inf) & (self.lse != torch.inf)
         return seeing if self.real is None else seeing & self.real[:, None, :]
 
     @cached_property
     def counted_lse(self) -> Float[Tensor, "batch heads query"]:
-        """`lse`, with +inf for queries that count nowhere: exp(score − inf) = 0."""
+        """`lse`, with +inf for queries that do not count: exp(score − inf) = 0."""
         return self.lse.masked_fill(~self.counted, torch.inf)
 
     @cached_property
     def shift(self) -> Float[Tensor, "batch heads query"]:
-        """−`counted_lse` / log 2, which makes the logarithms of weights of scores."""
+        """−`counted_lse` / log 2: what turns scores into log2 of weights."""
         return self.counted_lse * -UNIT
 
     @cached_property
     def is_product(self) -> bool:
-        """Whether logits are scaling · q·k and what the mask leaves of them, nothing else."""
+        """Whether logits are scaling · q·k, masked, and nothing else."""
         return self.is_softmax and self.softcap is None and self.bias is None and self.mask.only_hides
 
     def weights(
         self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
     ) -> Float[Tensor, "batch heads query key"]:
-        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that count nowhere.
+        """exp(score − log-sum-exp) of a softmax in fp32, 0 where masked and for queries that do not count.
 
-        In the memory `room`, where that is given and of use.
+        Written into the memory `room` if given and usable.
         """
         shift = self.shift[samples, :, rows, None]
         if not self.is_product:
@@ -267,11 +266,11 @@ class AttentionCall:
     def products(
         self, samples: slice, rows: slice, columns: Columns, room: Float[Tensor, "_"] | None = None
     ) -> Float[Tensor, "batch heads query key"]:
-        """scaling · q·k in fp32, whatever the mask; in the memory `room`, where that is given."""
+        """scaling · q·k in fp32, ignoring the mask; written into the memory `room` if given."""
         return product(self.scaled_query[samples, :, rows], self._keys_at(samples, columns), room)
 
     def scores(self, samples: slice, rows: slice, columns: Columns) -> Float[Tensor, "batch heads query key"]:
-        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is no column."""
+        """Logits in fp32, −inf where masked. Order: scale, softcap, position bias, mask; the sink is not a column."""
         query = self.wide_query[samples, :, rows]
         scores = dot_product(query, self._keys_at(samples, columns), self.scaling)
         if self.softcap is not None:
@@ -293,7 +292,7 @@ class AttentionCall:
         return scores
 
     def operation_weights(self, rows: slice) -> Weights:
-        """Weights of a lab or attached layer as its operation writes them out, raw, for the queries in `rows`."""
+        """Raw weights of a lab or attached layer from its operation, for the queries in `rows`."""
         assert self.operation is not None
         assert self.context is not None
         known = self.context
@@ -309,13 +308,15 @@ class AttentionCall:
         )
 
     def operation_logits(self, rows: slice) -> tuple[Float[Tensor, "batch heads query key"], ...]:
-        """Scores of a lab or attached layer as its normalizer gets them, −inf where masked, for each of its maps."""
+        """Scores of a lab or attached layer as its normalizer receives them, −inf where masked, for each of its
+        maps.
+        """
         assert self.operation is not None
         assert self.context is not None
         return self.operation.logits(self.query, self.key, self.context, rows)
 
     def row_parts(self) -> Iterator[slice]:
-        """Rows of all samples, so many that scores on all keys take at most about `ELEMENTS`."""
+        """Rows of all samples, in slices with at most about `ELEMENTS` scores on all keys."""
         batch, heads, queries, _ = self.query.shape
         step = min(ROWS, max(1, ELEMENTS // (batch * heads * max(self.mask.keys, 1))))
         for start in range(0, queries, step):
@@ -328,7 +329,7 @@ class AttentionCall:
     def parts(self, columns: int | None = None) -> Iterator[tuple[slice, slice]]:
         """Samples and rows of chunks in which `columns` take at most about `ELEMENTS` scores.
 
-        Default: the columns that a row may see; up to twice as many rows where these are few.
+        Default: the columns that a row may see; up to twice as many rows if these are few.
         """
         batch, heads, queries, _ = self.query.shape
         per_row = heads * max(columns or self.mask.keys, 1)
@@ -344,7 +345,7 @@ class AttentionCall:
     def _height(self, samples: slice, start: int, rows: int) -> int:
         """How many rows from `start` on have no more scores than `rows` rows on all keys; at most twice as many.
 
-        Only of masks whose extent costs nothing to know.
+        Only for masks whose extent is known for free.
         """
         if not isinstance(self.mask, Rule):
             return rows

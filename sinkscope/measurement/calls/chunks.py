@@ -16,17 +16,17 @@ from torch.nn import functional as F
 from sinkscope.measurement.calls.call import AttentionCall, in_bits
 from sinkscope.measurement.calls.masks import Rule
 
-ROWS = 64  # queries of a block, whose own keys are met one by one
-HELD = 2**19  # products at once: more leave the cache
+ROWS = 64  # queries of a block; keys inside the block are handled one by one
+HELD = 2**19  # products at once: more do not fit the processor's cache
 
 
 def is_plain(call: AttentionCall) -> bool:
-    """Whether queries see everything, or everything up to themselves, and nothing is padding."""
+    """Whether every query sees all keys, or all keys up to itself, without padding."""
     return isinstance(call.mask, Rule) and call.mask.is_triangle
 
 
 def is_linear(call: AttentionCall) -> bool:
-    """Whether logits are scaling · q·k, nothing else, on all keys or all up to the query."""
+    """Whether logits are scaling · q·k and nothing else, on all keys or all keys up to the query."""
     plain = call.is_softmax and is_plain(call) and call.entries is None
     return plain and call.softcap is None and call.bias is None
 
@@ -42,10 +42,9 @@ def seen_by_plain(call: AttentionCall, rows: slice) -> Int[Tensor, "query"]:
 def linear_spread(
     call: AttentionCall,
 ) -> tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch #heads query"]]:
-    """σ_t, the norm of the centered logits of each row with the sink's among them, and n_t, how many they are.
-
-    For `is_linear` calls. With M = Σ_k k kᵀ over the keys before a block of queries, Σ_k (q·k)² = qᵀ M q: O(T · dim²)
-    time. The mean key is taken off all keys, which shifts all logits of a row alike and leaves their digits.
+    """σ_t, the norm of each row's centered logits including the sink's, and n_t, their number; for `is_linear` calls.
+    With M = Σ_k k kᵀ over the keys before a block of queries, Σ_k (q·k)² = qᵀ M q: O(T · dim²) time. Subtracting the
+    mean key shifts all logits of a row equally and preserves their digits.
     """
     batch, heads, queries, _ = call.query.shape
     center = call.wide_key.mean(2, keepdim=True)
@@ -58,7 +57,7 @@ def linear_spread(
     if call.sink is not None:
         sink = call.sink.expand(batch, heads, queries)
         shift = (query.view(batch, -1, call.group, queries, query.shape[-1]) * center[:, :, None]).sum(-1)
-        shown = sink > -torch.inf  # a slot without any mass is none
+        shown = sink > -torch.inf  # a slot without mass does not count
         slot_logit = (sink - shift.reshape(sink.shape)).where(shown, 0.0)
         total, squares, count = total + slot_logit, squares + slot_logit.square(), count + shown
     count = count.clamp(min=1)
@@ -82,14 +81,14 @@ def _moments(
     sums = _before(in_block.sum(2), before.sum(1))
     grams = _before(in_block.mT @ in_block, before.mT @ before)
     beside = cut @ in_block[:, None].mT
-    beside.flatten(0, 2).tril_()  # of more than three axes torch makes a copy
+    beside.flatten(0, 2).tril_()  # torch copies tensors of more than three axes
     total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
     squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
     return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]
 
 
 def _before(parts: Float[Tensor, "kv block *n"], first: Float[Tensor, "kv *n"]) -> Float[Tensor, "kv block *n"]:
-    """Of each block, the sum of all before it; added up in float64, as a product, which is faster than a sum."""
+    """For each block, the sum of all earlier blocks: in float64, as a product, which is faster than a sum."""
     blocks = parts.shape[1]
     earlier = torch.ones(blocks, blocks, dtype=torch.float64, device=parts.device).tril(-1)
     total = (earlier @ parts.flatten(2).double()).unflatten(2, parts.shape[2:])
@@ -107,7 +106,7 @@ Where = tuple[slice, slice, slice]  # samples, rows and columns of a chunk
 
 @dataclass(frozen=True, eq=False)
 class RowScores:
-    """Of each row of a call what was `asked` for: filled chunk by chunk, to be read when all are through."""
+    """Row statistics of a call, those in `asked`: filled chunk by chunk, complete after the last chunk."""
 
     call: AttentionCall
     asked: Collection[RowKind]
@@ -121,22 +120,23 @@ class RowScores:
     def entropy(self) -> Float[Tensor, "batch heads query"]:
         """−Σ A log A over keys and the sink, in nats; 0 in rows that do not count."""
         entropy = self._bits * -math.log(2)
-        if (sink := self.sink) is not None:  # one without any mass adds nothing
+        if (sink := self.sink) is not None:  # a sink without mass adds nothing
             below = (self.call.lse - sink).where(sink > -torch.inf, 0.0)
             entropy += (-below).exp() * below
         return entropy.clamp_(min=0).where(self.call.counted, 0.0)
 
     @cached_property
     def spread(self) -> tuple[Float[Tensor, "batch heads query"], Float[Tensor, "batch heads query"]] | None:
-        """σ_t and n_t as in `linear_spread`; None where that gives them: σ² = Σ d² − (Σ d)² / n, d = log A + log n.
+        """σ_t and n_t as in `linear_spread`, or None if that function applies: σ² = Σ d² − (Σ d)² / n, d = log A + log
+        n.
 
-        Adding log n leaves the digits where they matter: d is 0 in flat rows.
+        Adding log n keeps precision where it matters: d is 0 in flat rows.
         """
         return None if is_linear(self.call) else (self._filled(0.0), self._filled(1.0))
 
     @cached_property
     def sink(self) -> Float[Tensor, "batch heads query"] | None:
-        """The logit of what the rows attend to beside keys."""
+        """The logit of what the rows attend to besides keys."""
         return None if self.call.sink is None else self.call.sink.expand_as(self.call.lse)
 
     def take_scores(self, where: Where, scores: Float[Tensor, "_ heads _ key"]) -> None:
@@ -146,9 +146,9 @@ class RowScores:
             torch.maximum(scores.amax(-1), -scores.amin(-1), out=self.largest[samples, :, rows])
 
     def take_weights(self, where: Where, weights: Float[Tensor, "_ heads _ key"], bits: Tensor) -> None:
-        """Read a chunk of weights, and their logarithms to the base 2, which are written over.
+        """Read a chunk of weights and their base-2 logarithms; the latter are overwritten.
 
-        `bits`: some finite number where the mask hides the key, −inf in rows that do not count.
+        `bits`: any finite number where the mask hides the key, −inf in rows that do not count.
         """
         samples, rows, columns = where
         if "spread" in self.asked and self.spread is not None:
@@ -187,9 +187,9 @@ EPSILON = 1e-8  # of the renormalisation, as in the paper's code
 class Chunk:
     """Weights, in fp32, of the queries `rows` of `samples` on the keys `columns`; every key outside has weight 0.
 
-    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, where there are any; in a softmax one
-    column for all of them together, and one for each entry that is no token. The next chunk may be written over this
-    one: what is kept of it has to be a copy.
+    Rows of queries that do not count (padding) are 0. `slots`: weights on slots, if any; in a softmax one column for
+    all slots together, and one for each entry that is not a token. The next chunk may reuse this one's memory: copy
+    what is kept.
     """
 
     samples: slice
@@ -200,7 +200,7 @@ class Chunk:
 
 
 def has_scores(call: AttentionCall) -> bool:
-    """Whether a call is a softmax of known scores over tokens and slots alone, of which `RowScores` tell."""
+    """Whether a call is a softmax of known scores over tokens and slots only, as `RowScores` needs."""
     return call.is_softmax and call.entries is None
 
 
@@ -244,7 +244,7 @@ def chunks(call: AttentionCall, row_scores: RowScores | None = None) -> Iterator
 
 
 def _with_scores(row_scores: RowScores, where: Where, slot: Tensor | None, room: Float[Tensor, "rooms _"]) -> Chunk:
-    """Weights, and what the scores tell while they are at hand; the logarithms of the weights take their place."""
+    """A chunk of weights; on the way, `row_scores` reads the scores, then the logarithms that overwrite them."""
     call, (samples, rows, columns) = row_scores.call, where
     hidden: Tensor | None = None
     if call.is_product:

@@ -1,9 +1,9 @@
 """The second collector: attention maps that a model returns, for families outside transformers' attention interface.
 
-BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in code of their own. Under eager attention they return
-all their maps when asked, O(layers · T²) memory; observers to whom the weights are enough read those, one map after the
-other, each dropped when it is read; for the others queries, keys and values are added where they make that map (`own`).
-What the caller gets is what they would have got without: maps that they did not ask for are taken out again.
+BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in their own code. Under eager attention they return all
+maps on request, O(layers · T²) memory. Observers that need only weights read one map after the other, each freed after
+use; the others also get queries, keys and values if these reproduce the map (`own`). The caller's output is unchanged:
+maps that the caller did not request are removed again.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from sinkscope.measurement.calls.own import OwnCalls
 from sinkscope.measurement.calls.reading import Refusal, real_tokens
 from sinkscope.measurement.observers.observer import Observer
 
-ENDING = "attentions"  # of the names under which maps are returned
+ENDING = "attentions"  # ending of the names under which maps are returned
 STACKS = {"encoder_attentions": "encoder", "decoder_attentions": "decoder", "cross_attentions": "cross"}
-ROWS = 64  # of a softmax's weights, by which the map is known that it made
-ROUNDING = 1e-4  # by how much a row may miss a sum of one, beside the rounding of its dtype
+ROWS = 64  # rows of a softmax's weights by which its map is recognized
+ROUNDING = 1e-4  # largest deviation of a row's sum from one, besides the rounding of its dtype
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller of the model wants back: attention maps or not, a tuple or a model output.
+    """The output that the caller requested: with attention maps or not, a tuple or a model output.
 
-    `encoded`: the encoder ran before, so that its maps are not of this pass.
+    `encoded`: the encoder ran earlier, so its maps do not belong to this pass.
     """
 
     maps: bool
@@ -78,7 +78,7 @@ class _Stack:
 
 @dataclass(frozen=True, eq=False)
 class _Softmax:
-    """One that was taken: a few rows of its weights, and which keys no mask had hidden from its scores."""
+    """One softmax: a few rows of its weights, and which keys no mask had hidden from its scores."""
 
     size: int
     rows: Float[Tensor, "row key"]
@@ -86,13 +86,13 @@ class _Softmax:
 
 
 class Softmaxes:
-    """What was visible to the softmaxes of a pass, found again by the map that one of them made.
+    """The keys visible to each softmax of a pass, looked up by the map that it made.
 
-    A weight of 0 does not tell: it is also what exp leaves of a score 104 below the largest (17 below in float16).
+    A weight of 0 does not mean hidden: exp also gives 0 for a score 104 below the largest (17 below in float16).
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype`: the model's, of which masks are made."""
+        """`dtype`: the model's, in which masks are made."""
         self._dtype = dtype
         self._taken: list[_Softmax] = []
         self._masks: list[DenseMask] = []
@@ -103,7 +103,7 @@ class Softmaxes:
         self._masks.clear()
 
     def take(self, scores: Float[Tensor, "*rows key"], weights: Float[Tensor, "*rows key"]) -> None:
-        """Keep what a softmax over the last axis of (…, query, key) was shown."""
+        """Keep the visible keys of a softmax over the last axis of (…, query, key)."""
         if scores.ndim < 3 or not scores.numel():
             return
         visible = unmasked(scores, self._dtype).reshape(-1, *scores.shape[-2:])
@@ -111,9 +111,9 @@ class Softmaxes:
         self._taken.append(_Softmax(weights.numel(), _some_rows(weights).clone(), next(same, visible)))
 
     def mask(self, weights: Float[Tensor, "batch heads query key"]) -> DenseMask:
-        """The mask behind a map; layers share theirs.
+        """The mask of a map; layers share masks.
 
-        Where no softmax made the map, keys that a query gives weight to in some head are what it sees.
+        If no softmax made the map, a query sees the keys that it gives weight to in some head.
         """
         visible = next((taken.visible for taken in self._taken if _made(taken, weights)), None)
         if visible is None:
@@ -129,7 +129,7 @@ class Softmaxes:
 
 
 class Collector:
-    """Asks a model for its attention maps, reads them, and gives the caller what they asked for."""
+    """Requests a model's attention maps, reads them, and restores the output that the caller requested."""
 
     def __init__(self, model: nn.Module) -> None:
         """Raises `UnsupportedModelError` for a model that has no maps to give, or none under its implementation."""
@@ -151,7 +151,9 @@ class Collector:
         self._paths = {stack: list(blocks) for stack, blocks in block_lists(model).items()}
 
     def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
-        """The arguments of a forward pass, all by name, that make the model return its maps; what was asked for."""
+        """The arguments of a forward pass, all by name, that make the model return its maps; and the caller's
+        request.
+        """
         arguments = dict(zip(self._names, args, strict=False)) | dict(kwargs)
         self.softmaxes.clear()
         maps, named = arguments.get("output_attentions"), arguments.get("return_dict")
@@ -171,10 +173,9 @@ class Collector:
         return output.to_tuple() if request.as_tuple else output
 
     def calls(self, output: Any, forward: Forward, encoded: bool = False) -> Iterator[AttentionCall]:
-        """The maps of a forward pass, layer by layer, each as a call that has weights instead of queries and keys.
+        """The maps of a forward pass, layer by layer, each as a call with weights instead of queries and keys.
 
-        Raises `UnsupportedModelError` for maps that are not a row of weights for each token that sums to one, naming
-        the first.
+        Raises `UnsupportedModelError`, naming the first layer, for maps whose rows are not weights that sum to one.
         """
         entries = output.items() if isinstance(output, Mapping) else ()
         returned = {name: list(maps) for name, maps in entries if name.endswith(ENDING) and maps}
@@ -241,7 +242,9 @@ class Collector:
         )
 
     def _check(self, weights: Tensor, stack: _Stack, layer: Layer) -> None:
-        """Real rows are probabilities, as far as they are finite: what is not is reported with the measurement."""
+        """Check that finite rows of real tokens are probabilities; rows that are not finite are reported with the
+        measurement.
+        """
         rows = weights.sum(-1, dtype=torch.float32)
         counted = torch.isfinite(rows)
         if stack.real is not None:
@@ -258,7 +261,7 @@ class Collector:
 
 
 def _seen(masks: list[DenseMask]) -> Bool[Tensor, "batch key"]:
-    """Keys that any query of any layer sees: the real ones, where the inputs do not tell them."""
+    """Keys that some query of some layer sees: the real ones, if the inputs leave it open."""
     return torch.stack([mask.mask.any(2).any(1) for mask in masks]).any(0)
 
 
@@ -268,7 +271,7 @@ def _some_rows(weights: Float[Tensor, "*rows key"]) -> Float[Tensor, "row key"]:
 
 
 def _made(taken: _Softmax, weights: Float[Tensor, "batch heads query key"]) -> bool:
-    """Whether a map is what a softmax gave, but for rows that were set to 0 (of padding) and its dtype."""
+    """Whether a softmax made this map, ignoring rows set to 0 (padding) and its dtype."""
     if taken.size != weights.numel() or taken.visible.shape[-2:] != weights.shape[-2:]:
         return False
     rows = _some_rows(weights.detach())
@@ -284,7 +287,7 @@ ALONE = "the family has attention of its own, of which weights are all that can 
 
 
 class ReturnedMaps:
-    """Asks a model for its maps in every pass, and gives the caller what they asked for.
+    """Requests a model's maps in every pass, and restores the output that the caller requested.
 
     Raises `UnsupportedModelError` for a model that has no maps to give, or none under its implementation.
     """
@@ -295,8 +298,7 @@ class ReturnedMaps:
         self._unread: dict[str, str] = {}  # reason → the first layer
 
     def follow(self, model: nn.Module, passes: Passes, stack: ExitStack, vectors: bool) -> None:
-        """Read masks from the scores of softmaxes, until `stack` closes; with `vectors`, keep what modules with
-        attention of their own multiply."""
+        """Read masks from the scores of softmaxes until `stack` closes; with `vectors`, keep products as well."""
         following_softmaxes(model, self._collector.softmaxes.take, stack)
         if not vectors:
             return
@@ -308,7 +310,7 @@ class ReturnedMaps:
         stack.enter_context(following(model, attended))
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, all by name, with which the model gives its maps."""
+        """The arguments, all by name, that make the model return its maps."""
         self._own.begin()
         asked, self._request = self._collector.ask(args, kwargs)
         return asked
@@ -316,7 +318,7 @@ class ReturnedMaps:
     def calls(
         self, output: Any, forward: Forward, vectors: bool
     ) -> Iterator[tuple[AttentionCall, AttentionCall | None]]:
-        """Layer by layer the map; where `vectors` are wanted and known, a call with queries, keys and values beside."""
+        """Each layer's map; with `vectors`, also a call with queries, keys and values if known."""
         for returned in self._collector.calls(output, forward, self._request.encoded):
             known = self._own.call(returned) if vectors else None
             if isinstance(known, str):
@@ -329,7 +331,7 @@ class ReturnedMaps:
         return self._collector.answer(output, self._request)
 
     def not_measured(self, blind: Iterable[Observer]) -> dict[str, str]:
-        """Why the `blind` observers, to whom maps alone say nothing, have no numbers, or not of every layer."""
+        """Why the `blind` observers, which need more than maps, have no numbers or not for every layer."""
         if not self._unread:
             return {}
         reasons = "; ".join(f"layer '{layer}': {reason}" for reason, layer in self._unread.items())

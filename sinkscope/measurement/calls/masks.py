@@ -1,6 +1,6 @@
-"""What a query may see, in the forms in which attention layers receive it. Nothing here writes out a T×T tensor.
+"""Masks of attention calls, in the forms in which layers receive them. Nothing here writes out a T×T tensor.
 
-Columns are named by a slice, or by an index (batch, n) that differs per sample.
+Columns are given by a slice, or by an index (batch, n) that may differ between samples.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from sinkscope.attention import Visibility
 
 Columns = slice | Tensor  # Int[Tensor, "batch n"]
-HIDDEN = -9e3  # what families add to a masked score: −10,000 (−9,984 in bfloat16), the dtype's minimum, or −inf
-KINDS = 4  # of masks that the layers of one model take turns with: full, windows, chunks
+HIDDEN = -9e3  # threshold for masked scores: families add −10,000 (−9,984 in bfloat16), the dtype's minimum, or −inf
+KINDS = 4  # masks kept at once: the layers of a model alternate between full, windows, chunks
 
 
 class VisibleKeys(ABC):
@@ -32,7 +32,7 @@ class VisibleKeys(ABC):
 
     @property
     def only_hides(self) -> bool:
-        """Whether it adds nothing to the scores of visible keys."""
+        """Whether the mask adds nothing to the scores of visible keys."""
         return True
 
     def restrict(
@@ -50,7 +50,7 @@ class VisibleKeys(ABC):
     def blank(
         self, values: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
     ) -> None:
-        """Set what stands at invisible keys to 0, in place."""
+        """Set values at invisible keys to 0, in place."""
         values.masked_fill_(~self.visible(samples, rows, columns).to(values.device), 0.0)
 
     @abstractmethod
@@ -59,14 +59,14 @@ class VisibleKeys(ABC):
 
     @property
     def keys_seen(self) -> Bool[Tensor, "_ key"] | None:
-        """Keys that any query may attend to, the layer's real tokens; None where that is every key."""
+        """Keys that some query may attend to, the layer's real tokens; None if that is every key."""
         return None
 
     def looks_ahead(self, start: int, real: Bool[Tensor, "batch key"] | None) -> bool | None:
-        """Whether queries see later keys: False where none does, True where every one sees the next real key.
+        """Whether queries see later keys: False if none does, True if each sees the next real key.
 
-        None where some do (a bidirectional prefix, documents), and where the mask does not tell. `start`: index of the
-        first query among the keys.
+        None if some do (a bidirectional prefix, documents) or the mask leaves it open. `start`: index of the first
+        query among the keys.
         """
         return None
 
@@ -77,7 +77,7 @@ class VisibleKeys(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Rule(VisibleKeys):
-    """No written mask: everything, or what `causal`, `window` and `padding` leave.
+    """A mask given by a rule: everything is visible, or what `causal`, `window` and `padding` leave.
 
     `start` is the index of the first query among the keys; `padding` is True for real keys.
     """
@@ -128,13 +128,13 @@ class Rule(VisibleKeys):
             super().blank(values, samples, rows, columns)
         elif self.causal and isinstance(columns, slice):
             right, diagonal = self._right(values, rows, columns)
-            for sample in right.unbind():  # of all at once torch makes a copy, which takes five times as long
+            for sample in right.unbind():  # torch copies the whole batch otherwise, which takes five times as long
                 sample.tril_(diagonal)
         elif self.causal:
             super().blank(values, samples, rows, columns)
 
     def _right(self, values: Tensor, rows: slice, columns: slice) -> tuple[Tensor, int]:
-        """The columns behind the first row's own, left of which nothing is hidden, and the last visible diagonal."""
+        """The columns after the first row's own (before them nothing is hidden), and the last visible diagonal."""
         first = self.start + rows.start
         edge = min(max(first + 1, columns.start), columns.stop)
         return values[..., edge - columns.start :], first - edge
@@ -156,7 +156,7 @@ class Rule(VisibleKeys):
 
 @dataclass(frozen=True, eq=False)
 class DenseMask(VisibleKeys):
-    """A 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to the scores.
+    """A written 4-D mask as the model made it: booleans (True = may attend), or numbers that are added to scores.
 
     Numbers at or below `HIDDEN` mean "masked", so that a row of padding stays empty instead of uniform.
     """
@@ -200,7 +200,7 @@ class DenseMask(VisibleKeys):
         return True if bool((following | ~pairs[:, None].to(following.device)).all()) else None
 
     def sees_itself(self, real: Bool[Tensor, "batch key"] | None) -> bool:
-        """Whether every query sees the key of the same index, where that is `real`."""
+        """Whether every query sees the key of its own index if that is `real`."""
         diagonal = self._whole.diagonal(0, 2, 3)
         return bool((diagonal if real is None else diagonal | ~real[:, None].to(diagonal.device)).all())
 
@@ -244,7 +244,7 @@ class Bound(VisibleKeys):
 
 
 class WrittenMasks:
-    """The last written masks of a pass: layers share them, and what they say is read once."""
+    """The last written masks of a pass: layers share them, and each is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], tuple[Tensor | BlockMask, DenseMask]] = {}

@@ -1,8 +1,8 @@
-"""Calls of families with attention in code of their own: queries, keys and values beside the map that is returned.
+"""Queries, keys and values of families with their own attention code, matched to the maps that they return.
 
-What entered the products of such a module makes a call only if the softmax of its scores is the map that the model
-returned. The scale is one that the module names, and what is added to scores is nothing or the position bias that the
-module was given (ALiBi); anything else is left out, with the reason.
+The tensors that entered a module's products make a call only if the softmax of its scores is the returned map. The
+scale must be one that the module names, and only the module's position bias (ALiBi) may be added to scores; any other
+case is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from sinkscope.measurement.calls.call import AttentionCall, rounding
 from sinkscope.measurement.calls.chunks import chunks
 from sinkscope.measurement.calls.masks import DenseMask
 
-FACTORS = ("softmax_scale", "inv_norm_factor", "scaling", "scale", "attention_scale")  # on products of queries and keys
+FACTORS = ("softmax_scale", "inv_norm_factor", "scaling", "scale", "attention_scale")  # names of factors on q·k
 DIVISORS = ("scale_attn", "norm_factor")  # of them
-BIASES = ("alibi", "position_bias")  # arguments that are added: (batch · heads | heads, 1, key), or per query as well
+BIASES = ("alibi", "position_bias")  # names of added arguments: (batch · heads | heads, 1, key), or per query as well
 FLOOR = 1e-5  # of the tolerance, of a weight and relative to Σ_k w_k |v_k|
 
 
 class Unclear(Exception):
-    """Why the map cannot be made of what entered the products."""
+    """Why the returned map cannot be recomputed from the products."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Scoring:
-    """How a module makes scores of its products: scale · q·k + bias."""
+    """How a module computes scores from products: scale · q·k + bias."""
 
     scaling: float
     bias: Float[Tensor, "_ heads _ key"] | None
 
 
 class OwnCalls:
-    """What modules with attention of their own multiplied in a pass, until the maps of that pass come back."""
+    """The products of modules with their own attention in one pass, until the pass returns its maps."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = own_attention(model)
@@ -60,7 +60,7 @@ class OwnCalls:
         self._found[layer] = module, computed
 
     def call(self, returned: AttentionCall) -> AttentionCall | str:
-        """The call of which the model returned the map, with queries, keys and values; or why there is none."""
+        """The call of a returned map with queries, keys and values; or the reason why there is none."""
         module, computed = self._found.pop(returned.layer, (None, "its queries, keys and values are made elsewhere"))
         if module is None or isinstance(computed, str):
             return str(computed)
@@ -85,7 +85,9 @@ def _with_vectors(returned: AttentionCall, module: nn.Module, computed: Computed
     query = computed.query.detach()
     scoring = _scoring(module, computed, returned.real)
     scaling, module_scaling = scoring.scaling, getattr(module, "scaling", None)
-    if scaling == 1.0 and isinstance(module_scaling, float):  # the queries were scaled before: said once, as elsewhere
+    if scaling == 1.0 and isinstance(
+        module_scaling, float
+    ):  # the queries were scaled before; undo it, so that the scale counts once
         query, scaling = query / module_scaling, module_scaling
     return replace(
         returned,
@@ -101,9 +103,9 @@ def _with_vectors(returned: AttentionCall, module: nn.Module, computed: Computed
 
 
 def _scoring(module: nn.Module, computed: Computed, real: Bool[Tensor, "batch query"] | None) -> _Scoring:
-    """The scale and the bias that make the scores of some rows of their products.
+    """The scale and bias that turn products into scores, found on some rows.
 
-    Raises `Unclear` where none that the module names does.
+    Raises `Unclear` if no scale that the module names does.
     """
     rows = list(computed.rows)
     query, key = computed.query[:, :, rows].float(), computed.key.float()
@@ -140,9 +142,9 @@ def _scales(module: nn.Module, width: int) -> Iterator[float]:
 
 
 def _biases(computed: Computed, keys: int, scaling: float) -> Iterator[Float[Tensor, "_ heads _ key"]]:
-    """The position bias that the module was given, as it may be added: as it is, scaled, or scaled and added again.
+    """The module's position bias in the forms in which it may be added: as is, scaled, or scaled twice over.
 
-    The last is what Falcon does, whose mask holds it as well.
+    The last is Falcon's, whose mask contains the bias as well.
     """
     batch, heads, queries = computed.query.shape[:3]
     for name in BIASES:

@@ -1,4 +1,4 @@
-"""From the raw arguments of an attention function to an `AttentionCall`."""
+"""Turn the raw arguments of an attention function into an `AttentionCall`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKey
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What earlier passes over the same samples said of a layer: whether it is causal, its real keys (None: all)."""
+    """What earlier passes over the same samples showed about a layer: whether it is causal, its real keys (None:
+    all).
+    """
 
     causal: bool
     real_keys: Bool[Tensor, "batch _"] | None = None
@@ -38,12 +40,12 @@ def read_call(
 ) -> AttentionCall:
     """The call in one form for all families and implementations.
 
-    Real tokens are those of the model's mask where it is over the tokens of this layer, else those that the layer's
-    own mask lets any query see. Whether it is causal is read from its mask; where that does not tell (one query, a
-    bidirectional prefix), it is what earlier passes or the module say.
+    Real tokens are those of the model's mask if it covers this layer's tokens, else those that the layer's own mask
+    lets some query see. Causality is read from the layer's mask; if that leaves it open (one query, a bidirectional
+    prefix), earlier passes or the module decide.
 
-    Raises `UnsupportedModelError` for masks, and for caches, whose keys cannot be told apart, and where a layer attends
-    to tokens that the model's mask hides.
+    Raises `UnsupportedModelError` for masks and caches whose keys cannot be identified, and for a layer that attends to
+    tokens hidden by the model's mask.
     """
     arguments: dict[str, Any] = {**invocation.arguments, **hosted(invocation.module)}
     refuse = Refusal(family, layer.name)
@@ -60,7 +62,7 @@ def read_call(
     mask = _mask(arguments, invocation, query.shape[2], keys, refuse, written or WrittenMasks())
     key_start = total - keys if shared else 0
     real_keys = _real_keys(forward, sides[1], mask, (len(query), key_start, total if shared else keys), known, refuse)
-    stated = shared and forward.stated(sides[1], total)  # what was read from the mask itself needs no check
+    stated = shared and forward.stated(sides[1], total)  # what was read from this mask needs no check against it
     if stated and real_keys is not None and mask.shows(~real_keys[:, key_start:].to(query.device), start - key_start):
         raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
     if not shared and real_keys is None and _is_of_padded_tokens(forward, sides[1], keys):
@@ -93,7 +95,7 @@ def read_call(
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error that says which family and layer it is about."""
+    """Makes errors that name the family and the layer."""
 
     family: str
     layer: str
@@ -103,7 +105,7 @@ class Refusal:
 
 
 def _says(arguments: Mapping[str, Any], invocation: Invocation, layer: Layer) -> bool:
-    """Whether the layer says that it is causal; its stack where it does not say."""
+    """Whether the layer declares itself causal; by its stack if it declares nothing."""
     return _module_says(arguments, invocation.module, layer.stack == "decoder")
 
 
@@ -115,7 +117,7 @@ def _module_says(arguments: Mapping[str, Any], module: nn.Module, default: bool)
 def _is_causal(
     mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, declared: bool
 ) -> bool:
-    """Read from the mask; modules say `is_causal=False` under causal masks, and the other way round."""
+    """Read from the mask, because modules set `is_causal=False` under causal masks, and the reverse."""
     ahead = None if queries == 1 else mask.looks_ahead(start, None if real is None else real[:, -mask.keys :])
     if ahead is None:
         return declared if known is None else known.causal
@@ -125,10 +127,10 @@ def _is_causal(
 def _real_keys(
     forward: Forward, axis: Axis, mask: VisibleKeys, span: tuple[int, int, int], known: Known | None, refuse: Refusal
 ) -> Bool[Tensor, "batch position"] | None:
-    """Which of all tokens so far are real; None where all are. `span`: rows, the first column at hand, and the total.
+    """Which of all tokens so far are real; None where all are. `span`: rows, first column of this call, total columns.
 
-    Where the inputs do not tell, columns that the layer's mask hides from every query are padding; those that a cache
-    holds are what they were.
+    If the inputs leave it open, columns that the layer's mask hides from every query are padding; cached columns keep
+    their earlier status.
     """
     batch, first, total = span
     if forward.stated(axis, total):
@@ -150,9 +152,9 @@ def _real_keys(
 def _entries(
     arguments: Mapping[str, Any], mask: VisibleKeys, total: int, real: Tensor | None, refuse: Refusal
 ) -> Entries:
-    """The keys behind those of the `total` tokens.
+    """The keys after those of the `total` tokens.
 
-    That the first ones are the tokens' own shows in the mask: each query sees its own and no later one.
+    The mask must show that the first keys are the tokens' own: each query sees its own key and no later one.
     """
     key, value, whole = arguments["key"], arguments["value"], arguments.get("attention_mask")
     reason = f"attends to {key.shape[2]} keys for {total} tokens, and its mask does not tell which are the tokens' own"
@@ -165,19 +167,19 @@ def _entries(
 
 
 def _is_of_padded_tokens(forward: Forward, axis: Axis, keys: int) -> bool:
-    """Whether a cross-attention layer may look at what is made of the model's own tokens, with padding (BLT)."""
+    """Whether a cross-attention layer may attend to something made from the model's own padded tokens (BLT)."""
     tokens = forward.lengths.get("tokens", 0)
     return not forward.stated(axis, keys) and "tokens" in forward.real and tokens > 0 and keys % tokens == 0
 
 
 def _queries(forward: Forward, sides: tuple[Axis, Axis], total: int) -> Bool[Tensor, "batch position"] | None:
-    """Real queries of a cross-attention layer, whose keys are other tokens; all are where the inputs do not tell."""
+    """Real queries of a cross-attention layer, whose keys are other tokens; None (all) if the inputs leave it open."""
     real = forward.real.get(sides[0])
     return None if real is None or not forward.stated(sides[0], total) else real[:, forward.start(sides[0]) : total]
 
 
 def _slides(forward: Forward, layer: Layer) -> bool:
-    """Whether the layer's cache is one that keeps the last tokens."""
+    """Whether the layer's cache keeps only the last tokens."""
     sliding = [] if forward.cache is None else forward.cache.is_sliding
     return 0 <= layer.index < len(sliding) and bool(sliding[layer.index])
 
@@ -207,13 +209,13 @@ def _mask(
         return Rule(keys, causal, keys - queries, arguments.get("sliding_window"), padding)
     if mask is not None:
         raise refuse(f"cannot read its {type(mask).__name__} mask; use attn_implementation='sdpa' or 'eager'")
-    if name == "eager":  # eager functions add the mask they are given and nothing else
+    if name == "eager":  # eager functions add the mask argument and nothing else
         return Rule(keys, causal=False)
     return Rule(keys, causal=queries > 1 and _module_says(arguments, invocation.module, True))
 
 
 def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> Bool[Tensor, "batch position"] | None:
-    """Which tokens of `span` are real; None where all are. Raises where the model's mask ends before."""
+    """Which tokens of `span` are real; None where all are. Raises if the model's mask is shorter."""
     if (real := forward.real.get(axis)) is None:
         return None
     if real.shape[1] < span.stop:
@@ -222,7 +224,7 @@ def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> B
 
 
 def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask on the device of a layer: a model may be spread over several."""
+    """The mask on the device of a layer: a model may be split over devices."""
     return None if mask is None else mask.to(like.device)
 
 
@@ -253,7 +255,7 @@ def _detached(tensor: Tensor | None) -> Tensor | None:
 def _with_operation(
     call: AttentionCall, operation: Operation, arguments: Mapping[str, Any], kernel_lse: Tensor | None, refuse: Refusal
 ) -> AttentionCall:
-    """The call of a lab or attached layer, whose operation knows its weights and slots."""
+    """The call of a lab or attached layer, with its operation, context and slots."""
     visibility = arguments.get("attention_mask")
     if not isinstance(visibility, Visibility):
         raise refuse(f"an attention operation needs a Visibility as its mask, got {type(visibility).__name__}")
@@ -266,7 +268,7 @@ def _with_operation(
     added = adds_slots(operation.slot_terms(context), call.query, call.value, visibility)
     if kernel_lse is not None:
         front = 0 if added else kernel_lse.shape[2] - call.query.shape[2]
-        # Slots that are keys may have put as many empty queries in front; the kernel may not have been given padding.
+        # Slots that are keys may have added as many empty queries in front; padding may not have reached the kernel.
         kernel_lse = kernel_lse[..., front:] if front in (0, operation.slots) else None
         kernel_lse = _fitting(kernel_lse, call.query)
     return replace(call, sink=torch.logsumexp(logits, -1), kernel_lse=kernel_lse, kernel_has_sink=not added)
@@ -279,11 +281,11 @@ def with_dropped_keys(
     total: int,
     refuse: Callable[[str], UnsupportedModelError],
 ) -> dict[str, Any]:
-    """The arguments of an attention function, its kept keys back among all `total` columns, the others masked.
+    """The arguments of an attention function with its kept keys at their columns among `total`, the others masked.
 
-    A cache layer that drops keys says in `places` (batch, 1 or kv_heads, kept) which column each key it handed out
-    is. Memory is O(total) while a call is read. Raises where keys were handed out more than once, each turned for
-    another query.
+    A cache layer that drops keys says in `places` (batch, 1 or kv_heads, kept) which column each key it handed out is.
+    Memory is O(total) while a call is read. Raises if a key was handed out several times, rotated for different
+    queries.
     """
     layers = getattr(cache, "layers", [])  # an encoder-decoder's cache has two caches instead, which drop nothing
     places = getattr(layers[layer], "places", None) if 0 <= layer < len(layers) else None
@@ -308,13 +310,13 @@ def with_dropped_keys(
 
 def _spread(kept: Float[Tensor, "batch heads kept dim"], places: Int[Tensor, "batch _ kept"], total: int) -> Tensor:
     """Kept keys or values at their columns, 0 elsewhere."""
-    # One column more takes what stands nowhere.
+    # One extra column takes entries without a place.
     index = places.where(places >= 0, total)[..., None].expand_as(kept)
     return kept.new_zeros(*kept.shape[:2], total + 1, kept.shape[-1]).scatter_(2, index, kept.detach())[:, :, :total]
 
 
 def _mask_over_all(mask: Any, query: Tensor, places: Int[Tensor, "batch _ kept"], total: int) -> Any:
-    """The mask over all columns: a `Kept` one stays a mask value, every other is written out."""
+    """The mask over all columns: a `Kept` mask stays a mask value, any other is written out."""
     if isinstance(mask, Kept):
         return mask.spread()
     heads = places if places.shape[1] == 1 else places.repeat_interleave(query.shape[1] // places.shape[1], 1)

@@ -1,6 +1,6 @@
 """Where vectors lie: angles between subspaces, principal components, separation, alignment with the first token.
 
-Rows that hold a NaN were not measured; they count nowhere.
+Rows with a NaN were not measured and do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PrincipalProjection:
 
 @dataclass(frozen=True, eq=False)
 class SecondarySinks:
-    """Tokens whose hidden state points along the first token's while that one is large.
+    """Tokens whose hidden state is aligned with the first token's while that one is large.
 
     `jump`, `drop`: first and last depth at which the first token is large, NaN in samples where it never is; `share`:
     part of the depths between these at which a token is aligned (0 to 1), 0 for the first token itself.
@@ -40,7 +40,7 @@ class SecondarySinks:
 
     @property
     def found(self) -> Bool[np.ndarray, "sample position"]:
-        """True for tokens that are aligned at one of these depths or more."""
+        """True for tokens that are aligned at one or more of these depths."""
         return self.share > 0
 
 
@@ -49,9 +49,9 @@ class KeyManifold:
     """Per (layer, head): the sink's keys against the subspace of all other keys.
 
     `angle`: in radians, from 0 (inside) to π/2; `chance`: the same for a random direction; `cosine`: of the mean sink
-    key with the mean of the others; `plane[layer][head]`: all keys in their two principal components, sample after
-    sample and position after position, to be looked at. A few sink keys among many do not turn these components, so a
-    sink may stand apart by its angle and still lie among the others in this plane.
+    key with the mean of the others; `plane[layer][head]`: all keys in their two principal components, by sample and
+    then position, for plots. A few sink keys among many do not change these components, so a sink may be separated by
+    its angle and still lie among the others in this plane.
     """
 
     angle: Float[np.ndarray, "layer head"]
@@ -66,11 +66,10 @@ def principal_angles(
     """Angles in radians, smallest first, between the subspaces spanned by two sets of vectors.
 
     Each subspace is spanned by the `dims` strongest right singular vectors of its set, about the origin and not the
-    mean; a set of smaller rank spans all that it has. There are min(dims, width) angles, NaN where the smaller subspace
-    has no further direction. θ_i = arccos σ_i, the
-    singular values of Q_aᵀ Q_b (Björck & Golub 1973), where σ_i² > 1/2 from its sine, ‖Q_b v_i − Q_a Q_aᵀ Q_b v_i‖,
-    which stays exact for small angles. Raises `InputError` for dims < 1 and for sets of different widths. Source: Gu et
-    al. 2025, section 3.
+    mean; a set of smaller rank spans its whole rank. There are min(dims, width) angles, NaN beyond the smaller
+    subspace. θ_i = arccos σ_i, the singular values of Q_aᵀ Q_b (Björck & Golub 1973), where σ_i² > 1/2 from its sine,
+    ‖Q_b v_i − Q_a Q_aᵀ Q_b v_i‖, which stays exact for small angles. Raises `InputError` for dims < 1 and for sets of
+    different widths. Source: Gu et al. 2025, section 3.
     """
     if dims < 1 or a.shape[1] != b.shape[1]:
         raise InputError(
@@ -117,9 +116,9 @@ def separation(vectors: Float[np.ndarray, "sample position width"], position: in
     """Mean silhouette of the points at `position` against those at all other positions, −1 to 1 (Han et al. 2024).
 
     For a point i of the group, s_i = (b_i − a_i) / max(a_i, b_i): a_i is its mean Euclidean distance to the other
-    points of the group, b_i that to the points outside it (Rousseeuw 1987). Positive: the group keeps to itself. NaN
-    with fewer than two points in the group or none outside; Rousseeuw counts a lone point as 0. `position`: an index
-    along the second axis.
+    points of the group, b_i that to the points outside it (Rousseeuw 1987). Positive: the group is separated. NaN with
+    fewer than two points in the group or none outside; Rousseeuw counts a lone point as 0. `position`: an index along
+    the second axis.
     """
     group = _measured(vectors[:, position])
     rest = _measured(np.delete(vectors, position, axis=1).reshape(-1, vectors.shape[-1]))
@@ -142,9 +141,9 @@ def secondary_sinks(
     """Tokens t ≠ 0 with |cos(h_t, h_0)| > threshold at depths between the jump and the drop of the first token's norm.
 
     With r_l = ‖h_0‖ / mean over t ≠ 0 of ‖h_t‖ at depth l (Gu et al. 2025, section 3), the first token is large at the
-    depths with r_l > max_l r_l / 2, of which the first is the jump and the last the drop, both counted: thresholds are
-    relative to the model and its depth. Samples whose ratio never exceeds `least` have no jump, so no secondary sinks.
-    The depths are those of one stack. Raises `InputError` for a threshold outside 0 to 1.
+    depths with r_l > max_l r_l / 2, of which the first is the jump and the last the drop, both counted: so thresholds
+    are relative to the model and its depth. Samples whose ratio never exceeds `least` have no jump and no secondary
+    sinks. The depths are those of one stack. Raises `InputError` for a threshold outside 0 to 1.
     """
     if not 0 < threshold < 1:
         raise InputError(f"threshold = {threshold}: a cosine between 0 and 1")
@@ -168,9 +167,9 @@ def key_manifold(
 
     u is the strongest singular direction of the keys at index `position`; the subspace holds the strongest right
     singular vectors of the keys elsewhere, about the origin (`principal_angles`). In a width of d a random direction is
-    at arccos √(r / d) in the mean square, r the directions there are: that is `chance`, to be exceeded by a sink that
-    lives elsewhere. NaN for heads without both kinds of keys. Source: Gu et al. 2025, section 3 (their claim; the
-    statistic is ours). Raises `InputError` for a position that was not kept.
+    at arccos √(r / d) in the mean square, r the directions there are: that is `chance`, which a separated sink exceeds.
+    NaN for heads without both kinds of keys. Source: Gu et al. 2025, section 3 (their claim; the statistic is ours).
+    Raises `InputError` for a position that was not kept.
     """
     index_of(position, range(key_vectors.shape[3]))
     _, layers, heads, _, _ = key_vectors.shape
@@ -190,13 +189,12 @@ def key_manifold(
 
 
 def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) -> Float[np.ndarray, "position"]:
-    """How far keys of one head lie from those at all other positions: the mean angle of a position's single keys from
-    the `dims` strongest directions there, over that of a random direction.
+    """How far a position's keys lie from those at all other positions: the mean angle of its single keys to the others'
+    `dims` strongest directions, over that of a random direction.
 
-    Above 1 further than a random direction would. Angle and chance are those of `key_manifold`, of single keys in place
-    of the strongest direction of many, which varied keys share with all others whether or not there is a sink. So
-    tokens that are no sinks are what a sink's angle is compared with. NaN where a position, or all others, have no
-    keys, and without keys of a length.
+    Above 1: further than a random direction. Angle and chance as in `key_manifold`, but for single keys: the strongest
+    direction of varied keys is shared with all others, whether or not there is a sink. So a sink's angle is compared
+    with those of tokens that are not sinks. NaN if a position or all others have no keys, or only keys of length 0.
     """
     real_keys = _without_padding(keys)
     angles = np.full(real_keys.shape[1], np.nan)
@@ -231,7 +229,7 @@ def _measured(vectors: Float[np.ndarray, "point width"]) -> Float[np.ndarray, "k
 
 
 def _basis(vectors: Float[np.ndarray, "point width"], dims: int) -> Float[np.ndarray, "width dim"]:
-    """Orthonormal columns: the strongest right singular vectors, without those that rounding alone makes."""
+    """Orthonormal columns: the strongest right singular vectors, without those due to rounding."""
     if not vectors.size:
         return np.zeros((vectors.shape[1], 0))
     _, strengths, rows = np.linalg.svd(vectors, full_matrices=False)
@@ -240,7 +238,7 @@ def _basis(vectors: Float[np.ndarray, "point width"], dims: int) -> Float[np.nda
 
 
 def _without_padding(keys: Float[np.ndarray, "kept position dim"]) -> Float[np.ndarray, "kept position width"]:
-    """The dimensions that the head has: heads of unequal width share one array. All of them where it has no keys."""
+    """The dimensions of the head, because heads of unequal width share one array; all if it has no keys."""
     real = ~np.isnan(keys).all((0, 1))
     return keys[..., real] if real.any() else keys
 

@@ -1,4 +1,4 @@
-"""What the residual stream holds: massive activations, outliers, super experts, dark energy."""
+"""Statistics of the residual stream: massive activations, outliers, super experts, dark energy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_massive(
     """
     if not (magnitude > 0 and ratio > 0):
         raise InputError(f"magnitude = {magnitude}, ratio = {ratio}: thresholds of massive activations are positive")
-    with np.errstate(over="ignore"):  # an infinite bound is right where activations all but overflow
+    with np.errstate(over="ignore"):  # an infinite bound is correct if activations nearly overflow
         return (np.abs(top) > magnitude) & (np.abs(top) >= ratio * median[..., None])
 
 
@@ -64,8 +64,8 @@ def massive_entries(
 
     Columns: `depth` (index along that axis), `position`, `dimension`, `samples` (share of the samples measured at that
     depth in which it is massive, 0 to 1), `value` (signed mean over those), `over_median` (mean of |h| / median; inf
-    where the median is 0). Of a sample and depth only the entries are known that `MassiveActivations.top` kept:
-    `truncated` says where there may be more.
+    where the median is 0). Per sample and depth, only entries kept by `MassiveActivations.top` are known: `truncated`
+    tells where there may be more.
     """
     import pandas as pd
 
@@ -100,7 +100,7 @@ def truncated(
     magnitude: float = 100.0,
     ratio: float = 1000.0,
 ) -> Bool[np.ndarray, "sample depth"]:
-    """True where all entries that were kept are massive, so that others, which were not kept, may be, too."""
+    """True where all kept entries are massive, so that entries that were not kept may be massive as well."""
     return np.asarray(is_massive(top, median, magnitude=magnitude, ratio=ratio).all(-1))
 
 
@@ -127,8 +127,8 @@ def infinity_norms(
 ) -> Float[np.ndarray, "depth"]:
     """‖x‖_∞ over the tokens and dimensions of a row, averaged over samples, per depth.
 
-    `tokens`: real ones of each row. A row in which one of these is NaN has no norm, and counts nowhere; without
-    `tokens`, NaN is what lies behind a row's last token.
+    `tokens`: real ones of each row. A row with a NaN among them has no norm and does not count; without `tokens`, NaN
+    marks what is after a row's last token.
     """
     with quiet():
         return nanmean(np.nanmax(_whole(hidden_max, tokens), axis=2), 0)
@@ -139,7 +139,7 @@ def infinity_norm(
 ) -> float:
     """The largest of `infinity_norms`: mean over samples, then maximum over depths (Bondarenko et al. 2023).
 
-    They take the outputs of attention layers; here it is the residual stream.
+    They use the outputs of attention layers; here it is the residual stream.
     """
     with quiet():
         return float(np.nanmax(infinity_norms(hidden_max, tokens)))
@@ -153,7 +153,7 @@ def token_peak_ratios(
     A large upper ratio means tokens with massive activations, a large lower one tokens that are unusually small (of
     queries and keys, in the paper). Source: Chen et al. 2024. An infinite token makes the upper one infinite. NaN where
     the denominator is 0 or both parts are infinite, and for rows in which one of their `tokens` real tokens is NaN;
-    without `tokens`, NaN is what lies behind a row's last token.
+    without `tokens`, NaN marks what is after a row's last token.
     """
     peaks = _whole(hidden_max, tokens)
     with quiet(), np.errstate(divide="ignore", invalid="ignore"):
@@ -182,9 +182,9 @@ def super_experts(
     """Experts whose peak, the maximum over samples, reaches the `quantile` of all peaks and exceeds `share` of the top.
 
     Columns: layer (path of the expert module), expert, peak, mean (of the samples' peaks), times_median (over the
-    median expert of the model: with few experts the largest always is in the quantile, so look here). An infinite
-    peak exceeds everything, and is no measure for the others. Source: Su et al. 2025, "Unveiling Super Experts", whose
-    rule has a third part, that the layer lies where massive activations form: `massive_entries` says where.
+    model's median expert; with few experts the largest is always in the quantile, so check this). An infinite peak
+    exceeds everything and is ignored as a reference for the others. Source: Su et al. 2025, "Unveiling Super Experts",
+    whose rule has a third part, that the layer lies where massive activations form: `massive_entries` says where.
     """
     import pandas as pd
 
@@ -214,8 +214,8 @@ def dark_shares(
 ) -> DarkShares:
     """The last band of a probed token against all other tokens.
 
-    `band_energy`: at one probe position, `tokens`: real tokens T of each sample. The mean over all tokens holds the
-    probed one, so that of the others is (T · mean − probed) / (T − 1); NaN with T < 2. Source: Cancedda 2024.
+    `band_energy`: at one probe position, `tokens`: real tokens T of each sample. The mean over all tokens includes the
+    probed one, so the mean of the others is (T · mean − probed) / (T − 1); NaN with T < 2. Source: Cancedda 2024.
     """
     probed, mean = band_energy[..., -1], band_energy_mean[..., -1]
     count = np.where(tokens > 1, tokens, np.nan)[:, None]

@@ -1,4 +1,4 @@
-"""How a head makes and uses its sink: value drain, angle against norm, what its output does.
+"""How a head forms and uses its sink: value drain, angle versus norm, and its output.
 
 Source: Gu et al. 2025, sections 3 and 7; Bondarenko et al. 2023; Guo et al. 2024b.
 """
@@ -33,9 +33,8 @@ class AngleSplit:
 
 
 def value_drain_correlation(received: PerToken, value_norm: PerToken) -> PerHead:
-    """Spearman's ρ over a row's tokens of alpha_k with ‖v_k‖: negative where what is attended to is drained.
-
-    NaN where either is constant or fewer than three tokens have both. Source: Bondarenko et al. 2023; Guo et al. 2024b.
+    """Spearman's ρ over a row's tokens of alpha_k with ‖v_k‖: negative if attended tokens have small values. NaN if
+    either is constant or fewer than three tokens have both. Source: Bondarenko et al. 2023; Guo et al. 2024b.
     """
     return rank_correlation(received, value_norm)
 
@@ -43,9 +42,9 @@ def value_drain_correlation(received: PerToken, value_norm: PerToken) -> PerHead
 def angle_split(cos_query_key: PerToken, key_norm: PerToken, query_norm: PerToken, position: int = 0) -> AngleSplit:
     """Whether the angle or the norm makes the sink. Source: Gu et al. 2025, section 3.
 
-    cos_sink: mean over queries t ≠ s of cos(q_t, k_s); cos_others: mean over keys j ≠ s of that mean for k_j;
-    key_sink: ‖k_s‖; key_others: mean of ‖k_j‖; query: mean of ‖q_t‖ over t ≠ s. s is the index `position`; NaN where
-    there is no such token. Raises `InputError` for a position that was not measured.
+    cos_sink: mean over queries t ≠ s of cos(q_t, k_s); cos_others: mean over keys j ≠ s of that mean for k_j; key_sink:
+    ‖k_s‖; key_others: mean of ‖k_j‖; query: mean of ‖q_t‖ over t ≠ s. s is the index `position`; NaN without such a
+    token. Raises `InputError` for a position that was not measured.
     """
     index_of(position, range(cos_query_key.shape[-1]))
     return AngleSplit(
@@ -58,7 +57,7 @@ def angle_split(cos_query_key: PerToken, key_norm: PerToken, query_norm: PerToke
 
 
 def dormant(output_norm: PerToken, threshold: float = 0.1) -> Bool[np.ndarray, "layer head"]:
-    """True for heads that write next to nothing: mean ‖o_t‖ < threshold · the mean over their layer's heads.
+    """True for heads that write almost nothing: mean ‖o_t‖ < threshold · the mean over their layer's heads.
 
     Means over a row's tokens and then samples. A head that a layer does not have is not dormant. Raises `InputError`
     for a threshold outside (0, 1). Source: Gu et al. 2025, section 7.
@@ -91,11 +90,10 @@ def head_kinds(
     """What each head does with a sink at index `position`, an array (layer, head) of names; from means over samples.
 
     "no-op": a sink head, alpha_s > epsilon, whose value there is small, ‖v_s‖ < drained · mean of the others: attending
-    to it writes next to nothing. "broadcast": a sink head with a larger value and an output of one direction,
+    to it writes almost nothing. "broadcast": a sink head with a larger value and an output of one direction,
     `output_rank_one` > rank_one: it writes the same to every token. "active": every other head. "" for a head that a
-    layer does not have, or whose numbers are NaN where they would decide. Source: the two uses of a sink in Guo et al.
-    2024a; thresholds ours. Raises `InputError` for thresholds that are no shares, and for a position that was not
-    measured.
+    layer does not have, or if a deciding number is NaN. Source: the two uses of a sink in Guo et al. 2024a; thresholds
+    ours. Raises `InputError` for thresholds outside (0, 1), and for a position that was not measured.
     """
     check_epsilon(epsilon)
     index_of(position, range(received.shape[-1]))

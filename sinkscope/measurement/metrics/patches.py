@@ -27,9 +27,9 @@ def artefact_patches(
     """Patch tokens of extreme norm: above `cutoff`, or above `times` the sample's median patch norm where it is None.
 
     `norms`: ‖h‖₂ at the last depth; the first `prefix` tokens (CLS, registers) and the last `suffix` ones (detection
-    tokens) are no patches. Darcet et al. 2023 cut at 150 for DINOv2-g, which is between the two modes of that model's
-    histogram; a ratio to the median carries over to models of another scale. Raises `InputError` for a cut-off that is
-    not positive.
+    tokens) are not patches. Darcet et al. 2023 cut at 150 for DINOv2-g, which is between the two modes of that model's
+    histogram; a ratio to the median also fits models of another scale. Raises `InputError` for a cut-off that is not
+    positive.
     """
     border = times if cutoff is None else cutoff
     if border <= 0:
@@ -48,9 +48,9 @@ def patch_table(
     artefacts: Bool[np.ndarray, "sample position"],
     suffix: Mapping[str, int] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """A row per kind of token: CLS and registers one by one, those of the `suffix` by kind, artefact and other patches.
+    """One row per kind of token: CLS and registers one by one, `suffix` tokens by kind, artefact and other patches.
 
-    `prefix`: names of the first tokens; `suffix`: how many of each kind the last ones are.
+    `prefix`: names of the first tokens; `suffix`: number of last tokens of each kind.
 
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
     token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.

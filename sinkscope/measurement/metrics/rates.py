@@ -1,4 +1,4 @@
-"""Metrics as pure functions of stored statistics. Arrays are numpy; NaN marks what was not measured and counts nowhere.
+"""Metrics as pure functions of stored statistics. Arrays are numpy; NaN marks what was not measured and never counts.
 
 Order of averaging: heads of a layer, then layers, then samples, so that a layer counts once however many heads it has.
 """
@@ -14,14 +14,14 @@ from sinkscope.errors import InputError
 from sinkscope.sinks import check_epsilon, exceeds
 from sinkscope.statistics import nanmean
 
-FEWEST = 32  # tokens of which an experiment reads rates: on 16 uniform attention has alpha_0 = 0.21, lr / 8 32 %
+FEWEST = 32  # least tokens for rates of experiments: on 16, uniform attention has alpha_0 = 0.21, lr / 8 32 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
-LOWER = 0.1  # the threshold from which on a mass counts
-BEHIND = 3  # positions that follow, with which a step compares
+LOWER = 0.1  # the threshold above which mass counts
+BEHIND = 3  # following positions with which a step compares
 
 
 def index_of(position: int, positions: Sequence[int]) -> int:
-    """Where a position stands among the measured ones. Raises `InputError`, which names these, if it is not there."""
+    """The index of a position among the measured ones. Raises `InputError`, naming these, if it was not measured."""
     if position in positions:
         return positions.index(position)
     known = f"{positions[0]} to {positions[-1]}" if len(positions) > 8 else ", ".join(map(str, positions)) or "none"
@@ -61,9 +61,10 @@ def sink_mass(
 ) -> Float[np.ndarray, "position"]:
     """∫_lower^1 Sink_k^eps d eps = 100 · mean over samples, layers and heads of (min(alpha_k, 1) − lower)₊, in percent.
 
-    Sink_k^eps counts heads, so in a model of 16 with one or two sinks it takes a few values; the mass takes all, and
-    has no threshold but `lower`, under which attention that is nearly uniform stays. From 0 on it is the mean attention
-    on k. Our integral of the metric of Gu et al. 2025, section 3. Raises `InputError` for a lower outside (0, 1).
+    Sink_k^eps counts heads, so in a model of 16 heads with one or two sinks it takes few values. The mass is
+    continuous, and its only threshold is `lower`, below which nearly uniform attention stays. With lower = 0 it would
+    be the mean attention on k. Our integral of the metric of Gu et al. 2025, section 3. Raises `InputError` for a lower
+    outside (0, 1).
     """
     check_epsilon(lower)
     above = np.clip(received, lower, 1.0) - lower
@@ -73,10 +74,10 @@ def sink_mass(
 def step(received: Float[np.ndarray, "sample layer head position"]) -> Float[np.ndarray, "position"]:
     """ᾱ_k / mean of ᾱ_{k+1}, ᾱ_{k+2}, ᾱ_{k+3}, where ᾱ is the mean over samples, layers and heads; no unit.
 
-    How far a position stands out from those behind it, which nearly as many queries see: causal uniform attention has
-    1.4 at position 0 of 64 tokens, since the first query sees nothing else. NaN at the last three positions, and where
-    the following ones receive nothing. `received`: of adjacent positions. Ours. Training logs and the records of
-    experiments hold it as `lift`.
+    How far a position exceeds the next ones, which nearly as many queries see: causal uniform attention gives 1.4 at
+    position 0 of 64 tokens, because the first query sees nothing else. NaN at the last three positions, and if the
+    following ones receive nothing. `received`: at adjacent positions. Ours. Training logs and records of experiments
+    store it as `lift`.
     """
     mean = nanmean(nanmean(nanmean(received, 2), 1), 0)
     ratio = np.full(mean.shape, np.nan)
@@ -91,13 +92,13 @@ def paper_slot(
 ) -> Float[np.ndarray, "sample layer head"]:
     """(T · slot + 1) / (T + 1): the slot's mass as the paper's code counts it (Gu et al. 2025, Table 4).
 
-    There a zero query, all of whose attention is on the slot, stands before the others and is counted.
+    There an extra zero query comes first, with all its attention on the slot, and is counted.
     """
     return (tokens[..., None] * slot + 1) / (tokens[..., None] + 1)
 
 
 def mean_elsewhere(values: Float[np.ndarray, "*shape position"], index: int) -> Float[np.ndarray, "*shape"]:
-    """The mean along the last axis over all positions but the one at `index`; NaN counts nowhere."""
+    """The mean along the last axis over all positions but the one at `index`; NaN does not count."""
     return nanmean(np.delete(values, index, axis=-1), -1)
 
 
@@ -138,8 +139,8 @@ def mass_on_first(
     """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1: Σ_{k < n} alpha_k v_k / T.
 
     `received`: alpha_k from position 0 on, without gaps; `visible`: v_k, how many queries see k, NaN behind a row's
-    last token; `queries`: T. In rows that are shorter, all their tokens; NaN where one of these was not measured.
-    Raises `InputError` where fewer positions were.
+    last token; `queries`: T. Shorter rows count all their tokens; NaN if one of these was not measured. Raises
+    `InputError` if fewer positions were measured.
     """
     if not 1 <= count <= received.shape[-1]:
         raise InputError(f"mass on the first {count} positions: {received.shape[-1]} were measured, from position 0 on")
@@ -155,27 +156,26 @@ def mass_on_first(
 def lift(
     received: Float[np.ndarray, "sample layer head position"], uniform: Float[np.ndarray, "sample layer position"]
 ) -> Float[np.ndarray, "sample layer head position"]:
-    """alpha_k over the alpha_k that uniform attention under the same mask would give: 1 is no preference.
-
-    NaN where no query sees the key. The last positions of a causal layer rest on few queries, the first of a text are
-    seen by rows with few keys: uniform attention accounts for both.
+    """alpha_k over the alpha_k that uniform attention under the same mask would give: 1 means no preference. NaN where
+    no query sees the key. Few queries see the last positions of a causal layer, and the first positions are seen by
+    rows with few keys: uniform attention accounts for both.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = received / uniform[:, :, None]
     return np.where(uniform[:, :, None] > 0, ratio, np.nan)
 
 
-DIGITS = 6  # behind the point; equal numbers may differ by what fp32, or adding up in another order, makes of them
+DIGITS = 6  # decimals; equal numbers may differ by fp32 rounding or summation order
 
 
 def comparable(
     visible: Float[np.ndarray, "*rows position"], most: Int[np.ndarray, "*rows"] | Float[np.ndarray, "*rows"]
 ) -> Bool[np.ndarray, "*rows position"]:
-    """True at positions that more than half as many queries see as see the key that is seen by `most`.
+    """True at positions seen by more than half as many queries as the key seen by `most`.
 
-    `visible`: how many queries see each, NaN behind the last token. In a plain causal layer of T tokens these are the
-    k < T / 2, in a bidirectional one all, under a window all but the last half of one. The last positions average over
-    a few queries, and the very last is one token's attention to itself, so that an exceeded threshold says nothing
+    `visible`: how many queries see each, NaN after the last token. In a plain causal layer of T tokens these are the k
+    < T / 2, in a bidirectional layer all, under a window all except the last half window. The last positions average
+    over few queries, and the very last is one token's attention to itself, so that exceeding a threshold means nothing
     there.
     """
     return visible > most[..., None] / 2
@@ -184,9 +184,8 @@ def comparable(
 def strongest(rates: Float[np.ndarray, "position"], mass: Float[np.ndarray, "position"]) -> int | None:
     """Index of the highest sink rate; at equal rates, of the largest share of all attention; then of the first.
 
-    `rates` in percent, NaN at positions that are no candidates, as `comparable` has them; `mass`: mean over queries of
-    the weight on the position, those that cannot see it counting as 0. None where there is no candidate: then nothing
-    can be called the strongest.
+    `rates` in percent, NaN at positions that are not candidates (`comparable`); `mass`: mean over all queries of the
+    weight on the position, 0 for queries that do not see it. None without a candidate.
     """
     known = ~np.isnan(rates)
     if not known.any():

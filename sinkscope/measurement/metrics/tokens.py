@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MARKS = "▁Ġ Ċ"  # how tokenizers write spaces and line ends in the texts of tokens
-BYTES = re.compile("(<0x[0-9A-F]{2}>)+")  # parts of a character, which has other tokens, too
+BYTES = re.compile("(<0x[0-9A-F]{2}>)+")  # parts of a character that is split over several tokens
 
 
 def token_rates(
     received: Float[np.ndarray, "sample layer head position"], epsilon: float
 ) -> Float[np.ndarray, "sample position"]:
-    """Percent of (layer, head) pairs in which a token receives more than epsilon, a layer counting once."""
+    """Percent of (layer, head) pairs in which a token receives more than epsilon; each layer counts once."""
     return 100 * nanmean(nanmean(exceeds(received, epsilon), 2), 1)
 
 
@@ -37,12 +37,12 @@ def sinks_by_token(
     *,
     least: float = 0.0,
 ) -> pd.DataFrame:
-    """A row per token id that is a sink somewhere: how often, in how many heads, and where.
+    """One row per token id that is a sink somewhere: how often, in how many heads, and where.
 
     A token is a sink where the percentage of (layer, head) pairs in which it receives more than `epsilon` exceeds
     `least`. Columns: token (its text), id, sinks (occurrences that are one), occurrences, share (percent of them),
     heads (mean percentage of pairs, over the sinks), alpha (largest attention received in a head), first, last
-    (positions). Sorted by sinks. Only `counted` places are looked at. Source: Sun et al. 2024; Yu et al. 2024.
+    (positions). Sorted by sinks. Only `counted` places are used. Source: Sun et al. 2024; Yu et al. 2024.
     """
     import pandas as pd
 
@@ -96,7 +96,7 @@ def sinks_by_kind(
     special: Collection[int],
     epsilon: float,
 ) -> pd.DataFrame:
-    """A row per kind of token: special tokens each, punctuation, words.
+    """One row per kind of token: each special token, punctuation, words.
 
     Columns: kind, occurrences, alpha (mean attention received, over samples, layers and heads), sink_rate (percent of
     (token, layer, head) in which it exceeds `epsilon`), largest (percent of (layer, head) pairs for the occurrence with

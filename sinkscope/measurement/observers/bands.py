@@ -20,7 +20,7 @@ from sinkscope.statistics.spectral import band_slices, spectral_bands
 
 @dataclass(frozen=True, eq=False)
 class _Basis:
-    """The singular directions of W_U, computed when they are needed first, and which band each is in."""
+    """The singular directions of W_U, computed on first use, and the band of each."""
 
     unembedding: Float[Tensor, "vocabulary width"]
     count: int
@@ -48,14 +48,14 @@ class _Basis:
 @in_every
 @dataclass(frozen=True)
 class SpectralBands(Observer):
-    """Share of ‖h_t‖² in each of `count` bands of right singular directions of the unembedding, strongest first.
+    """Share of ‖h_t‖² in each of `count` bands of the unembedding's right singular directions, strongest first.
 
     `band_energy` (sample, depth, probe_position, band) for the tokens at `positions` (counting real tokens),
     `band_energy_mean` (sample, depth, band) as the mean of the shares over all real tokens. W_U = U S Vᵀ is cut as
     `metrics.spectral_bands` says; shares of all bands add up to 1. Passes over a cache add their tokens. Streams whose
     width is not the unembedding's (a vision tower) have no bands. Raises `UnsupportedModelError` for models without an
-    unembedding, or narrower than `count`. Cost: a product T × width × width a block (some 8 % of a GPT-2 block), once
-    per model O(width² · vocabulary + width³). Source: Cancedda 2024.
+    unembedding, or narrower than `count`. Cost: a product T × width × width per block (about 8 % of a GPT-2 block);
+    once per model O(width² · vocabulary + width³). Source: Cancedda 2024.
     """
 
     count: int = 20

@@ -1,4 +1,4 @@
-"""How much of its attention a query gives to itself, and to those that are near or first."""
+"""The attention that a query gives to itself, to nearby tokens, and to the first tokens."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sinkscope.measurement.observers.observer import (
 class SelfAttention(Observer):
     """mean_t A[t, t] over real queries: `self_attention` (sample, layer, head).
 
-    Where an output keeps nothing of its token's own value (exclusive self-attention), the diagonal can take the mass
-    that a sink takes elsewhere, so it is read beside the sink. Absent in cross-attention, where no key is a query's
-    own. Cost: O(T) beyond the log-sum-exp where weights are a softmax, else the pass over all weights in chunks.
-    Source: Zhai 2026; Wu & Tu 2024 mask it.
+    If outputs drop their token's own value (exclusive self-attention), the diagonal can take the mass that a sink takes
+    elsewhere, so compare it with the sink. Absent in cross-attention, where queries and keys are different tokens.
+    Cost: O(T) beyond the log-sum-exp where weights are a softmax, else the pass over all weights in chunks. Source:
+    Zhai 2026; Wu & Tu 2024 mask it.
     """
 
     @property
@@ -49,12 +49,12 @@ class SelfAttention(Observer):
         if not _has_own(call) or self.reads_chunks(call):
             return
         lse, everything = call.counted_lse, slice(0, len(call.query))
-        if call.is_product and isinstance(call.mask, Rule):  # which shows each real query its own key
+        if call.is_product and isinstance(call.mask, Rule):  # if it shows each real query its own key
             query = call.wide_query.unflatten(1, (-1, call.group))
             own_scores = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
             yield Piece("own", (own_scores * call.scaling - lse).exp().sum(-1), None, everything)
             return
-        for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which that alone is kept
+        for start in range(0, call.query.shape[2], ROWS):  # blocks on the diagonal, of which only the diagonal is kept
             rows = slice(start, min(call.query.shape[2], start + ROWS))
             columns = slice(call.own_keys.start + rows.start, call.own_keys.start + rows.stop)
             own_scores = call.scores(everything, rows, columns).diagonal(dim1=-2, dim2=-1)
@@ -67,7 +67,7 @@ class SelfAttention(Observer):
 
 
 def _has_own(call: AttentionCall) -> bool:
-    """Whether each query has a key of its own."""
+    """Whether each query has its own key."""
     return call.layer.stack != "cross" and call.own_keys.stop - call.own_keys.start == call.query.shape[2]
 
 
@@ -75,9 +75,10 @@ def _has_own(call: AttentionCall) -> bool:
 class WindowMass(WeightsObserver):
     """Σ A[t, k] over the first `sinks` real tokens and the last `recent` before t, t among them: `window_mass`.
 
-    (sample, layer, head, position), the position being the query's. What a head would lose of each query if it kept
-    sinks and a window alone; a head that retrieves once in a while shows in a low quantile, not in the mean. Only when
-    asked for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for negative sizes.
+    (sample, layer, head, position), the position being the query's. One minus it is what a head would lose with only
+    sinks and a window in its cache; a head that retrieves occasionally shows in a low quantile, not in the mean. Only
+    when asked for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for negative
+    sizes.
     """
 
     sinks: int = 4
@@ -108,11 +109,11 @@ class WindowMass(WeightsObserver):
 
 @dataclass(frozen=True)
 class AttentionBefore(WeightsObserver):
-    """A[t, t − distance]: what a query gives to the token `distance` before it: `attention_before`.
+    """A[t, t − distance], the attention to the token `distance` before the query: `attention_before`.
 
     (sample, layer, head, position), the position being the query's; 0 for the first queries, before which there is no
-    such token. At distance 1 the score of a previous-token head; where a text of n tokens is repeated, at n − 1 that of
-    a prefix-matching head, which looks for what followed its token the last time (Olsson et al. 2022). Only when asked
+    such token. At distance 1 it scores previous-token heads; on a repeated text of n tokens, at distance n − 1,
+    prefix-matching heads, which attend to what followed their token the last time (Olsson et al. 2022). Only when asked
     for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for a negative distance.
     """
 

@@ -1,4 +1,4 @@
-"""Entropy of attention rows, and the lower bound that their logits set (Zhai et al. 2023)."""
+"""Entropy of attention rows, and its lower bound from the logits (Zhai et al. 2023)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class AttentionEntropy(WeightsObserver):
     """Ent_t = −Σ_k A[t, k] log A[t, k] in nats, averaged over real queries that see anything: `attention_entropy`.
 
     (sample, layer, head). A slot or a learned sink is one more outcome (several together are one in a softmax). Rows of
-    operations without a softmax: |w| over tokens and slots, divided by its sum; rows that are all zero count nowhere.
+    operations without a softmax: |w| over tokens and slots, divided by its sum; rows that are all zero do not count.
 
-    `entropy_bound`: the same mean of `entropy_bound(σ_t, n_t)`, n_t the visible logits of the row, the sink's among
-    them, and σ_t the norm of these logits after taking off their mean; softmax layers only. It is never above the
+    `entropy_bound`: the same mean of `entropy_bound(σ_t, n_t)`, with n_t the number of the row's visible logits,
+    including the sink's, and σ_t the norm of these logits minus their mean; softmax layers only. It is never above the
     entropy. Source: Zhai et al. 2023, Theorem 3.1, there with σ an upper bound for all rows and n = T.
 
     Cost: two cheap passes over the weights in chunks, with windows, padding, softcaps or biases five; O(T²) time, O(T)
@@ -60,8 +60,8 @@ class AttentionEntropy(WeightsObserver):
 def entropy_bound(spread: Float[Tensor, "*rows"], count: Float[Tensor, "*#rows"]) -> Float[Tensor, "*rows"]:
     """log(1 + (n − 1) b) + σ √(n (n − 1)) b / (1 + (n − 1) b),  b = exp(−σ √(n / (n − 1))): the least entropy, in nats.
 
-    `spread`: σ, the l2 norm of a row's centered logits; `count`: n, how many they are. 0 for n = 1, log n for σ = 0; it
-    is reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1.
+    `spread`: σ, the l2 norm of a row's centered logits; `count`: n, their number. 0 for n = 1, log n for σ = 0; it is
+    reached by one logit above n − 1 equal ones. Source: Zhai et al. 2023, Theorem 3.1.
     """
     others = count - 1
     rest = others * torch.exp(-spread * (count / others.clamp(min=1)).sqrt())

@@ -1,4 +1,4 @@
-"""Super experts of mixture-of-experts models: whose outputs are extreme."""
+"""Super experts of mixture-of-experts models: experts with extreme outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class ExpertPeaks(Observer):
 
     (sample, moe_layer, expert), before the router's weight; NaN where no token was routed. Su et al. 2025 call experts
     with extreme peaks in the layers where massive activations form super experts; `metrics.super_experts` applies their
-    rule. Cost: every expert runs a second time on its tokens, as its outputs never leave the module one by one.
+    rule. Cost: every expert runs a second time on its tokens, because the module does not return its outputs
+    separately.
     """
 
     def bound(self, model: nn.Module) -> Observer:
@@ -49,7 +50,7 @@ class ExpertPeaks(Observer):
 
 
 def _reader(module: nn.Module) -> Callable[..., Iterable[Piece]] | None:
-    """How transformers' two kinds of stacked experts are read: routed by index, or each on every token (Llama 4)."""
+    """The two kinds of stacked experts in transformers: routed by index, or each on every token (Llama 4)."""
     if not is_experts(module):
         return None
     experts = len(module.down_proj)  # type: ignore[arg-type]
@@ -86,14 +87,14 @@ def _of_routed(at: ModuleCall, module: nn.Module, routed: tuple[Tensor, Tensor])
 
 
 def _alone(module: nn.Module, hidden: Float[Tensor, "token width"], index: Tensor) -> Float[Tensor, "token width"]:
-    """What one expert makes of tokens that all chose it, in each column of `index`; the first alone has weight."""
+    """The output of one expert for tokens that all chose it, in each column of `index`; only the first has weight."""
     weights = hidden.new_zeros(index.shape)
     weights[:, 0] = 1
     return module.forward(hidden, index, weights)
 
 
 def _columns(module: nn.Module, hidden: Tensor, chosen: Tensor) -> int:
-    """How many choices a token needs: one; two where the module drops an axis of one (LongCat)."""
+    """How many choices a token needs: one, or two if the module squeezes an axis of one (LongCat)."""
     try:
         _alone(module, hidden[:1], torch.zeros_like(chosen[:1, :1]))
     except ValueError:
@@ -111,7 +112,7 @@ def _of_all(at: ModuleCall, experts: int, output: Float[Tensor, "rows width"]) -
 
 
 def _are_the_models(at: ModuleCall, rows: int) -> bool:
-    """Whether the flattened tokens are those that the mask speaks of: a canvas that is written on has its own."""
+    """Whether the flattened tokens are those of the mask: a module may read a canvas of its own."""
     length = rows // at.batch
     return at.real is None or at.real[:, at.start : at.start + length].shape[1] == length
 

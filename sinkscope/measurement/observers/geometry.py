@@ -21,10 +21,11 @@ class MatrixEntropy(Observer):
     """−Σ p_i log p_i in nats, p_i = σ_i² / Σ σ_j² of the row's hidden states (token × width): `matrix_entropy`.
 
     Not centered. 0: all tokens lie on one line, as when one massive token outweighs all others (the compression
-    valley); log of the number of tokens: orthogonal ones of one length. (sample, depth). Of longer rows `tokens` real
-    tokens are taken, evenly spaced, the first included; entropies of different numbers of tokens do not compare. NaN
-    for rows that a cache continues. Cost: O(tokens² · width + tokens³) a block, in float64 on the CPU: rounding of the
-    largest σ² would otherwise hide the others. Source: Skean et al. 2025, the matrix-based entropy of order 1.
+    valley); log of the number of tokens: orthogonal ones of one length. (sample, depth). Longer rows are sampled at
+    `tokens` evenly spaced real tokens, including the first; entropies of different numbers of tokens are not
+    comparable. NaN for rows that a cache continues. Cost: O(tokens² · width + tokens³) a block, in float64 on the CPU:
+    rounding of the largest σ² would otherwise hide the others. Source: Skean et al. 2025, the matrix-based entropy of
+    order 1.
     """
 
     tokens: int = 256
@@ -60,7 +61,7 @@ class MatrixEntropy(Observer):
 class HiddenSimilarity(Observer):
     """cos(h_t, h_0) with the row's first real token, per depth: `cos_hidden_first` (sample, depth, position).
 
-    `metrics.secondary_sinks` reads it. NaN for tokens that a later pass over a cache adds: the first token's state is
+    `metrics.secondary_sinks` reads it. NaN for tokens added by a later pass over a cache: the first token's state is
     gone by then. Cost: O(T · width) a block.
     """
 
@@ -85,7 +86,7 @@ class HiddenSimilarity(Observer):
 @in_every
 @dataclass(frozen=True)
 class Mixing(Observer):
-    """How far the tokens of a row are from being one and the same, per row and depth.
+    """How far the tokens of a row are from being identical, per row and depth.
 
     `hidden_spread` = ‖H − 1 mean(H)ᵀ‖_F over real tokens, 0 at rank collapse; `last_pair_distance` = ‖h_n − h_{n−1}‖ of
     the last two real tokens, which goes to 0 as representations collapse (NaN in rows of one token). NaN for rows that

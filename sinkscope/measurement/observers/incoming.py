@@ -18,7 +18,7 @@ from sinkscope.measurement.observers.observer import Array, LayerSums, Piece, We
 @dataclass(frozen=True)
 class IncomingAttention(WeightsObserver):
     """`most_attended` (sample, layer, head, position): over the real queries that see key k, the share whose largest
-    weight is on k; the first key of a tie has it, and none where a slot has more.
+    weight is on k; the first key of a tie counts, and none if a slot has more.
 
     Source: Kaul et al. 2024, section 2 (there for the first key). Cost: a pass over the weights in chunks; O(T²) time,
     O(T) memory.
@@ -45,7 +45,7 @@ def _strongest(weights: Tensor) -> Tensor:
 
 
 def _voting(call: AttentionCall, chunk: Chunk, column: Tensor) -> Tensor:
-    """Whether a row's largest weight is one: rows that do not count have none, nor those of which a slot has more."""
+    """Whether a row's largest weight is on a token: not for rows that do not count, nor if a slot has more."""
     if call.is_softmax and chunk.slots is None:
         return call.counted[chunk.samples, :, chunk.rows]
     largest = chunk.weights.gather(-1, column[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""What is kept as it is, of a few samples: attention maps, and the keys of a few tokens for the manifold.
+"""Raw data of a few samples: attention maps, and the keys of a few tokens for the manifold.
 
 Source: Gu et al. 2025, section 3.
 """
@@ -20,9 +20,9 @@ from sinkscope.measurement.observers.observer import Array, LayerSums, Observer,
 class AttentionMaps(WeightsObserver):
     """A[t, k] among the first `tokens` tokens of the first sample: `attention_map` (kept, layer, head, query, key).
 
-    The weights that the metrics read; padding counts as a token here. The one observer whose result grows with the
-    square of its tokens: hence few of them, one sample, and only when asked for ("all" leaves it out). Cost: the pass
-    over all weights in chunks.
+    The weights that the metrics read; padding counts as a token here. The only observer whose result grows with the
+    square of its tokens: hence few tokens, one sample, and only on request ("all" leaves it out). Cost: the pass over
+    all weights in chunks.
     """
 
     tokens: int = 64
@@ -59,8 +59,8 @@ class KeyVectors(Observer):
     """Keys after rotation at real `positions` of the first `kept` samples: `key_vectors`.
 
     (kept, layer, head, kept_position, key_dim), keys repeated over their group so that `head` is always the query head;
-    NaN where a row is shorter, and for tokens in a cache from before. Cost: a copy; memory O(kept · positions).
-    Raises `InputError` for positions or a number of samples of another form.
+    NaN if a row is shorter, and for tokens cached before observation. Cost: a copy; memory O(kept · positions). Raises
+    `InputError` for invalid positions or numbers of samples.
     """
 
     kept: int = 4

@@ -24,10 +24,10 @@ class ReceivedByLength(Observer):
     `attention_received_by_length`; the share of these t that see k: `visible_share_by_length` (sample, layer, length).
 
     (sample, layer, head, length): what position k (`position`, a real token) received when only the first T' tokens
-    existed. Exact in causal layers, as later tokens change nothing before them (a rotation or a prefix mask that
-    depends on the whole text would). NaN for texts shorter than T' and in bidirectional layers; absent where all layers
-    are. Cost: O(T) for a softmax beside its log-sum-exp; operations without one are read in the chunks of all weights.
-    Raises `InputError` for lengths that are no positive numbers. Source: Gu et al. 2025, Fig. 3.
+    existed. Exact in causal layers, where later tokens change nothing before them (unless a rotation or prefix mask
+    depends on the whole text). NaN for texts shorter than T' and in bidirectional layers; absent if all layers are
+    bidirectional. Cost: O(T) for a softmax given its log-sum-exp; other operations are read in the chunks of all
+    weights. Raises `InputError` for lengths that are not positive numbers. Source: Gu et al. 2025, Fig. 3.
     """
 
     lengths: Sequence[int] = LENGTHS
@@ -99,7 +99,7 @@ class ReceivedByLength(Observer):
 
 
 def _real_positions(call: AttentionCall) -> Int[Tensor, "batch query"]:
-    """Which real token of its row each query of a self-attention call is."""
+    """The position of each query of a self-attention call among the real tokens of its row."""
     columns = slice(call.query_start, call.query_start + call.query.shape[2])
     if call.real_keys is None:
         return torch.arange(columns.start, columns.stop, device=call.query.device).expand(len(call.query), -1)

@@ -18,10 +18,10 @@ from sinkscope.measurement.observers.observer import Array, LayerSums, Observer,
 class MaximalLogits(Observer):
     """max over real queries and the keys they see of |s_tk|: `max_logit` (sample, layer, head).
 
-    Scores as the normalizer gets them: of feature maps where there are some, scaled, softcapped, with position bias and
-    forgetting, the larger of both where weights are a difference; slots are no keys. Their growth marks unstable
-    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023a. Cost: two cheap passes over the scores
-    in chunks; operations without a softmax compute their scores once more.
+    Scores as the normalizer receives them: of feature maps if there are any, scaled, softcapped, with position bias and
+    forgetting; the larger of two if weights are a difference; slots do not count. Growing logits mark unstable
+    training. Source: Dehghani et al. 2023 (ViT-22B), Wortsman et al. 2023a. Cost: two cheap passes over the scores in
+    chunks; operations without a softmax compute their scores once more.
     """
 
     def reads_chunks(self, call: AttentionCall) -> bool:
@@ -39,7 +39,7 @@ class MaximalLogits(Observer):
             return
         for rows in call.row_parts():
             for scores in call.operation_logits(rows):
-                seen = scores.masked_fill(scores == -torch.inf, 0.0)  # which changes no maximum of sizes
+                seen = scores.masked_fill(scores == -torch.inf, 0.0)  # a 0 changes no maximum of magnitudes
                 yield _over_rows(call, torch.maximum(seen.amax(-1), -seen.amin(-1)), slice(0, len(scores)), rows)
 
     def arrays(self, layer: LayerSums) -> dict[str, Array]:

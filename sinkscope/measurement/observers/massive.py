@@ -1,4 +1,4 @@
-"""The largest activations of the residual stream: which entries (Sun et al. 2024), and how large each token's is."""
+"""The largest activations of the residual stream: the entries (Sun et al. 2024), and each token's maximum."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from sinkscope.measurement.observers.rows import checked_count, lower_median, wh
 class MassiveActivations(Observer):
     """The largest |h| of a row per depth, and the median |h| over its real tokens × dimensions.
 
-    Every entry above `ratio` medians and the next one, at least `top` of them and at most one for each token: so the
-    definition loses none, in O(tokens) memory.
-    `hidden_top` (signed values, largest magnitude first), `hidden_top_position` (counting real tokens),
-    `hidden_top_dimension`, each (sample, depth, top), NaN where a row has fewer, and `hidden_median` (sample, depth),
-    the lower one of two middle values. The thresholds of the definition are applied later, by
-    `metrics.massive_entries`. NaN for rows that a cache continues: neither can be added up over passes. Cost:
-    O(T · width) a block, a few passes over the activations; memory O(T · width) for a moment, O(T) kept. Source: Sun et
-    al. 2024.
+    Keeps every entry above `ratio` medians and the next one, at least `top` and at most one per token, so that the
+    definition misses none, in O(tokens) memory. `hidden_top` (signed values, largest magnitude first),
+    `hidden_top_position` (counting real tokens), `hidden_top_dimension`, each (sample, depth, top), NaN where a row has
+    fewer, and `hidden_median` (sample, depth), the lower one of two middle values. The thresholds of the definition are
+    applied later, by `metrics.massive_entries`. NaN for rows that a cache continues: neither can be accumulated over
+    passes. Cost: O(T · width) per block, a few passes over the activations; memory O(T · width) temporarily, O(T) kept.
+    Source: Sun et al. 2024.
     """
 
     top: int = 8
@@ -61,7 +60,7 @@ class MassiveActivations(Observer):
         median = lower_median(magnitudes.flatten()).where(peaks.isfinite().all(), torch.nan)
         massive = int((magnitudes[peaks > self.ratio * median] > self.ratio * median).sum())
         count = max(self.top, min(massive + 1, len(values)))
-        # The largest entries of all stand in the tokens with the largest peaks.
+        # The largest entries overall are in the tokens with the largest peaks.
         tokens = peaks.topk(min(count, len(values))).indices
         index = magnitudes[tokens].flatten().topk(min(count, len(tokens) * width)).indices
         position, dimension = tokens[index // width], index % width

@@ -51,7 +51,7 @@ class QueryKeyValueNorms(Observer):
         own_keys, start = call.own_keys, call.key_start + call.own_keys.start
         every = (
             own_keys.stop - own_keys.start == call.key.shape[2]
-        )  # none from a cache, whose length was seen when it was new
+        )  # no cached tokens: they were counted when they were new
         key = call.key_lengths if every else lengths(call.key[:, :, own_keys])
         value = call.value_lengths if every else lengths(call.value[:, :, own_keys])
         yield from _shown("query", call.query_lengths, call.query_start)
@@ -69,7 +69,7 @@ class QueryKeyValueNorms(Observer):
 
 
 def _shown(name: str, lengths: Float[Tensor, "batch heads n"], start: int) -> Iterable[Piece]:
-    """The lengths, and a mark for the tokens that have one: those in a cache from before were never seen."""
+    """The lengths, and a mark for tokens that have one: tokens cached before observation have none."""
     yield Piece(name, lengths, start)
     yield Piece(f"{name}_shown", torch.ones_like(lengths[:, :1]), start)
 
@@ -84,8 +84,8 @@ class QueryKeyAngles(Observer):
     """Mean over the real queries t ≠ k that see key k of cos(q_t, k_k), after rotation: `cos_query_key`.
 
     In causal layers these are the queries t > k, so the last token has none (NaN). In cross-attention, where queries
-    and keys are different tokens, every query that sees the key counts. Since q·k = ‖q‖ ‖k‖ cos(q, k), this with
-    `QueryKeyValueNorms` splits the logits of a sink. Cost: O(T · head width) where the mask is the plain triangle or
+    and keys are different tokens, every query that sees the key counts. Because q·k = ‖q‖ ‖k‖ cos(q, k), this and
+    `QueryKeyValueNorms` decompose the logits of a sink. Cost: O(T · head width) if the mask is the plain triangle or
     everything; with windows and padding one pass in chunks, O(T²) time and O(T) memory. Source: Gu et al. 2025, section
     3.
     """

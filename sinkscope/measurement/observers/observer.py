@@ -1,8 +1,8 @@
-"""What an observer is: it turns calls and block outputs into sums, and the sums of a batch into named arrays.
+"""The base class of observers, which turn calls and block outputs into sums, and the sums of a batch into arrays.
 
-To write one: a frozen dataclass that extends `Observer`, overrides the readers it needs, and names what it yields in
-`arrays`; `@in_every` before it registers it. Sums are added over the chunks of a call and over the calls of a batch
-(cached decoding, chunked prefill).
+To write one: a frozen dataclass that extends `Observer`, overrides the readers it needs, and names its results in
+`arrays`; `@in_every` registers it. Sums are added over the chunks of a call and over the calls of a batch (cached
+decoding, chunked prefill).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Kind = TypeVar("Kind", bound="Observer")
 class Piece:
     """A part of the statistic `name`: `values` (batch, heads, ...) for the rows `samples` (all of them: None).
 
-    `start`: absolute position of the first entry of the third axis; None where that axis is no position in the
-    sequence. `reduction`: pieces are added, or the largest counts.
+    `start`: absolute position of the first entry of the third axis; None if that axis is not a position. `reduction`:
+    pieces are summed, or their maximum is taken.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Array:
     """A result at one place, (batch, heads, [positions,] *extra), and what its axes are.
 
     `along`: what the third axis is: "key" or "query" (absolute positions, to be reduced to real tokens), the list of
-    real positions that were asked for, or None where there is no such axis. `extra` names the axes behind it; their
-    coordinates are in `Observer.coordinates`. `per_head=False`: the head axis is one entry that stands for the layer.
-    `kept`: only the first so many samples of the measurement have rows, along the axis `kept` instead of `sample`.
+    real positions that were asked for, or None if there is no such axis. `extra` names the axes after it; their
+    coordinates are in `Observer.coordinates`. `per_head=False`: the head axis has one entry for the layer. `kept`: only
+    the first `kept` samples of the measurement have rows, along the axis `kept` instead of `sample`.
     """
 
     values: Float[Tensor, "batch heads *n"]
@@ -64,8 +64,8 @@ class Hidden:
     """The residual stream at one depth, in one forward pass.
 
     `start`: absolute position of the first token; `real`: False for padding, None where all are real; `samples_before`:
-    how many samples the measurement had before this batch; `real_so_far`: as `real`, for every token since the rows
-    began, those in the cache included.
+    how many samples the measurement had before this batch; `real_so_far`: as `real`, for every token of the rows so
+    far, including cached ones.
     """
 
     values: Float[Tensor, "batch position width"]
@@ -104,7 +104,7 @@ class Hidden:
 
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
-    """What an observer of modules may want to know of the running forward pass."""
+    """The current forward pass, for observers of modules."""
 
     batch: int
     start: int
@@ -114,7 +114,7 @@ class ModuleCall:
 
 @dataclass(frozen=True, eq=False)
 class ModuleWatch:
-    """A module that an observer reads itself: `read(pass, args, kwargs, output)` yields pieces for `place`."""
+    """A module that an observer hooks itself: `read(pass, args, kwargs, output)` yields pieces for `place`."""
 
     module: nn.Module
     place: Place
@@ -127,7 +127,7 @@ class LayerSums:
 
     `queries`, `keys`: real tokens over absolute positions. Queries before `first` were not observed (they came from a
     cache that was filled earlier). `visible_queries`: how many of the observed real queries the layer's masks let see
-    each key, one head for all where the masks are; None where no attention call was seen.
+    each key, with one head if all share the mask; None if no attention call was seen.
     """
 
     sums: Mapping[str, Float[Tensor, "batch heads *n"]]
@@ -147,7 +147,7 @@ class LayerSums:
 
 @dataclass(frozen=True)
 class Observer(ABC):
-    """Base of all observers. Each says what it costs."""
+    """Base class of all observers. Each docstring states the cost."""
 
     @property
     def reads_blocks(self) -> bool:
@@ -156,10 +156,10 @@ class Observer(ABC):
 
     @property
     def reads_weights_alone(self) -> bool:
-        """Whether attention weights tell it all, without the queries, keys, values and masks behind them.
+        """Whether attention weights are all it needs, without queries, keys, values and masks.
 
-        Only then it is shown the returned maps of families outside the attention interface. The others are shown the
-        queries, keys and values behind a map where these are known to make it, and nothing where they are not.
+        Only such observers read the returned maps of families outside the attention interface. The others read the
+        queries, keys and values of a map if these are known to produce it, else nothing.
         """
         return False
 
@@ -169,14 +169,14 @@ class Observer(ABC):
         return {}
 
     def bound(self, model: nn.Module) -> Observer:
-        """This observer with what it needs of a model, such as its unembedding; itself where it needs nothing.
+        """This observer with what it needs from a model, such as the unembedding; itself if it needs nothing.
 
         Raises `UnsupportedModelError` for a model that lacks what is observed.
         """
         return self
 
     def watches(self, model: nn.Module) -> Iterable[ModuleWatch]:
-        """Modules that this observer reads itself, beside attention calls and blocks."""
+        """Modules that this observer hooks itself, besides attention calls and blocks."""
         return ()
 
     def reads_chunks(self, call: AttentionCall) -> bool:
@@ -185,7 +185,7 @@ class Observer(ABC):
 
     @property
     def reads_rows(self) -> Collection[RowKind]:
-        """What it wants to know of each row's scores on the way through the chunks, where they are a softmax's."""
+        """Row statistics to compute from a softmax's scores while the chunks pass."""
         return ()
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -193,27 +193,27 @@ class Observer(ABC):
         return ()
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        """What a chunk of weights adds; only called where `reads_chunks` says so."""
+        """What a chunk of weights adds; called only if `reads_chunks`."""
         return ()
 
     def on_rows(self, call: AttentionCall, row_scores: RowScores) -> Iterable[Piece]:
-        """What the scores of all rows add, behind the last chunk; only called where some observer `reads_rows`."""
+        """What the scores of all rows add, after the last chunk; called only if some observer `reads_rows`."""
         return ()
 
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
-        """What the residual stream at one depth adds; only called where `reads_blocks` says so."""
+        """What the residual stream at one depth adds; called only if `reads_blocks`."""
         return ()
 
     def settled(self, sums: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Its sums at one place when no further pass can add to them: smaller ones that say the same, if there are any.
+        """Its sums at one place, reduced once no further pass can add to them.
 
-        What an observer can only reduce at the end of a row, and would not keep for every sample, it reduces here.
+        Override it to shrink what can only be reduced at the end of a row and is too large to keep for every sample.
         """
         return sums
 
     @abstractmethod
     def arrays(self, layer: LayerSums) -> dict[str, Array]:
-        """Named results of one layer or depth, from its sums; empty where this observer saw nothing there."""
+        """Named results of one layer or depth, from its sums; empty if this observer saw nothing there."""
 
     def describe(self) -> dict[str, Any]:
         """The observer as JSON-able data, for the record."""
@@ -225,7 +225,7 @@ OBSERVERS: Registry[type[Observer]] = Registry("observer")
 
 @dataclass(frozen=True)
 class WeightsObserver(Observer):
-    """An observer of all attention weights, in chunks, to whom they tell it all."""
+    """An observer that reads all attention weights, in chunks, and nothing else."""
 
     @property
     def reads_weights_alone(self) -> bool:
@@ -236,8 +236,9 @@ class WeightsObserver(Observer):
 
 
 def in_every(kind: type[Kind]) -> type[Kind]:
-    """Make a class of observers one of sinkscope's own: `observers="all"`, its tests and the page of observers take it
-    up. Those of other packages come by `sinkscope.observer`."""
+    """Register a built-in class of observers: `observers="all"`, the tests and the page of observers include it.
+
+    Other packages use `sinkscope.observer`."""
     OBSERVERS.own[kind.__name__] = kind
     return kind
 
@@ -248,7 +249,7 @@ def every() -> tuple[Observer, ...]:
 
 
 def divide(sums: Tensor, counts: Tensor | None) -> Tensor:
-    """sums / counts, NaN where nothing was counted; sums may end before the counts do (nothing was added there)."""
+    """sums / counts, NaN where the count is 0; sums may be shorter than counts (nothing was added there)."""
     if counts is None:
         return torch.full_like(sums, torch.nan)
     if (missing := counts.shape[-1] - sums.shape[-1]) > 0:
@@ -263,9 +264,9 @@ Class = TypeVar("Class", bound=type[Observer])
 def observer(kind: Class) -> Class:
     """Register a class of observers: `@sinkscope.observer` over a frozen dataclass.
 
-    Then `observers="all"` takes one with its defaults, and its class's name stands for it: `observers=["Mine"]`,
-    `sinkscope measure --observers Mine`. What it measured is read without your package. Raises `InputError` for what is
-    no `Observer`, for one that cannot be made without arguments, and for a name that is taken.
+    Then `observers="all"` includes it with its defaults, and its class name selects it: `observers=["Mine"]`,
+    `sinkscope measure --observers Mine`. Stored measurements can be read without your package. Raises `InputError` for
+    a class that is not an `Observer`, one that needs arguments, and a name that is taken.
     """
     check_kind(kind, Observer, "observer", "'all' takes it with its defaults")
     OBSERVERS.add(kind.__name__, kind)

@@ -1,4 +1,4 @@
-"""How outlying the entries of the residual stream are, and whether by token or by dimension.
+"""Outliers among the entries of the residual stream, by token and by dimension.
 
 Source: Lin et al. 2024; Bondarenko et al. 2023.
 """
@@ -31,7 +31,7 @@ class OutlierStatistics(Observer):
     - `kurtosis_neurons` = mean_j s_j⁴ / (mean_j s_j²)², s_j² the mean over tokens of x_tj², without centering: 1 where
       all neurons are equally strong, width where one has all the energy (He et al. 2024).
     - `max_median_ratio` = mean over tokens of max_j |x_tj| / median_j |x_tj| (He et al. 2024; the mean is our choice;
-      tokens with median 0 count nowhere).
+      tokens with median 0 do not count).
     - `outlier_count` (sample, depth, sigma): entries with |x − µ| > sigma · σ. `outlier_token_share`,
       `outlier_dimension_share`: the largest part of them that one token, one dimension holds; NaN where there are none.
       One token's outliers give (1, ~0), one channel's (~1/T, 1).

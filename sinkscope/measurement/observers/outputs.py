@@ -31,16 +31,16 @@ Site = tuple[Layer, nn.Module, int]  # a layer, its output projection, the numbe
 @in_every
 @dataclass(frozen=True)
 class HeadOutputs(Observer):
-    """Of the head outputs o_t = Σ_j A_tj v_j of real queries, before the output projection:
+    """Statistics of the head outputs o_t = Σ_j A_tj v_j of real queries, before the output projection:
 
     `output_norm` (sample, layer, head, position): ‖o_t‖₂.
     `output_mean_share` (sample, layer, head): ‖mean_t o_t‖² / mean_t ‖o_t‖²; 1 where every query gets the same.
     `output_rank_one` (sample, layer, head): largest eigenvalue of Σ_t o_t o_tᵀ over its trace; 1 where all outputs lie
         on one line, at least 1 / head width. A head that only ever broadcasts one token's value has 1.
 
-    They are read where the output projection receives them, so that output gates count; in the layers that are not in
-    `at_projection` (filled in for a model) as the attention function returned them. NaN for a head whose outputs are
-    all zero. Cost: O(T · head width²) a head; a row's head width² sums are kept until the next batch begins.
+    They are read at the input of the output projection, so that output gates count; in layers not listed in
+    `at_projection` (filled in for a model), at the output of the attention function. NaN for a head whose outputs are
+    all zero. Cost: O(T · head width²) per head; head width² sums per row are kept until the next batch begins.
     """
 
     at_projection: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class HeadOutputs(Observer):
 
 
 def share(part: Float[Tensor, "*n"], whole: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """part / whole, NaN where the whole is nothing."""
+    """part / whole, NaN where the whole is 0."""
     return torch.where(whole > 0, part / whole, torch.nan)
 
 
@@ -124,10 +124,10 @@ def _pieces(
 
 
 def _largest_eigenvalue(matrices: Float[Tensor, "*n dim dim"]) -> Float[Tensor, "*n"]:
-    """Of positive semidefinite matrices, by squaring them eight times: the columns are then those of M^256.
+    """The largest eigenvalue of positive semidefinite matrices, by squaring them eight times (M^256).
 
-    Never above the eigenvalue, and below it by at most log(dim) / 512 of it, which needs a spectrum that is nearly
-    flat; a batched eigenvalue solver is no faster on a CPU, far slower on a GPU, and fails at a NaN.
+    Never above the eigenvalue, and below it by at most log(dim) / 512 of it, reached only for nearly flat spectra. A
+    batched eigenvalue solver is no faster on a CPU, far slower on a GPU, and fails on NaN.
     """
     power = matrices
     for _ in range(8):

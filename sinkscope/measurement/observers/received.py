@@ -27,16 +27,16 @@ from sinkscope.measurement.observers.observer import (
 @in_every
 @dataclass(frozen=True)
 class AttentionReceived(Observer):
-    """alpha_k = Σ_t A[t, k] / how many real queries t the masks let see k: `attention_received`.
+    """alpha_k = Σ_t A[t, k] / (number of real queries t that see k): `attention_received`.
 
-    `positions`: "all", "first:8", or real positions such as [0, 3]. Cost: for softmax whose kernel gives its
-    log-sum-exp, n positions take O(T · n) time; all positions, other kernels and operations without a softmax take one
-    pass over the scores in chunks, O(T²) time; memory is O(T) always. Raises `InputError` for positions of another
-    form. Source: Gu et al. 2025, section 3, where the denominator is T − k: the same in plain causal layers, but not
-    under windows, packed documents or prefixes (`denominator="paper"` of a measurement's rates gives theirs). Strictly
-    a mean over the queries that were observed: with a prefix cached before observation began, only later queries count.
-    Sparse attention: an index that selects keys writes its choice into the mask, so alpha_k is the mean over the
-    queries that selected k, and NaN for a key that none did.
+    `positions`: "all", "first:8", or real positions such as [0, 3]. Cost: n positions of a softmax whose kernel gives
+    its log-sum-exp take O(T · n) time; all positions, other kernels and operations without a softmax take one pass over
+    the scores in chunks, O(T²) time; memory is always O(T). Raises `InputError` for invalid positions. Source: Gu et
+    al. 2025, section 3, where the denominator is T − k: the same in plain causal layers, but not under windows, packed
+    documents or prefixes (`denominator="paper"` of a measurement's rates gives theirs). Only observed queries count:
+    with a prefix cached before observation began, only later queries. Sparse attention: an index that selects keys
+    writes its choice into the mask, so alpha_k is the mean over the queries that selected k, and NaN for a key that
+    none did.
     """
 
     positions: str | Sequence[int] = "all"
@@ -91,9 +91,9 @@ class AttentionReceived(Observer):
 class QueriesAbove(WeightsObserver):
     """The share of the real queries that see key k with A[t, k] > threshold: `queries_above`.
 
-    (sample, layer, head, position), from 0 to 1, over the same queries as alpha_k. A mean hides whether every query
-    gives a little or some give all. Only when asked for ("all" leaves it out). Cost: the pass over all weights in
-    chunks. Raises `InputError` for a threshold outside (0, 1).
+    (sample, layer, head, position), from 0 to 1, over the same queries as alpha_k. It tells whether every query gives a
+    little or a few give everything, which a mean hides. Only on request ("all" leaves it out). Cost: the pass over all
+    weights in chunks. Raises `InputError` for a threshold outside (0, 1).
     """
 
     threshold: float = 0.3
@@ -113,7 +113,7 @@ class QueriesAbove(WeightsObserver):
 
 @dataclass(frozen=True)
 class GivenTo(WeightsObserver):
-    """A[t, k]: what each query gives to the real token k = `to`: `given_to`.
+    """A[t, k] for the real token k = `to`: `given_to`.
 
     (sample, layer, head, position), the position being the query's; 0 for queries that do not see it. Only when asked
     for ("all" leaves it out). Cost: the pass over all weights in chunks. Raises `InputError` for a negative position.
@@ -141,8 +141,8 @@ class GivenTo(WeightsObserver):
 class SlotReceived(Observer):
     """Mean over a row's real queries of the weight on slots, summed over slots: `slot_received`.
 
-    Slots are what a query may attend to that is no token: key biases and sink logits of lab operations, learned sinks
-    (`s_aux`) of hub models, where it is 1 − Σ_k A = sigmoid(s − lse). Absent where no layer has one. Cost: O(T) with a
+    Slots are what a query may attend to besides tokens: key biases and sink logits of lab operations, learned sinks
+    (`s_aux`) of hub models, with weight 1 − Σ_k A = sigmoid(s − lse). Absent if no layer has one. Cost: O(T) with a
     log-sum-exp, else the pass in chunks.
     """
 
@@ -167,12 +167,12 @@ class SlotReceived(Observer):
 @in_every
 @dataclass(frozen=True)
 class EntriesReceived(Observer):
-    """Mean over a row's real queries of the weight on each key that is no token: `entry_received`.
+    """Mean over a row's real queries of the weight on each key that is not a token: `entry_received`.
 
-    (sample, layer, head, entry): Σ_t A[t, e] / T, in the order of the keys; a query that may not see an entry gives 0.
-    Such entries are the compressed keys of DeepSeek-V4, or an encoder's states in a decoder that reads them in the
-    softmax of its own tokens (T5Gemma 2). With `attention_received` · `visible_queries` / T over tokens and
-    `slot_received` they sum to one. Absent where no layer has any. Cost: O(T · entries).
+    (sample, layer, head, entry): Σ_t A[t, e] / T, in the order of the keys; a query that does not see an entry gives 0.
+    Examples are the compressed keys of DeepSeek-V4, or an encoder's states in a decoder that reads them in the softmax
+    over its own tokens (T5Gemma 2). With `attention_received` · `visible_queries` / T over tokens and `slot_received`
+    they sum to one. Absent if no layer has any. Cost: O(T · entries).
     """
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
@@ -205,7 +205,7 @@ def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:
 def _at(
     counts: Float[Tensor, "batch heads key"], real: Bool[Tensor, "batch key"], positions: tuple[int, ...]
 ) -> Float[Tensor, "batch heads chosen"]:
-    """Counts at each row's p-th real token; 0 where the row is shorter."""
+    """Counts at each row's p-th real token; 0 if the row is shorter."""
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     wanted = torch.tensor(positions, device=counts.device).expand(len(counts), -1)
     index = order.gather(1, wanted.clamp(max=order.shape[1] - 1))

@@ -1,4 +1,4 @@
-"""Statistics over all tokens of a row at once, such as a median, which cannot be added up over forward passes."""
+"""Statistics over all tokens of a row, such as a median, which cannot be accumulated over forward passes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sinkscope.errors import InputError
 from sinkscope.measurement.observers.observer import Hidden, LayerSums, Piece
 
 CONTINUED = "continued"
-SAMPLE = 4096  # values that tell about where a median is
+SAMPLE = 4096  # sampled values that bracket a median
 Statistics = Callable[[Float[Tensor, "position width"]], Mapping[str, Tensor]]
 
 
 def real_rows(hidden: Hidden) -> Iterator[Float[Tensor, "position width"]]:
-    """The real tokens of each row in fp32: views where nothing is padded and the model computes in fp32."""
+    """The real tokens of each row in fp32; views if nothing is padded and the model computes in fp32."""
     for index, values in enumerate(hidden.values):
         yield (values if hidden.real is None else values[hidden.real[index]]).float()
 
 
 def whole_rows(hidden: Hidden, statistics: Statistics) -> Iterable[Piece]:
-    """What `statistics` says of each row, name by name; of rows that a cache continues, only that they go on."""
+    """`statistics` of each row, by name; rows that a cache continues are only marked as continued."""
     if hidden.start:
         yield Piece(CONTINUED, hidden.values.new_ones(len(hidden.values), 1, dtype=torch.float32))
         return
@@ -46,10 +46,7 @@ def _of_nothing(values: Float[Tensor, "0 width"], statistics: Statistics) -> Map
 
 
 def whole(layer: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
-    """The statistic `name`; NaN for rows without tokens, and for those that came in several passes.
-
-    Of the latter only the first pass was counted.
-    """
+    """The statistic `name`; NaN for rows without tokens and for rows read in several passes."""
     values = layer.sums[name]
     if CONTINUED in layer.sums:
         return torch.full_like(values, torch.nan)
@@ -60,7 +57,7 @@ def whole(layer: LayerSums, name: str) -> Float[Tensor, "batch heads *n"]:
 def lower_median(values: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
     """Median of the last axis, the lower one of two middle values; on the CPU numpy takes a third of torch's time.
 
-    What it says of rows with a NaN is up to the caller.
+    Undefined for rows with a NaN.
     """
     if values.device.type != "cpu":
         return values.median(-1).values
@@ -76,7 +73,7 @@ def where(mask: Bool[Tensor, "n"]) -> Int[Tensor, "_"]:
 
 
 def _ranked(values: np.ndarray, rank: int) -> np.floating:
-    """The value of this rank, exactly; for a long list a sample says between which two values to look for it."""
+    """The exact value of this rank; in a long list, a sample first brackets it."""
     sample = np.sort(values[:: len(values) // SAMPLE | 1])  # an odd step meets every dimension of even widths
     place, margin = len(sample) * rank // len(values), len(sample) // 32
     if place >= margin > 0 and place + margin < len(sample):

@@ -1,4 +1,4 @@
-"""Spike dimensions of a token, and the key that they alone make (Gu et al. 2025)."""
+"""Spike dimensions of a token, and the key computed from them alone (Gu et al. 2025)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sinkscope.measurement.observers.rows import checked_count, checked_position
 @in_every
 @dataclass(frozen=True)
 class SpikeDimensions(Observer):
-    """How much of a token its largest dimensions hold, and how much of its key they make, for 1 … `count` of them.
+    """The share of a token in its largest dimensions, and of its key due to them, for 1 … `count` dimensions.
 
     For the tokens at `positions` (counting real tokens), n = 1 … `count` on the axis `spikes`:
 
@@ -51,11 +51,11 @@ class SpikeDimensions(Observer):
       pre-norm models LN(h) with its gain (in post-norm models h itself).
     - `spike_key_cosine` (sample, layer, head, probe_position, spikes): cos(k(x_n), k(x)), where x_n keeps the n largest
       |x_c| and k is the layer's key projection before rotation, with its bias in both and its norm, if it has them. A
-      rotation would leave it as it is. Key-value heads are repeated over their group: `head` is the query head.
+      rotation does not change it. Key-value heads are repeated over their group: `head` is the query head.
 
-    Passes over a cache add their tokens. Cross-attention, whose keys come from elsewhere, is left out; layers whose
-    keys are made in another way have no cosine, and the record says why. Cost per probed token: O(width) a block, and
-    the keys of 1 + `count` vectors a layer; nothing grows with T. Source: Gu et al. 2025.
+    Passes over a cache add their tokens. Cross-attention is left out, because its keys come from other tokens; layers
+    whose keys are computed in another way have no cosine, and the record says why. Cost per probed token: O(width) per
+    block, and the keys of 1 + `count` vectors per layer; independent of T. Source: Gu et al. 2025.
     """
 
     count: int = 8
@@ -157,7 +157,7 @@ class _Keys:
 
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """An attention layer whose keys are made of what enters it, and how; or why that is not known."""
+    """The key projection and norm of an attention layer; or the reason why they are not known."""
 
     module: nn.Module
     layer: Layer
@@ -182,7 +182,7 @@ def _keys(model: nn.Module, attention: nn.Module, paths: Mapping[nn.Module, str]
 def _spikes(
     vectors: Float[Tensor, "batch probe width"], count: int
 ) -> tuple[Float[Tensor, "batch probe spikes"], Int[Tensor, "batch probe spikes"]]:
-    """The share of the energy that the n largest dimensions hold together, and which dimension is the n-th."""
+    """The share of energy in the n largest dimensions, and the index of the n-th."""
     energies = vectors.float().square()
     largest, dimensions = energies.topk(min(count, energies.shape[-1]))
     total = energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)

@@ -20,14 +20,14 @@ from sinkscope.measurement.observers.outputs import share
 class SinkUpdate(Observer):
     """o_t = c_t + rest_t with c_t = Σ_{i ∈ C} A_ti v_i, C the real tokens at `positions`. Per (sample, layer, head):
 
-    `sink_output_norm`: mean over real queries of ‖c_t‖₂; `rest_output_norm`: of ‖rest_t‖₂, where the rest is whatever
-    else the attention function returned: other tokens, slots, value biases.
-    `sink_output_constancy`: ‖mean_t c_t‖² / mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
+    `sink_output_norm`: mean over real queries of ‖c_t‖₂; `rest_output_norm`: of ‖rest_t‖₂, the rest being everything
+    else in the attention function's output: other tokens, slots, value biases. `sink_output_constancy`: ‖mean_t c_t‖² /
+    mean_t ‖c_t‖²; 1 where C adds the same to every token, an implicit bias.
 
-    A are the weights that the layer used, never renormalized. Gates on the output, and the norm behind a difference of
-    maps, act on c_t where they are the operation's own; where a model applies them after its attention function they
-    are not in it. Cost: O(T) a head beside the log-sum-exp of a softmax; operations without one compute their weights
-    once more, O(T²). Source: Sun et al. 2024, eq. 2.
+    A are the weights that the layer used, never renormalized. Output gates, and the norm after a difference of maps,
+    act on c_t if they belong to the operation, but not if the model applies them after its attention function. Cost:
+    O(T) per head given the log-sum-exp of a softmax; other operations compute their weights again, O(T²). Source: Sun
+    et al. 2024, eq. 2.
     """
 
     positions: Sequence[int] = (0,)
@@ -46,7 +46,7 @@ class SinkUpdate(Observer):
         values = call.value.gather(2, index).float() * present[:, None, :, None]
         values = values.repeat_interleave(call.group, 1)
         for samples, rows, weights in _weights(call, columns):
-            # Token after token, as layers lay their outputs out; against that order it takes twice the time.
+            # Token by token, the memory order of layer outputs; the other order takes twice the time.
             sink = _leaving(call, _added_up(weights, values[samples]), samples, rows).transpose(1, 2)
             rest = call.output[samples, :, rows].transpose(1, 2).float() - sink
             if call.real is not None:
@@ -71,7 +71,7 @@ class SinkUpdate(Observer):
 
 
 def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slice, Float[Tensor, "batch heads q n"]]]:
-    """Weights of all queries on a few columns (batch, n), as the layer used them."""
+    """Weights of all queries on a few columns (batch, n)."""
     if call.is_softmax:
         for samples, rows in call.parts(columns.shape[1]):
             yield samples, rows, call.weights(samples, rows, columns[samples])
@@ -85,7 +85,7 @@ def _weights(call: AttentionCall, columns: Tensor) -> Iterator[tuple[slice, slic
 def _added_up(
     weights: Float[Tensor, "batch heads query n"], values: Float[Tensor, "batch heads n dim"]
 ) -> Float[Tensor, "batch heads query dim"]:
-    """Σ_i A_ti v_i, laid out token after token; of a single token it is no product of matrices."""
+    """Σ_i A_ti v_i, laid out token by token; for a single token no matrix product is needed."""
     if values.shape[2] > 1:
         return weights @ values
     return (weights.transpose(1, 2) * values.transpose(1, 2)).transpose(1, 2)
@@ -94,7 +94,7 @@ def _added_up(
 def _leaving(
     call: AttentionCall, part: Float[Tensor, "batch heads query dim"], samples: slice, rows: slice
 ) -> Float[Tensor, "batch heads query dim"]:
-    """What of a part of the aggregated values leaves the layer's operation, whose output pieces are all affine."""
+    """What leaves the layer's operation for a part of the aggregated values; its output pieces are all affine."""
     operation, context = call.operation, call.context
     if operation is None or context is None:
         return part

@@ -1,4 +1,4 @@
-"""Attention operations on transformers models: attached, trained, saved, loaded, taken off again."""
+"""Attention operations on transformers models: attach, train, save, load, detach."""
 
 from sinkscope.model.attached.attaching import attach, detach, trainable_only
 from sinkscope.model.attached.config import AttachedConfig, Attachment

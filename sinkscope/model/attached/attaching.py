@@ -1,4 +1,4 @@
-"""Putting an operation on a transformers model, and taking it off."""
+"""Attach an operation to a transformers model, and detach it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.start import changes, closing, unchanged
 from sinkscope.model.attached.tokens import add_tokens, check_tokens, learned_tokens, remove_tokens
 
-RELATIVE = (Causal, Full, Window)  # masks that need no more than the distance of two tokens
+RELATIVE = (Causal, Full, Window)  # masks that depend only on the distance of two tokens
 
 
 def layers_to_equip(model: nn.Module, spec: AttentionSpec) -> dict[nn.Module, Layer]:
     """The attention layers of a model that can take this operation.
 
-    Raises `UnsupportedModelError` where it cannot, saying why, and `InputError` for a model that has one already.
+    Raises `UnsupportedModelError` with the reason if it cannot, and `InputError` for a model that already has one.
     """
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(
@@ -141,23 +141,22 @@ def attach(
     seed: int | None = None,
     inputs: Any = None,
 ) -> Attachment:
-    """Put an attention operation on attention layers of a transformers model, in place.
+    """Attach an attention operation to attention layers of a transformers model, in place.
 
     Each attention module gets `.operation`, whose parameters are part of the model: moved, trained and saved with it
     (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without). `layers`: the numbers of the
-    attention layers that get it, from 0, all by default; the others attend by plain softmax, as they did. The host's
-    own mask (causal, padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in
-    force; a mask of the spec other than the default `Causal()` is in force beside it.
+    attention layers that get it, from 0, all by default; the others keep plain softmax. The host's own mask (causal,
+    padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in force; a mask of the
+    spec other than the default `Causal()` applies in addition. `sink_tokens`: number of learned tokens before every
+    sequence, at positions -n … -1 (with learned position tables: all at the first position), or as registers after the
+    CLS of an image model. Every token sees them, outputs omit them, and a measurement counts them as positions 0 … n -
+    1. They change the model from the start.
 
-    `sink_tokens`: so many learned tokens stand in front of every sequence, at positions -n … -1 (of learned position
-    tables: all in the place of the first), or as registers behind the CLS of an image model. Every token sees them,
-    outputs leave them out, and a measurement counts them as positions 0 … n - 1. They change the model from the start.
-
-    `start="unchanged"`: what can start next to unchanged does. Gates start open and value biases at zero, which changes
-    rounding alone. Slots start closed, as far as they still learn: with a logit b_h = min(-8, min_t L_ht - 8), L_ht the
-    log-sum-exp of a query's scores in the pass below, so that no query of it gives a slot more than 3e-4 of its mass.
-    On other inputs L may be lower, above all under another first token: pass rows of the text that you train on as
-    `inputs`. A starting value that was given stays. `start="as_is"`: with the operation's own starting values. `seed`
+    `start="unchanged"`: start as close to the original model as possible. Gates start open and value biases at zero,
+    which changes only rounding. Slots start closed, as far as they can still learn: with a logit b_h = min(-8, min_t
+    L_ht - 8), L_ht the log-sum-exp of a query's scores in the pass below, so that no query of it gives a slot more than
+    3e-4 of its mass. On other inputs L may be lower, especially with another first token: pass rows of your training
+    text as `inputs`. Explicit starting values are kept. `start="as_is"`: the operation's own starting values. `seed`
     decides random ones.
 
     Returns what was attached. `.changes` names the pieces that change the model from the start, as softmax-off-by-one
@@ -235,9 +234,9 @@ def install(
 
 
 def detach(model: nn.Module) -> None:
-    """Take an attached operation off again: modules, attention implementation and configuration are what they were.
+    """Detach an operation: restores modules, attention implementation and configuration.
 
-    What was trained in the model itself stays. Raises `InputError` where nothing is attached.
+    Trained weights of the model itself are kept. Raises `InputError` if nothing is attached.
     """
     config = getattr(model, "config", None)
     attachment = None if config is None else attachment_of(config)
@@ -256,10 +255,10 @@ Part = Literal["operation", "everything"]
 
 
 def trainable_only(model: nn.Module, part: str = "operation") -> dict[str, nn.Parameter]:
-    """Let only the attention operations of a model learn; `"everything"` lets all parameters learn again.
+    """Train only the attention operations of a model; `"everything"` makes all parameters trainable again.
 
-    For attached models, with the sink tokens that were attached, and for lab models. Returns the parameters that learn,
-    by name. Raises `InputError` where the model has no operation, or one that learns nothing.
+    For attached models (including attached sink tokens) and lab models. Returns the trainable parameters by name.
+    Raises `InputError` if the model has no operation, or one without parameters.
     """
     if part not in get_args(Part):
         raise unknown("part of a model", str(part), get_args(Part))

@@ -1,4 +1,4 @@
-"""How an attached model is configured and saved.
+"""The configuration of an attached model, and its form in files.
 
 While an operation is attached, the model's configuration is of a class of its own, derived from the host's: it behaves
 as the host's in everything, but what it writes is an `AttachedConfig`. So every way of saving writes a folder whose
@@ -24,7 +24,7 @@ from sinkscope.model.attached.tokens import IMAGES
 
 NAME = IMPLEMENTATION  # model type in files, and attention implementation
 WARNING = "needs_sinkscope"  # attention implementation in files, which never exists
-VERSION = 4  # of what stands in files; before 2 there were no layers or tokens
+VERSION = 4  # of the file format; version 1 has no layers or tokens
 MARKED = (3, 4)  # the versions from which on the weights have their first and their second mark (`mark`)
 SIZE = "hidden_size"  # a whole number of every host's configuration, under a name of its own in some
 NEEDS = "unknown to transformers: this model has an attention operation attached, load it with sinkscope"
@@ -146,7 +146,7 @@ def become_attached(config: PreTrainedConfig, attachment: Attachment) -> None:
 
 
 def note(config: PreTrainedConfig, attachment: Attachment) -> Attachment:
-    """Write down more about what is attached, and return it."""
+    """Update the description of what is attached, and return it."""
     type(config).attachment = attachment
     return attachment
 
@@ -157,7 +157,7 @@ def become_host(config: PreTrainedConfig) -> None:
 
 
 def check_implementation(name: str | None) -> None:
-    """Raise `InputError` where an attached model is asked to attend in another way than by its operation."""
+    """Raises `InputError` if an attached model is asked for another attention implementation."""
     if name not in (None, NAME, WARNING):
         raise InputError(f"an attached model attends by its operation: leave the attention implementation '{name}' out")
 

@@ -21,7 +21,7 @@ REASONS = {
     "gemma3": "holds a text and a vision model: attach to its language_model",
 }
 
-SINKS = "sinks"  # the attention layer's own sink logits (heads,), as in GPT-OSS
+SINKS = "sinks"  # name of the attention layer's own sink logits (heads,), as in GPT-OSS
 
 
 def check_family(model: PreTrainedModel) -> None:
@@ -57,6 +57,6 @@ def normalizes(module: nn.Module) -> bool:
 
 
 def sink_of(module: nn.Module) -> nn.Parameter | None:
-    """The learned sink logits (heads,) that a host's layer has beside its tokens."""
+    """The learned sink logits (heads,) of a host's layer."""
     sinks = getattr(module, SINKS, None)
     return sinks if isinstance(sinks, nn.Parameter) else None

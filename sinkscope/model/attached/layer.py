@@ -39,14 +39,14 @@ from sinkscope.model.attached.families import SINKS, sink_of
 
 
 class HostSink(nn.Module):
-    """A slot whose logits are the parameter that the host's attention layer has for its sink, and that stays its own.
+    """A slot whose logits are the host layer's own sink parameter, which stays with the layer.
 
     Source: OpenAI 2025 (2508.10925), GPT-OSS.
     """
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.layer = (layer,)  # in a tuple: as a submodule the layer would be part of itself
+        self.layer = (layer,)  # in a tuple: registered as a submodule, the layer would contain itself
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostSink:
         """With a copied layer, its sink; a copy of the operation alone (PEFT) keeps the layer that it is in."""
@@ -129,7 +129,7 @@ def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection
 
 
 def strip(module: nn.Module) -> None:
-    """Take everything off again."""
+    """Remove all hooks again."""
     for handle in getattr(module, HANDLES):
         handle.remove()
     for edit in getattr(module, EDITS):
@@ -153,7 +153,7 @@ class Edit:
         self.handle: RemovableHandle | None = None
 
     def place(self, layer: nn.Module, operation: Operation) -> None:
-        """Act by `operation` on what now stands at the path of the map."""
+        """Act by `operation` on the module that is now at the map's path."""
         self.operation = operation
         current = layer.get_submodule(self.path)
         if self.handle is None or self.handle.id not in current._forward_hooks:
@@ -161,7 +161,7 @@ class Edit:
             self.handle = current.register_forward_hook(self)
 
     def remove(self) -> None:
-        """Act no more."""
+        """Remove the hooks."""
         if self.handle is not None:
             self.handle.remove()
 
@@ -263,7 +263,7 @@ def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    """Forget the call; raise where the operation was not part of it."""
+    """Forget the call; raises if the operation did not run."""
     call = getattr(module, PLACE)
     setattr(module, PLACE, None)
     if call is None or call.visibility is None:

@@ -34,7 +34,7 @@ AUTOS: tuple[Any, ...] = (
 
 
 class _AttachedModel(PreTrainedModel):
-    """What the Auto classes find for an `AttachedConfig`. It makes models of the host's class, none of its own."""
+    """The class that the Auto classes find for an `AttachedConfig`. It builds models of the host's class."""
 
     config_class = AttachedConfig
     auto: ClassVar[Any]
@@ -81,9 +81,9 @@ def host_of(config: Any) -> Any:
 
 
 def _attaching(host: type[PreTrainedModel], attached: AttachedConfig, marks: int = 0) -> type[PreTrainedModel]:
-    """The host's class, with the operation in place before weights are loaded, which have so many marks.
+    """The host's class with the operation attached before weights with this number of marks are loaded.
 
-    It has the host's full name, under which transformers keeps what it knows of a class.
+    It has the host's full name, by which transformers stores facts about a class.
     """
 
     def build(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:

@@ -28,7 +28,7 @@ FACTOR, LARGE = 2.0**600, 2.0**300  # exact in float64; no scale of a model come
 
 
 class Form(ABC):
-    """How a scale stands in files."""
+    """The form of a scale in files."""
 
     @abstractmethod
     def holds(self, value: Tensor) -> bool:
@@ -40,7 +40,7 @@ class Form(ABC):
 
     @abstractmethod
     def read(self, value: Tensor, dtype: torch.dtype) -> Tensor:
-        """The scale that is meant."""
+        """The scale without its mark."""
 
 
 class Wide(Form):
@@ -74,7 +74,7 @@ FORMS = (Wide(), Large())
 
 
 def mark(model: PreTrainedModel) -> None:
-    """From now on, what is written of the model is marked. Parameters that awaited marked weights become scales."""
+    """Mark everything saved from the model from now on. Parameters that awaited marked weights become scales."""
     awaited = list(_marked(model))
     dtype = awaited[0].get_parameter(SCALE).dtype if awaited else model.dtype
     for module, form in zip(awaited, FORMS, strict=False):
@@ -85,7 +85,7 @@ def mark(model: PreTrainedModel) -> None:
 
 
 def unmark(model: PreTrainedModel) -> None:
-    """Take the marks off again."""
+    """Remove the marks again."""
     for module in list(_marked(model)):
         for handle in getattr(module, HANDLES):
             handle.remove()
@@ -93,7 +93,7 @@ def unmark(model: PreTrainedModel) -> None:
 
 
 def await_mark(model: PreTrainedModel, marks: int) -> None:
-    """Give the parameters the form that they have in files with so many marks, while transformers loads them."""
+    """Give the parameters the form of files with this number of marks while transformers loads them."""
     for module, form in list(zip(_scales(model), FORMS[:marks], strict=False)):
         _change(module, form.written)
         setattr(module, HANDLES, [])
@@ -116,7 +116,7 @@ def _marked(model: PreTrainedModel) -> Iterator[nn.Module]:
 
 
 def _scales(model: PreTrainedModel) -> Iterator[nn.Module]:
-    """The modules of the base model, which every head has, with a scale of one dimension."""
+    """The modules of the base model (shared by all heads) with a one-dimensional scale."""
     base: nn.Module = model.base_model
     added = [module for module in base.modules() if isinstance(module, Operation)] + list(learned_tokens(base))
     added_parts = {part for module in added for part in module.modules()}

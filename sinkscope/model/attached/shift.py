@@ -20,7 +20,7 @@ SMALL = 0.02  # of the outputs' standard deviation: what half precision rounds, 
 
 @dataclass(frozen=True)
 class Shift:
-    """The largest change of an output on the inputs it was measured on.
+    """The largest change of an output on the measured inputs.
 
     `output`: in logits, or units of the last hidden states where the model has no logits. `nats`: the largest
     KL(before ‖ after) of a token's prediction, None without logits. `relative`: `output` in standard deviations of the
@@ -35,7 +35,7 @@ class Shift:
 
     @property
     def small(self) -> bool:
-        """Whether the outputs stayed where they were, to 2 % of their standard deviation."""
+        """Whether the outputs changed by at most 2 % of their standard deviation."""
         return self.relative <= SMALL
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def outputs(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
 
 
 def shift(before: Tensor, after: Tensor, predicts: bool, on: str) -> Shift:
-    """What moved between two outputs. Raises `UnsupportedModelError` for outputs that are no numbers."""
+    """The change between two outputs. Raises `UnsupportedModelError` for outputs that are not numbers."""
     difference = (after - before).abs().max()
     if not bool(torch.isfinite(difference)):
         raise UnsupportedModelError(f"the model's outputs on {on} are not finite: nothing can be said of its start")

@@ -1,4 +1,4 @@
-"""How an operation starts on a model that was trained without it: by changing nothing, where it can."""
+"""Starting values of an operation on a model trained without it: change as little as possible."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def unchanged(spec: AttentionSpec, given: bool = False) -> AttentionSpec:
 
     Slots with a logit start closed (b = -8, or lower by `closing`; a learned key gets a logit for that), value biases
     at zero, gates open (relative to their openness, with weights of zero). A starting value other than the piece's
-    default is what somebody gave: it stays, as every slot's does where `given`. What has nothing to start differently
-    stays as it is; `changes` names it. Under normalizers for which a very negative logit is no empty slot, or one
-    without a gradient, slots stay as they are.
+    default is explicit and kept, as every slot's is if `given`. Pieces without such values stay unchanged; `changes`
+    names them. Under normalizers for which a very negative logit is no empty slot, or one without a gradient, slots
+    stay as they are.
     """
     closes = not given and _learns_while_closed(spec.normalizer)
     return replace(
@@ -118,13 +118,13 @@ def _learns_while_closed(normalizer: Any) -> bool:
     """Whether a slot of a very negative logit takes next to nothing, and still has a gradient."""
     if isinstance(normalizer, ClippedSoftmax):  # what it clips to zero has none
         return (normalizer.gamma, normalizer.alpha) == (0, None)
-    if is_registered(normalizer):  # nobody knows
+    if is_registered(normalizer):  # unknown
         return False
     return not isinstance(normalizer, Linear | Softpick | Relu)
 
 
 def _started(piece: Any) -> Any:
-    """The piece as it starts: neutral, but with the starting values that somebody gave."""
+    """The piece with neutral starting values, except explicit ones."""
     neutral = _neutral(piece)
     if neutral is None:
         return piece
@@ -134,7 +134,7 @@ def _started(piece: Any) -> Any:
 
 
 def _neutral(piece: Any) -> Any:
-    """The piece started so that it changes next to nothing; None where it cannot."""
+    """The piece with starting values that change almost nothing; None if impossible."""
     start = _NEUTRAL.get(type(piece))
     return None if start is None else start(piece)
 

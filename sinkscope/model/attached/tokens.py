@@ -1,7 +1,7 @@
-"""Learned tokens in front of every sequence of a hub model, and registers behind an image model's CLS.
+"""Learned tokens before every sequence of a hub model, and registers after an image model's CLS.
 
-The base model's `forward` is replaced on the one model: what calls it, and who watches it, sees the sequence without
-them, as in lab models. Sources: Xiao et al. 2024 (learnable sink token), Darcet et al. 2023 (registers).
+The base model's `forward` is replaced on this model only: callers and hooks see the sequence without them, as in lab
+models. Sources: Xiao et al. 2024 (learnable sink token), Darcet et al. 2023 (registers).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Registers(nn.Module):
 
 
 def check_tokens(model: PreTrainedModel, count: int) -> None:
-    """Raises `InputError` for a count that is none, `UnsupportedModelError` for a model that cannot have them."""
+    """Raises `InputError` for an invalid count, `UnsupportedModelError` for a model that cannot have them."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise InputError(f"sink_tokens = {count!r}: a whole number, 0 for none")
     for reason in _obstacles(model) if count else ():
@@ -49,7 +49,7 @@ def check_tokens(model: PreTrainedModel, count: int) -> None:
 
 
 def add_tokens(model: PreTrainedModel, count: int) -> None:
-    """Put learned tokens in front of every sequence, or registers behind the CLS of an image model."""
+    """Add learned tokens before every sequence, or registers after the CLS of an image model."""
     base = _holder(model)
     like, image = next(base.parameters()), model.config.model_type in IMAGES
     made = (Registers if image else SinkTokens)(count, model.config.hidden_size)
@@ -62,7 +62,7 @@ def add_tokens(model: PreTrainedModel, count: int) -> None:
 
 
 def remove_tokens(model: PreTrainedModel) -> None:
-    """Take them off again."""
+    """Remove them again."""
     base = _holder(model)
     if not hasattr(base, PLACE):
         return
@@ -92,7 +92,7 @@ def _obstacles(model: PreTrainedModel) -> Iterator[str]:
 
 
 def _replace(module: nn.Module, forward: Any, *arguments: Any) -> None:
-    """Give one module another forward with the signature of its own."""
+    """Replace one module's forward, keeping its signature."""
     signature = inspect.signature(module.forward)
     module.forward = partial(forward, module, *arguments)  # a partial, which a deep copy of the model copies along
     vars(module.forward)["__signature__"] = signature
@@ -157,8 +157,8 @@ def _mask(mask: Any, tokens: int) -> Tensor | None:
 def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, text: int, embedded: Tensor) -> Tensor:
     """Positions of the tokens of this pass, which are those without sink tokens.
 
-    Raises `InputError` for packed documents, the later of which would not see the sink tokens, and for positions that
-    do not go on where the cache ends.
+    Raises `InputError` for packed documents (later ones would not see the sink tokens), and for positions that do not
+    continue the cache.
     """
     tokens = embedded.shape[1]
     if isinstance(position_ids, Tensor):
@@ -177,7 +177,7 @@ def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, te
 
 
 def _with_hidden(output: Any, hidden: Tensor) -> Any:
-    """A base model's output with other last hidden states."""
+    """A base model's output with its last hidden states replaced."""
     if isinstance(output, tuple):
         return (hidden, *output[1:])
     output.last_hidden_state = hidden

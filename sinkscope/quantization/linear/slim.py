@@ -45,7 +45,7 @@ class SliM(Rounding):
     """
 
     hessians: Mapping[str, Sequence[Float[Tensor, "in in"]]] = field(repr=False)
-    samples: Mapping[str, Sequence[Float[Tensor, "row in"]]] = field(repr=False)
+    samples: Mapping[str, Sequence[Float[Tensor, "_ in"]]] = field(repr=False)  # as many rows as an expert got
     damp: float = DAMP
     salient: float = 1.0
     transform: Transform | None = None

@@ -184,7 +184,7 @@ class Idle:
 
 
 def test_lost_machines_are_asked_for_nothing(tmp_path):
-    assert _Tasks(Idle(), {}, tmp_path, 1).asks == {"num_cpus": 4, "num_gpus": 0.0}
+    assert _Tasks(Idle(), {}, tmp_path, 1).resources == {"num_cpus": 4, "num_gpus": 0.0}
 
 
 def test_an_executor_without_work_waits_a_moment(tmp_path):

@@ -100,8 +100,8 @@ def test_a_failure_has_its_last_words_and_a_fresh_worker_follows(tmp_path):
     assert sweep.done == ["c"]
     assert sweep.failed == {
         "a": "exit code 1: ValueError: no room",
-        "b": "exit code 2: it said nothing",
-        "d": "exit code 1: it said nothing",
+        "b": "exit code 2: no message",
+        "d": "exit code 1: no message",
     }
     assert len({tries[name][0] for name in "abc"}) == 3
 
