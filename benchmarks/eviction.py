@@ -64,7 +64,7 @@ def loaded(name: str) -> Any:
 
 
 def model() -> Any:
-    """The model that is timed: another module each time, of the same weights."""
+    """The model to time: a new module each time, with the same weights."""
     if NAME:
         weights = loaded(NAME)
         return deepcopy(weights, {id(one): one for one in weights.parameters()})
@@ -75,7 +75,7 @@ def model() -> Any:
 
 @dataclass(frozen=True)
 class Spread(Budget):
-    """Each head another share of the text."""
+    """A different share of the text for each head."""
 
     def of_layer(self, layer: int, layers: int, tokens: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         return tokens // 4
@@ -87,7 +87,7 @@ class Spread(Budget):
 
 
 def plain(text: Tensor) -> tuple[DynamicCache, Callable[[], None]]:
-    """A cache with `text` in it, and a step that leaves it as it was."""
+    """A cache with `text` in it, and a step that leaves it unchanged."""
     host = model()
     cache = DynamicCache(config=host.config)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def plain(text: Tensor) -> tuple[DynamicCache, Callable[[], None]]:
 def evicted(
     stack: ExitStack, policy: Policy, budget: Budget | int, text: Tensor, when: str = "always"
 ) -> tuple[EvictingCache, Callable[[], None]]:
-    """The same with eviction; each has a model of its own, so that no editor looks at another's calls."""
+    """The same with eviction. Each side has its own model, so that no editor sees another's calls."""
     host = model()
     cache = stack.enter_context(evicting(host, policy, budget, when))  # type: ignore[arg-type]
     with torch.no_grad():
@@ -185,7 +185,7 @@ def figures() -> list[Figure]:
 
 
 def quarter() -> Iterator[Figure]:
-    """Steps with a quarter of a long text's keys, chosen once or anew at each step, against all of them."""
+    """Steps with a quarter of a long text's keys, chosen once or again at each step, against all of them."""
     text = torch.randint(0, 512, (1, LONG), generator=torch.Generator().manual_seed(1))
     with ExitStack() as stack:
         sides: dict[str, Callable[[], object]] = {"plain": plain(text)[1]}
@@ -198,7 +198,7 @@ def quarter() -> Iterator[Figure]:
 
 
 def sizes_held() -> Iterator[Figure]:
-    """Bytes of policies with a quarter of the keys, foretold (the tests compare them with what is held)."""
+    """Predicted bytes of policies with a quarter of the keys (the tests compare them with real caches)."""
     config = LlamaConfig(**HEADS, num_hidden_layers=30)
     for tokens in (96, 1024, 4096):
         for name in ("snapkv", "scissorhands", "expected", "h2o", "streaming-cache"):

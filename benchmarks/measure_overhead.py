@@ -1,14 +1,14 @@
-"""What measuring costs on top of the plain SDPA forward, and against eager attention maps.
+"""What measuring costs in addition to the plain SDPA forward pass, and compared with eager attention maps.
 
-4 layers, width 256, 8 heads, T = 2048, fp32; one thread and its own time; with freed memory kept, and with glibc's
-defaults (`benchmarks/memory.py`). A sample at a time, and 16 samples. A fresh model's first sample is measured in a
-process that has measured another model before, so that imports do not count.
+4 layers, width 256, 8 heads, T = 2048, fp32; one thread's own time; with freed memory kept, and with glibc's defaults
+(`benchmarks/memory.py`). One sample at a time, and 16 samples. A fresh model's first sample is measured in a process
+that has measured another model before, so that imports do not count.
 
-"Bare" is what no way of reading all positions with torch's operations can go below: the forward, and for each layer the
+"Bare" is the least time in which torch's operations can read all positions: the forward pass, and per layer the
 products of queries and keys on the causal half, their exponentials and column sums, with nothing around them.
 
 `--model NAME`: that model, with freed memory kept, on one text of 512 tokens and on 16 texts of 64, one text at a time
-and at the default batch size; its forward and eager maps at the same batch sizes.
+and at the default batch size; its forward pass and eager maps at the same batch sizes.
 
 Run: python -m benchmarks.measure_overhead [--model NAME] [--save]
 """
@@ -47,7 +47,7 @@ def model_of(length: int, *, layers: int = 8, attention: str = "sdpa") -> LlamaF
 
 
 def bare(length: int, heads: int = 8, dim: int = 32, rows: int = 64) -> None:
-    """The arithmetic of one layer's profile: Σ_t 2^(s_tk − lse_t) from products that are made anew."""
+    """The arithmetic of one layer's profile: Σ_t 2^(s_tk − lse_t) from products that are computed again."""
     query, key = torch.zeros(2, heads, length, dim)
     lse, room, received = torch.zeros(heads, length, 1), torch.empty(heads * rows * length), torch.zeros(heads, length)
     for start in reversed(range(0, length, rows)):

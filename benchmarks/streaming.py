@@ -1,10 +1,10 @@
-"""What a token costs in a stream: against a full cache of the same stored length, against recomputing the window, and
-far out in the text; and what streaming keeps of a model's predictions on text that is longer than its context.
+"""What a token costs in a stream: compared with a full cache of the same stored length, with recomputing the window,
+and far into a text; and how well a stream predicts text that is longer than the model's context.
 
-8 layers, width 512, 8 heads, fp32, one thread and its own time; `nano` as it is shipped for the text; for 100,000
-tokens one by one a model of 2 layers and width 64, of whose time the cache takes a larger part.
+8 layers, width 512, 8 heads, fp32, one thread's own time; the shipped `nano` for the text; for 100,000 tokens one by
+one, a model of 2 layers and width 64, in which the cache takes a larger part of the time.
 
-`--model NAME`: steps and reading of that model alone.
+`--model NAME`: steps and reading of that model only.
 
 Run: python -m benchmarks.streaming [--model NAME] [--save]      # 10 minutes
 """

@@ -1,11 +1,12 @@
 """How many sinks a stream should keep: 0, 1, 2 and 4 at the same number of keys, paired over texts of two corpora.
 
-The first 512 tokens of 24 documents each of `python:prose` (docstrings and help topics) and `python:code`, of the part
-for validation, which `nano` was not trained on. They are read strictly, as if token by token. Scored are the tokens
-before which something was dropped: −log p of the next one, and, on models that were trained for texts of this length,
-KL(full cache ‖ stream). `--model NAME` at 128 and 256 keys, `nano` at 64 and 128.
+The texts are the first 512 tokens of 24 documents each of `python:prose` (docstrings and help topics) and
+`python:code`, from the validation part, on which `nano` was not trained. They are read strictly, as if token by token.
+Scored are the tokens predicted after something was dropped: −log p, and, for models trained on texts of this length,
+KL(full cache ‖ stream). The numbers of keys are 128 and 256, for `nano` 64 and 128.
 
-With `--save` each text is written to results/real as it is done, and a run that was stopped goes on.
+With `--save`, each text is written to results/real as soon as it is done, and an interrupted run continues.
+
 Run: python -m benchmarks.streaming_sinks [--model NAME] [--texts 24] [--keys 128] [--save]
 """
 
@@ -41,31 +42,31 @@ def logs_of(model: Any, ids: Tensor, cache: ss.StreamingCache | None = None) -> 
 
 @torch.no_grad()
 def scores(model: Any, ids: Tensor, keys: int) -> dict[str, dict[str, float]]:
-    """Mean NLL, and KL where the model knows such lengths, of each number of sinks and of the full model on a text."""
+    """Mean NLL on a text, for each number of sinks and for the full cache; and KL, if the model knows such lengths."""
     places, targets = slice(keys, -1), ids[0, keys + 1 :, None]  # from the first query on that misses a key
     knows = (trained_length(model) or 0) >= ids.shape[1]
     full = logs_of(model, ids)[places]
-    found = {"full": {"nll": -float(full.gather(1, targets).mean())}}
+    means = {"full": {"nll": -float(full.gather(1, targets).mean())}}
     for sinks in SINKS:
         logs = logs_of(model, ids, ss.StreamingCache(model, sinks, keys - sinks))[places]
-        found[str(sinks)] = {"nll": -float(logs.gather(1, targets).mean())}
+        means[str(sinks)] = {"nll": -float(logs.gather(1, targets).mean())}
         if knows:
-            found[str(sinks)]["kl"] = float((full.exp() * (full - logs)).sum(-1).mean())
-    return found
+            means[str(sinks)]["kl"] = float((full.exp() * (full - logs)).sum(-1).mean())
+    return means
 
 
 def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Means of each number of sinks, and differences to four sinks, paired over texts, with 95 % intervals."""
-    found: dict[str, Any] = {"texts": len(rows)}
-    for what in rows[0]["0"]:
+    """Means for each number of sinks, and differences from four sinks, paired over texts, with 95 % intervals."""
+    result: dict[str, Any] = {"texts": len(rows)}
+    for score in rows[0]["0"]:
         for arm in rows[0]:
-            if what in rows[0][arm]:
-                values = np.array([row[arm][what] for row in rows])
-                found[f"{what} {arm}"] = list(vars(mean_interval(values)).values())
+            if score in rows[0][arm]:
+                values = np.array([row[arm][score] for row in rows])
+                result[f"{score} {arm}"] = list(vars(mean_interval(values)).values())
                 if arm not in ("full", "4"):
-                    apart = values - np.array([row["4"][what] for row in rows])
-                    found[f"{what} {arm} − 4"] = list(vars(mean_interval(apart)).values())
-    return found
+                    differences = values - np.array([row["4"][score] for row in rows])
+                    result[f"{score} {arm} − 4"] = list(vars(mean_interval(differences)).values())
+    return result
 
 
 def main() -> None:

@@ -265,7 +265,7 @@ class FollowingCache(DynamicCache):
         return added
 
     def _positions(self, model: nn.Module, inputs: Mapping[str, Any], coming: Coming) -> dict[str, Any]:
-        """Position ids if none were inputs, otherwise a check of those inputs: each row counts its real tokens.
+        """Position ids if none were given, otherwise a check of those given: each row counts its real tokens.
 
         Without them, some families count from 0 in each pass. PaliGemma counts from 1 in `generate`.
         """

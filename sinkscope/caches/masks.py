@@ -49,7 +49,7 @@ def by_place(
 
 
 def seen_by_one(module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same for one query if every slot holds its new_column or an older key: it sees all of them."""
+    """The same for one query if every slot holds its own or an older key: it sees all of them."""
     _check_bias(module, arguments)
     mask = arguments.get("attention_mask")
     if not isinstance(mask, Tensor):

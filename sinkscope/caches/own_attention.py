@@ -100,7 +100,7 @@ def check_own(model: nn.Module, plan: Plan) -> None:
     name, policy = family(model), plan.policy
     if name not in (*PLACED, *BIASED) or getattr(text_config(model), "alibi", False):
         raise UnsupportedModelError(
-            f"family '{name}' computes attention in its own code, which sees keys by where they stand in the cache: "
+            f"family '{name}' computes attention in its own code, which sees keys by their index in the cache: "
             f"eviction works for {', '.join((*PLACED, *BIASED))} and for attention that dispatches through "
             "AttentionInterface"
         )

@@ -166,7 +166,7 @@ def _takes_positions(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def _cached(model: nn.Module) -> _Cached:
-    """What each layer caches of token_id token by itself at each of the places."""
+    """What each layer caches of one token by itself at each of the places."""
     config = text_config(model)
     limit = getattr(config, "max_position_embeddings", None)
     near = [place for place in PLACES if not isinstance(limit, int) or place < limit]
@@ -195,7 +195,7 @@ def _cached(model: nn.Module) -> _Cached:
 
 
 def _fit(model: nn.Module, places: Tensor, rows: Tensor, known: list[Rotation], layer: int) -> Rotation | None:
-    """The rotation that takes the first row to every other candidate; None if the rows are equal."""
+    """The rotation that takes the first row to every other one; None if the rows are equal."""
     if not bool(torch.isfinite(rows).all()):
         raise InputError(f"the model computes NaN or infinity for a single token, first in layer {layer}")
     tolerance = 4 * torch.finfo(rows.dtype).eps + 1e-4 + 2.5e-7 * places  # the model's own angles are fp32

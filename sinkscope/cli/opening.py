@@ -75,6 +75,7 @@ def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running:
     chat = inputs.chat_template is True
     if chat and inputs.bos != "auto":
         raise InputError(f"--bos {inputs.bos} does not go with --chat-template, which defines what comes first")
+    vocabulary = vocabulary_of(model)  # first: it refuses models that read no tokens, and says what they read
     needs_tokenizer = inputs.kind in TEXT_KINDS or inputs.bos in ("add", "double")
     tokenizer = open_tokenizer(name, running, required=needs_tokenizer)
     if inputs.chat_template is None and inputs.kind == "natural" and inputs.bos == "auto":
@@ -82,7 +83,7 @@ def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running:
     rows = build_inputs(
         inputs.kind,
         tokenizer=tokenizer,
-        vocab_size=vocabulary_of(model),
+        vocab_size=vocabulary,
         tokens=inputs.tokens,
         samples=inputs.samples,
         seed=running.seed,

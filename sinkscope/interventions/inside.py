@@ -245,19 +245,19 @@ class Calls:
         self._verified: set[tuple[nn.Module, bool]] = set()
 
     def of(self, invocation: Invocation) -> tuple[AttentionCall, Places, Places]:
-        """The call, and where its queries and keys stand. Raises `UnsupportedModelError` where it cannot be read."""
+        """The call, and where its queries and keys are. Raises `UnsupportedModelError` if it cannot be read."""
         module, forward = invocation.module, self.opened.passes.now.forward
         label = self._labels[module]
         if len(invocation.output) != forward.batch:
             raise UnsupportedModelError(
                 f"family '{self._family}', layer '{label.name}': its {len(invocation.output)} rows are not the model's "
-                f"{forward.batch} samples, so their tokens cannot be told"
+                f"{forward.batch} samples, so their tokens are unknown"
             )
         call = read_call(invocation, label, forward, self._sides, self._family)
         if call.entries is not None:
             raise UnsupportedModelError(
-                f"family '{self._family}', layer '{label.name}': it attends to keys that are no tokens beside those "
-                "that are, so its attention cannot be changed key by key"
+                f"family '{self._family}', layer '{label.name}': it attends to keys other than tokens, so its "
+                "attention cannot be changed key by key"
             )
         kind = module, call.query.shape[2] > 1
         if kind not in self._verified and not invocation.arguments.get("dropout"):

@@ -146,7 +146,7 @@ def test_what_cannot_be_is_one_line() -> None:
     with pytest.raises(UnsupportedModelError, match="rows with padding cannot be evicted from"):
         stepped(model, ids, KeyNorm(), "prefill", PADS)
     for name in ("gpt_neo", "falcon_alibi"):
-        with pytest.raises(UnsupportedModelError, match="by where they stand in the cache"):
+        with pytest.raises(UnsupportedModelError, match="by their index in the cache"):
             evicting(COLLECTED[name].build(), "key-norm", 8).__enter__()
 
 

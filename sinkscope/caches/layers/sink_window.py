@@ -107,10 +107,10 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
     New tokens are appended to a buffer. Attention sees its last `sinks + window` rows, with the sinks written over the
     first of them (those tokens are dropped anyway). The buffer grows with the text up to these rows and a sixteenth of
-    the window; when it is full, what is kept moves to the front. A row with padding keeps plain tokens until its own
+    the window; when it is full, the kept tokens move to the front. A row with padding keeps plain tokens until its own
     real tokens are too many, so transformers' mask stays correct.
 
-    Before each pass the cache says what it shows (`show`), and rotates the sinks of all layers at once.
+    Before each pass the cache sets what the pass sees (`show`), and rotates the sinks of all layers at once.
     """
 
     is_croppable = False

@@ -109,12 +109,12 @@ class LagKV(Policy):
 
     def _of_rows(self, key: Float[Tensor, "n key dim"], value: Float[Tensor, "n key value_dim"]) -> Tensor:
         """For rows of keys in the order of their places, (n, key)."""
-        behind = key.shape[1] - self.sinks
-        parts = max(0, behind) // self.lag
+        rest = key.shape[1] - self.sinks
+        parts = max(0, rest) // self.lag
         score = torch.ones(key.shape[:2], device=key.device)
         if parts < 2:
-            if behind > 0:
-                score[:, self.sinks :] = torch.arange(behind, device=key.device) / behind
+            if rest > 0:
+                score[:, self.sinks :] = torch.arange(rest, device=key.device) / rest
             return score
         cut = slice(self.sinks, self.sinks + parts * self.lag)
         both = torch.stack([_spread(x[:, cut].unflatten(1, (parts, self.lag))) for x in (key, value)]).sum(0)

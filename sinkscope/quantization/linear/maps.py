@@ -90,9 +90,8 @@ class LinearMap:
         `rounded`: whether W is quantized, so that no transform may follow.
         """
         parameter: Any = weight.mT if self._transposed else weight
-        parameter._is_param = (
-            True  # what asks for nn.Parameter finds one, and gradients still reach the parameter behind it
-        )
+        # isinstance(x, nn.Parameter) then holds, and gradients still reach the module's own parameter.
+        parameter._is_param = True
         parameter._rounded = rounded
         if parametrize.is_parametrized(self.module, self.parameter):
             steps: Any = self.module.parametrizations[self.parameter]  # type: ignore[index]
