@@ -1,8 +1,10 @@
 # Needs Python (3.11 or newer) and make, nothing else. Variables, all optional:
 #   ARGS=--quick           further arguments, to `sinkscope demo`, pytest or the benchmarks
 #   WORKERS=2              processes that run the tests
+#   MODEL                  of results-real: a hub id, a folder or a GGUF file
 #   PYTHON, TORCH          see .ci/install
 WORKERS ?= 2
+MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 export PYTHON TORCH
 
 venv := .venv/bin
@@ -15,7 +17,7 @@ study := $(if $(wildcard replication),$(venv)/python -m sinkscope_replication.ta
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-release mutants test-oldest lint pages atlas docs kernels bench clean
+.PHONY: help demo test test-slow test-release mutants test-oldest lint pages atlas results-real docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -52,6 +54,9 @@ pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 
 atlas: .venv/dev.stamp ## write the table of models, docs/atlas.md, from results/models
 	$(venv)/python -m tools.pages.atlas
+
+results-real: .venv/run.stamp ## what the trials say of SmolLM2, about ten hours: results/real/trials (ARGS=--plan: the table)
+	$(venv)/python -m tools.results_real $(MODEL) $(ARGS)
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
 	$(venv)/python -m tools.site

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("sinkscope", "tests", "tools", "docs", "replication/sinkscope_replication")
+FOLDERS = ("sinkscope", "tests", "tools", "benchmarks", "results", "docs", "replication/sinkscope_replication")
 GREEN = ("tests/recipes.py", "tests/test_house.py", "tests/test_registry.py", "tests/tools/test_pages.py")
 RUN = f"""
 import sys, pytest

@@ -1,7 +1,6 @@
-"""Training the lab model on text as the study does it: the same runs as anybody's, with more read of each.
+"""The study's training job: the same runs as sinkscope's own, with more metrics of each.
 
-A question is varied from `training`, `micro` or `nano_sft`; modules of questions import this one when jobs are made,
-since it needs torch.
+Questions name it as `FromRecipe(job="replication")`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from sinkscope_replication.observing.streamed import long_texts, streamed
 
 
 class StudyTraining(LabTraining):
-    """A recipe, and what the study reads of the model that it trains."""
+    """A recipe, and the metrics that the study reads of the model that it trains."""
 
     kind: ClassVar[str] = "replication"
     observed: ClassVar[str] = "observed-replication.json"
     layout: ClassVar[int] = 8
-    # without masses, lifts and heads; streams; angles of keys; what heads with the sink alone write on it
+    # These lack masses, lifts and heads; streams; angles of keys; what heads write while on the sink.
     older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)
 
     titles: ClassVar[Mapping[str, str]] = {
@@ -31,8 +30,8 @@ class StudyTraining(LabTraining):
         "zeroing": "rise of the loss with heads zeroed (nats)",
         "relative_spread": "how far tokens lie apart, as a share of their length",
         "relative_pair_distance": "distance of the last two tokens, as a share of their length",
-        "perturbation": "change of later tokens as one is changed",
-        "stream_loss": "loss behind the first context of a stream (nats)",
+        "perturbation": "change of later tokens when one is changed",
+        "stream_loss": "loss after the first context of a stream (nats)",
         "key_angle": "angle of the sink's key, over a random direction's",
     }
 

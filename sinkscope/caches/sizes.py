@@ -68,6 +68,7 @@ def _within(values: Iterable[Any], visited: set[int]) -> Iterator[Tensor]:
 
 
 Stream = Renumbered | ServedCache
+FULL = ("full_attention", "hybrid")  # kinds of layers that keep keys of all tokens; hybrid ones have states too
 NUMBER = 8  # bytes of a place or of a limit
 
 
@@ -220,4 +221,4 @@ def _heads(model: Any, number: int | None) -> tuple[Any, Heads]:
 
 def _full_layers(config: Any) -> int:
     kinds = getattr(config, "layer_types", None)
-    return sum(kind == "full_attention" for kind in kinds) if kinds else int(config.num_hidden_layers)
+    return sum(kind in FULL for kind in kinds) if kinds else int(config.num_hidden_layers)

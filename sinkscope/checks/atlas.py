@@ -19,6 +19,7 @@ RECORD = ("model", "weights", "parameters", "dtype", "seconds", "texts", "versio
 """Fields that every file has beside its schema, revision and sections."""
 LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, 50.0)}
 """Least and largest value by unit; of other units −50 to 50."""
+OF_TEXTS = ("name", "says", "n", "sha256")
 DROPPED = ("values", "finding")
 LONG = ("by_head",)  # facts that are left out
 
@@ -27,6 +28,7 @@ def submission(card: Card, revision: str | None = None) -> dict[str, Any]:
     """A card as the atlas takes it: every number with its interval and n, no text and no number of single texts."""
     data = card.to_json()
     found = {name: data[name] for name in ("schema", *RECORD, "controls", "seed", "model_sha256", "flags")}
+    found["texts"] = [{name: each[name] for name in OF_TEXTS} for each in data["texts"]]
     sections = {}
     for name, part in data["sections"].items():
         on = {}
@@ -107,9 +109,12 @@ def _row(data: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     for section, part in data["sections"].items():
-        found = next(iter(part["on"].values()))
-        facts[section] = found.get("facts", {})
-        rows |= {row["key"]: row for row in found["rows"]}
+        first, *others = part["on"].values()
+        facts[section] = first.get("facts", {})
+        rows |= {row["key"]: row for row in first["rows"]}
+        for row in (row for other in others for row in other["rows"] if row.get("word") and row["key"] in rows):
+            words = row["word"], rows[row["key"]].get("word") or row["word"]
+            rows[row["key"]] = {**rows[row["key"]], "word": min(words, key=ORDER.index)}  # the worse of the two
     bits = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}", {}).get("word") in ADVISED]
     protected = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}-protected", {}).get("word") in ADVISED]
     bos = {0: "none", 1: "one", 2: "two"}.get(facts.get("bos", {}).get("tokenizer_adds"), "")

@@ -10,10 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sinkscope.checks.row import ORDER, Found, Row, both, difference
 from sinkscope.errors import InputError, unknown
+from sinkscope.statistics import difference_interval
 
 SCHEMA = 1
 WIDTH = 118  # characters of a line
@@ -202,17 +204,21 @@ class Card:
             raise InputError(f"{path}: {error}") from error
 
     def against(self, other: Card) -> pd.DataFrame:
-        """By how much each number is larger here than in another card, paired over the same texts.
+        """By how much each number is larger here than in another card.
 
-        Columns: section, texts, finding, here, there, difference, low, high, n, and both words. Raises `InputError`
-        where the texts are not the same.
+        Paired over the same texts. Two tokenizers cut the same corpus into other texts: then what is in nats a token
+        becomes nats per byte of UTF-8, and the means are compared as of two samples (Welch's t).
+
+        Columns: section, texts, finding, unit, here, there, difference, low, high, n, both words, and `paired`. Raises
+        `InputError` where the texts are not the same and the tokenizer is.
         """
-        mine, theirs = ({each["name"]: each["sha256"] for each in card.record["texts"]} for card in (self, other))
-        if mine != theirs:
-            differ = [name for name in mine if mine[name] != theirs.get(name)] or list(theirs)
+        mine, theirs = ({each["name"]: each for each in card.record["texts"]} for card in (self, other))
+        same = {name: each["sha256"] for name, each in mine.items()} == {n: e["sha256"] for n, e in theirs.items()}
+        if not same and not self._comparable(other):
+            differ = [name for name in mine if mine[name]["sha256"] != theirs.get(name, {}).get("sha256")]
             raise InputError(
-                f"the two cards were made on other texts ({', '.join(differ)}): their hashes differ, so nothing is "
-                "paired; check both models on the same texts, with one tokenizer"
+                f"the two cards were made on other texts ({', '.join(differ or theirs)}): their hashes differ, so "
+                "nothing is paired; check both models on the same texts, with one tokenizer"
             )
         rows = []
         known = {part.name: part for part in other.parts}
@@ -220,23 +226,43 @@ class Card:
             for name, found in part.found.items():
                 old = {row.key: row for row in known[part.name].found.get(name, Found()).rows}
                 for row in (row for row in found.rows if row.key in old and row.values and old[row.key].values):
-                    more = difference(row, old[row.key])
+                    here, there, unit = np.asarray(row.values), np.asarray(old[row.key].values), row.unit
+                    if same:
+                        more = difference(row, old[row.key])
+                    else:
+                        sizes = [np.asarray(texts[name]["bytes_per_token"]) for texts in (mine, theirs)]
+                        if unit.startswith(("KL", "nats")):
+                            if (len(here), len(there)) != (len(sizes[0]), len(sizes[1])):
+                                continue  # of other texts than the card's, whose bytes are not known
+                            here, there, unit = here / sizes[0], there / sizes[1], unit.replace("a token", "a byte")
+                        more = difference_interval(there, here)
                     rows.append(
                         {
                             "section": part.name,
                             "texts": name,
                             "finding": row.finding,
-                            "here": row.number.value if row.number else None,
-                            "there": number.value if (number := old[row.key].number) else None,
+                            "unit": unit,
+                            "here": float(here.mean()),
+                            "there": float(there.mean()),
                             "difference": more.value,
                             "low": more.low,
                             "high": more.high,
-                            "n": len(row.values),
+                            "n": len(here),
                             "word here": row.word,
                             "word there": old[row.key].word,
+                            "paired": same,
                         }
                     )
         return pd.DataFrame(rows)
+
+    def _comparable(self, other: Card) -> bool:
+        """Whether two tokenizers cut the same corpora into texts, of which the bytes are known."""
+        spelled = [card.record.get("vocabulary_sha256") for card in (self, other)]
+        mine, theirs = (
+            {each["name"]: each.get("bytes_per_token") for each in card.record["texts"]} for card in (self, other)
+        )
+        known = all(sizes is not None for sizes in (*mine.values(), *theirs.values(), *spelled))
+        return known and spelled[0] != spelled[1] and mine.keys() == theirs.keys()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

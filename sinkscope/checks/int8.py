@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sinkscope.checks.grid import on_four_bits
+from sinkscope.checks.modules import module_rows
 from sinkscope.checks.row import ADVISED, Found, Row
 from sinkscope.checks.section import Progress, Section
 from sinkscope.checks.subject import Subject, TextSet
@@ -56,10 +57,13 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         rows += own
         where = f"under a {STATIC} " if number == 1 else ""
         said.append(f"{where}{shown} {own[0].word}{_rescued(own)}")
+    costly, modules = module_rows(subject, texts, progress)
+    rows += costly
+    if costly and costly[0].number is not None:
+        said.append(f"dearest map alone: {costly[0].key.removeprefix('alone:')} (KL {costly[0].number.value:.3f})")
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
-    return Found(
-        f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), {"activations_alone": alone}
-    )
+    facts = {"activations_alone": alone, "modules": modules}
+    return Found(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
 
 
 def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:
@@ -104,9 +108,12 @@ def _rescued(rows: list[Row]) -> str:
 
 def _worst(subject: Subject, texts: TextSet) -> str:
     """The linear maps whose inputs reach furthest beyond the median."""
-    found = hazards(subject.model, texts.choosing).worst(WORST)
+    try:
+        found = hazards(subject.model, texts.choosing).worst(WORST)
+    except InputError:  # families whose maps have other names
+        return ""
     sites = ", ".join(f"block {row.block} {row.site} (× {row.max_median:.0f})" for row in found.itertuples())
     return f"Largest ranges over their medians: {sites}."
 
 
-SECTION = Section("int8", "int8", "full", applies, 18.0, run_section)
+SECTION = Section("int8", "int8", "full", applies, 22.5, run_section)

@@ -104,8 +104,16 @@ def check(
         "seconds": round(sum(part.seconds for part in parts), 2),
         "seconds_here": round(time.perf_counter() - start, 2),
         "texts": [
-            {"name": each.name, "says": each.says, "n": len(each.ids), "sha256": each.sha256} for each in made.sets
+            {
+                "name": each.name,
+                "says": each.says,
+                "n": len(each.ids),
+                "sha256": each.sha256,
+                "bytes_per_token": each.bytes_per_token and [round(size, 3) for size in each.bytes_per_token],
+            }
+            for each in made.sets
         ],
+        "vocabulary_sha256": made.vocabulary_sha256,
         "controls": controls,
         "seed": seed,
         "versions": {"python": platform.python_version(), **{each: version(each) for each in PACKAGES}},

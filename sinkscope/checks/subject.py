@@ -46,7 +46,8 @@ class TextSet:
 
     `name`: in a few words; `says`: in full. `ids`: what is scored, with what the tokenizer or the chat template puts
     around it; `choosing`: other texts of the kind, in which tokens to protect are chosen; `plain`: stretches of the
-    same texts with nothing around them, two tokens shorter; `sha256`: of the ids.
+    same texts with nothing around them, two tokens shorter; `bytes_per_token`: of each scored text, in UTF-8, None
+    where it is no text; `sha256`: of the ids.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TextSet:
     ids: Int[Tensor, "text token"]
     choosing: Int[Tensor, "other token"]
     plain: Int[Tensor, "text shorter"] | None = None
+    bytes_per_token: tuple[float, ...] | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -93,6 +95,13 @@ class Subject:
     def family(self) -> str:
         """Its family in transformers."""
         return family(self.model)
+
+    @cached_property
+    def vocabulary_sha256(self) -> str | None:
+        """A hash of the tokenizer's tokens and their ids; None without one."""
+        if self.tokenizer is None:
+            return None
+        return hashlib.sha256(repr(sorted(self.tokenizer.get_vocab().items())).encode()).hexdigest()
 
     @cached_property
     def bos(self) -> int | None:
@@ -202,7 +211,9 @@ class _Made:
         first = max(2, min(self.count, len(ids) - min(CHOOSING, len(ids) // 4)))
         name = f"{kind}{form}"
         says = f"{first} texts of {ids.shape[1]} tokens: {name}"
-        return TextSet(name, says, ids[:first], ids[first:], plain[:first, : min(plain.shape[1], self.length - ROOM)])
+        bare = plain[:first, : min(plain.shape[1], self.length - ROOM)]
+        sizes = tuple(len(text.encode()) / bare.shape[1] for text in self.tokenizer.batch_decode(bare))
+        return TextSet(name, says, ids[:first], ids[first:], bare, sizes)
 
     def long(self) -> TextSet:
         """Code of several hundred tokens. Raises `InputError` without a tokenizer, and where texts are too short."""

@@ -66,8 +66,9 @@ def warn_of_inputs(model: nn.Module, calibration: Mapping[str, Any], scored: Map
         )
     if narrow:
         worst = min(narrow, key=ratios.__getitem__)
+        times = f"{1 / ratios[worst]:.0f}" if ratios[worst] else "∞"  # the scored texts may reach 0
         messages.append(
-            f"the calibration texts reach {1 / ratios[worst]:.0f} times as far as the scored texts ({block[worst]}): "
+            f"the calibration texts reach {times} times as far as the scored texts ({block[worst]}): "
             "scales frozen there are too wide"
         )
     if messages:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, ZambaConfig
 
 from sinkscope.caches import POLICIES, Policy, Protect, RandomLike, Renumbered, caching, evicting, held, keys_within
 from sinkscope.caches.policies import VATP, ExpectedAttention, FastV, KeyNorm, LookM, PyramidKV, Scissorhands, SnapKV
@@ -98,3 +98,17 @@ def test_where_notes_alone_are_too_many_the_policy_is_refused() -> None:
 def test_a_policy_that_depends_on_its_keys_is_asked_with_them() -> None:
     keys = keys_within(0.25, "snapkv", model(), 96, "always", fitting=lambda keys: SnapKV(max(1, keys // 4)))
     assert held(SnapKV(keys // 4), model(), keys, 96, "always").share <= 0.25
+
+
+def test_layers_with_states_beside_their_keys_count() -> None:
+    """Zamba names them "hybrid": with none of them counted the whole cache had 0 bytes."""
+    config = ZambaConfig(hidden_size=64, num_hidden_layers=4, layers_block_type=["mamba", "hybrid"] * 2)
+    assert config.layer_types.count("hybrid") == 2
+    plain = LlamaConfig(
+        hidden_size=config.hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+    )
+    assert held("streaming", config, 16, 100).whole == held("streaming", plain, 16, 100).whole > 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -159,6 +160,26 @@ def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) 
     other = check(*nano, count=TEXTS, seed=1, only=["sink"])
     with pytest.raises(InputError, match=r"made on other texts .*hashes differ"):
         card.against(other)
+
+
+def test_cards_of_two_tokenizers_are_compared_per_byte(card: Card) -> None:
+    def with_bytes(size: float, sha256: str) -> list[dict[str, Any]]:
+        return [{**each, "sha256": sha256, "bytes_per_token": [size] * each["n"]} for each in card.record["texts"]]
+
+    mine = replace(card, record={**card.record, "texts": with_bytes(2.0, "1" * 64)})
+    record = {**card.record, "texts": with_bytes(4.0, "0" * 64), "vocabulary_sha256": "another"}
+    table = mine.against(replace(card, record=record))
+    assert not table["paired"].any()
+    kl = table[table["unit"] == "KL a byte"]
+    assert len(kl) > 2
+    np.testing.assert_allclose(kl["here"], 2 * kl["there"])
+    np.testing.assert_allclose(kl["difference"], kl["there"])
+    rate = table[table["unit"] == "% of heads"].iloc[0]
+    assert rate["difference"] == 0
+    assert rate["low"] < 0 < rate["high"]
+    record["vocabulary_sha256"] = card.record["vocabulary_sha256"]
+    with pytest.raises(InputError, match="hashes differ"):
+        mine.against(replace(card, record=record))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ and no text. `make atlas` makes this page; a test validates every file.
 
 Heads with a sink: of all (layer, head) pairs, those that give the position that most heads attend to over 30 % of
 their attention. Block of the jump: after which the hidden state of that token has grown most. Bits the cache bears: the
-fewest of 8, 4 and 2 whose cost is *free* or *small*; 16 where none is. Empty: not measured.
+fewest of 8, 4 and 2 whose cost is *free* or *small* on all texts named; 16 where none is. Empty: not measured.
 """
 
 

@@ -92,7 +92,7 @@ class TriggerConditional(ShortTask):
         return Fit(
             torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=0.0),
             loss,
-            lambda: read(model, validation),
+            lambda: model_metrics(model, validation),
             lambda step: 1 - step / self.steps,
         )
 
@@ -150,7 +150,7 @@ class OneLayer(nn.Module):
         return self.read_out(attended.output[:, 0]), attended.weights, attended.slot_weights
 
 
-def read(model: OneLayer, examples: Examples) -> dict[str, float]:
+def model_metrics(model: OneLayer, examples: Examples) -> dict[str, float]:
     """`loss`: what is trained on, `unexplained` + `output`²; `unexplained`: mean squared error at triggers over the
     targets' mean square; `output`: root mean square of what is given elsewhere, over that of the targets.
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sinkscope.statistics.claims import CaseValue, Claim, Rule, Verdict
+from sinkscope.statistics.claims import CaseValue, Claim, EachWithin, Rule, Verdict
+
+EXACT = EachWithin(0)
+ROUNDING = EachWithin(1e-12)  # float64, sums of up to some hundred terms
+STORED = EachWithin(1e-6)  # measurements are kept in fp32, and the numbers that they are compared with have six digits
 
 
 @dataclass(frozen=True)

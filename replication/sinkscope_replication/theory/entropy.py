@@ -11,9 +11,8 @@ from torch import Tensor
 from sinkscope.measurement import AttentionEntropy, measure
 from sinkscope.statistics.claims import CaseValue, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import ROUNDING, STORED, check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights, weights_of
-from sinkscope_replication.theory.tolerances import ROUNDING, STORED
 
 GOLDEN = {0.0: 4.158883, 1.0: 4.143699, 2.0: 4.041087, 4.0: 2.878547, 8.0: 0.176499, 16.0: 0.000107}
 COUNTS = (2, 3, 8, 64, 200)

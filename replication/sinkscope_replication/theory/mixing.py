@@ -16,9 +16,8 @@ from torch import Tensor
 from sinkscope.attention import AttentionSpec, Causal, LogitSlot, Window
 from sinkscope.statistics.claims import CaseValue, EachAbove, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import STORED, check
 from sinkscope_replication.theory.subjects import Build, blocks, fill_slots, gap, lab, look, ordinary
-from sinkscope_replication.theory.tolerances import STORED
 
 GOLDEN = {0: 1.732051, 1: 0.777282, 2: 0.452136, 4: 0.150436, 8: 0.011670, 16: 0.0000481}
 OPENINGS = (-30.0, 0.0, 2.0, 4.0, 8.0)

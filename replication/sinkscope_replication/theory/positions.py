@@ -17,10 +17,9 @@ from sinkscope.interventions import Intervention, ReplacePosition, SwapPositions
 from sinkscope.model import LabForCausalLM
 from sinkscope.statistics.claims import CaseValue, EachAbove, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import EXACT, ROUNDING, STORED, check
 from sinkscope_replication.theory.repeated import ABSOLUTE, RELATIVE
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, repeated
-from sinkscope_replication.theory.tolerances import EXACT, ROUNDING, STORED
 
 TOKENS = 32
 PARTNERS = (5, 10, 15, 20, 25)  # the paper's t, here as positions from 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 
 from sinkscope.statistics.claims import EachAbove, EachWithin
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import EXACT, ROUNDING, STORED, check
 from sinkscope_replication.theory.repeated import (
     ABSOLUTE,
     far_from_uniform,
@@ -21,7 +21,6 @@ from sinkscope_replication.theory.repeated import (
     vanishing,
     weights_follow,
 )
-from sinkscope_replication.theory.tolerances import EXACT, ROUNDING, STORED
 
 ANGLES = EachWithin(1e-5)  # rotary angles are made in fp32
 PAPER = "Gu et al. 2025, appendix B"

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from sinkscope.model import LabForCausalLM
 from sinkscope.statistics.claims import CaseValue, EachAbove, EachWithin
 from sinkscope_replication.theory import closed_forms as closed
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import ROUNDING, STORED, check
 from sinkscope_replication.theory.subjects import Build, gap, lab, look, ordinary, row_of_weights
-from sinkscope_replication.theory.tolerances import ROUNDING, STORED
 
 ALPHAS = (2.0, 0.2, 0.05)
 POWERS = (0.25, 0.5, 1.0, 2.0, 3.0)

@@ -28,9 +28,8 @@ from torch import Tensor
 from sinkscope.attention import AttentionSpec, Operation
 from sinkscope.statistics.claims import CaseValue, EachAbove
 from sinkscope_replication.theory import closed_forms as closed
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import EXACT, ROUNDING, check
 from sinkscope_replication.theory.mixing import BARBERO, OPENINGS, SOFTMAX, Vectors, random_tokens, sink
-from sinkscope_replication.theory.tolerances import EXACT, ROUNDING
 
 HEADS, DIM, WIDTH, TOKENS, LAYERS = 2, 4, 6, 7, 3
 SHARPNESS = (0.25, 0.5, 1.0)

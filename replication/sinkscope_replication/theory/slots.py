@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sinkscope.attention import attend
 from sinkscope.model import LabForCausalLM
 from sinkscope.statistics.claims import CaseValue, EachAbove
-from sinkscope_replication.theory.check import check
+from sinkscope_replication.theory.check import EXACT, ROUNDING, STORED, check
 from sinkscope_replication.theory.subjects import (
     Build,
     blocks,
@@ -27,7 +27,6 @@ from sinkscope_replication.theory.subjects import (
     ordinary,
     row_of_weights,
 )
-from sinkscope_replication.theory.tolerances import EXACT, ROUNDING, STORED
 
 Attention = dict[str, Any] | str
 

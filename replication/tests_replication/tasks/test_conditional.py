@@ -11,7 +11,7 @@ from filelock import FileLock
 from sinkscope.errors import InputError
 from sinkscope.experiments.sweep.store import observed
 from sinkscope.training import Busy, Run, TrainingDiverged
-from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, read
+from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, model_metrics
 
 TINY = {"content": 3, "head_dim": 4, "tokens": 8, "steps": 6, "batch_size": 8, "eval_every": 2}
 
@@ -71,19 +71,19 @@ def test_draws_depend_on_what_they_are_drawn_by():
 
 def test_softmax_solves_it_by_a_sink():
     model, job = solved("softmax")
-    found = read(model, Examples(job, 50, "test"))
-    assert found["loss"] < 1e-5
-    assert found["first"] == found["first_share"] == pytest.approx(1.0)
-    assert found["total"] == found["total/triggers"] == pytest.approx(1.0)
-    assert found["slot"] == 0
+    metrics = model_metrics(model, Examples(job, 50, "test"))
+    assert metrics["loss"] < 1e-5
+    assert metrics["first"] == metrics["first_share"] == pytest.approx(1.0)
+    assert metrics["total"] == metrics["total/triggers"] == pytest.approx(1.0)
+    assert metrics["slot"] == 0
 
 
 def test_relu_solves_it_by_looking_nowhere():
     model, job = solved("relu")
-    found = read(model, Examples(job, 50, "test"))
-    assert found["loss"] < 1e-5
-    assert found["first"] == found["first_share"] == found["total"] == found["output"] == 0
-    assert found["total/triggers"] == pytest.approx(1.0)
+    metrics = model_metrics(model, Examples(job, 50, "test"))
+    assert metrics["loss"] < 1e-5
+    assert metrics["first"] == metrics["first_share"] == metrics["total"] == metrics["output"] == 0
+    assert metrics["total/triggers"] == pytest.approx(1.0)
 
 
 def test_a_slot_counts_as_one():
@@ -92,16 +92,16 @@ def test_a_slot_counts_as_one():
     with torch.no_grad():
         model.query.weight.zero_()
     examples = Examples(job, 50, "test")
-    found = read(model, examples)
+    metrics = model_metrics(model, examples)
     places = examples.others.nonzero()[:, 1].float()
-    assert found["slot"] == found["first"] == pytest.approx(float((1 / (places + 1)).mean()))
-    assert found["total"] + found["slot"] == pytest.approx(1.0)
+    assert metrics["slot"] == metrics["first"] == pytest.approx(float((1 / (places + 1)).mean()))
+    assert metrics["total"] + metrics["slot"] == pytest.approx(1.0)
 
 
 def test_where_nothing_is_empty_a_sink_does_not_help():
     model, _ = solved("softmax")
     examples = Examples(TriggerConditional(content=3, head_dim=8, tokens=8, empty_first=False), 200, "test")
-    assert read(model, examples)["output"] > 1
+    assert model_metrics(model, examples)["output"] > 1
 
 
 def test_a_query_does_not_see_its_own_token():

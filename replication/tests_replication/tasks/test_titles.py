@@ -7,7 +7,7 @@ from sinkscope.training import LAB
 from sinkscope_replication.tasks import backcopy_minimal
 from sinkscope_replication.tasks.backcopy import Backcopy
 from sinkscope_replication.tasks.backcopy_law import Sequences, tokenizer_of
-from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, read
+from sinkscope_replication.tasks.conditional import Examples, OneLayer, TriggerConditional, model_metrics
 
 
 def test_a_task_may_mean_something_else_by_a_name():
@@ -22,7 +22,7 @@ def test_a_task_may_mean_something_else_by_a_name():
 
 def test_what_the_task_reads_has_a_title():
     job = TriggerConditional()
-    own = {*read(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
+    own = {*model_metrics(OneLayer(job), Examples(job, 4, "test")), "validation_loss"}
     assert set(TriggerConditional.titles) == own
     nano = Backcopy.at_scale("nano", {})
     model = LAB.model(nano.recipe, tokenizer_of(nano.law))

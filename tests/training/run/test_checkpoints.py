@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sinkscope.errors import InputError
 from sinkscope.model.checkpoints import list_checkpoints
-from sinkscope.training.run.checkpoints import MANIFEST, newest_whole, problem, prune, seal
+from sinkscope.training.run.checkpoints import MANIFEST, newest_whole, problem, prune, require, seal
 
 
 def checkpoint(folder: Path, step: int, sealed: bool = True) -> Path:
@@ -79,3 +80,12 @@ def test_the_manifest_lists_every_file(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 3)
     assert set(json.loads((path / MANIFEST).read_text())["files"]) == {"model.safetensors", "deeper/state.json"}
     assert problem(path) is None
+
+
+@pytest.mark.parametrize(("optimizer", "was"), [("optimizer.pt", "ddp"), ("optimizer.bin", "fsdp")])
+def test_a_sharded_run_stays_sharded(optimizer: str, was: str, tmp_path: Path) -> None:
+    (tmp_path / optimizer).write_bytes(b"state")
+    seal(tmp_path)
+    require(tmp_path, sharded=was == "fsdp")
+    with pytest.raises(InputError, match=f"continue with '{was}'"):
+        require(tmp_path, sharded=was != "fsdp")
