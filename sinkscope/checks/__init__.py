@@ -11,9 +11,9 @@ from sinkscope.checks.card import held as held
 from sinkscope.checks.exporting import export as export
 from sinkscope.checks.registry import SECTIONS as SECTIONS
 from sinkscope.checks.registry import chosen as chosen
-from sinkscope.checks.row import Found as Found
+from sinkscope.checks.row import Outcome as Outcome
 from sinkscope.checks.row import Row as Row
 from sinkscope.checks.running import check as check
-from sinkscope.checks.section import Section as Section
-from sinkscope.checks.subject import Subject as Subject
+from sinkscope.checks.section import CheckSection as CheckSection
+from sinkscope.checks.subject import CheckedModel as CheckedModel
 from sinkscope.checks.subject import TextSet as TextSet

@@ -11,9 +11,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import Cache
 
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet, begins_with
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet, begins_with
 from sinkscope.data import ordinary_tokens, seeded, vocabulary_of
 from sinkscope.hooks import device_of
 from sinkscope.trials import REFERENCE, Arm, OnePass, Texts, Trial, run, unchanged
@@ -22,12 +22,12 @@ NUMBERS = {0: "no BOS", 1: "one BOS", 2: "two BOS"}
 OTHER = "another token"
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder with a tokenizer."""
     return subject.reads_text() or subject.decodes()
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """What is put in front, and what each way costs against what the tokenizer does by itself."""
     assert texts.plain is not None
     model, bos = subject.model, subject.bos
@@ -64,10 +64,10 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         rows_twice = "a rendered chat that is tokenized once more begins with two BOS"
         found = [*found, Row("chat-twice", rows_twice, flags=("bos-twice-chat",))]
     facts: dict[str, Any] = {"tokenizer_adds": added, "bos": bos, **chat}
-    return Found(" ".join(filter(None, answer)), tuple(found), facts)
+    return Outcome(" ".join(filter(None, answer)), tuple(found), facts)
 
 
-def _written(subject: Subject) -> int | None:
+def _written(subject: CheckedModel) -> int | None:
     """How many BOS the chat template writes; None without a template or a BOS."""
     if not getattr(subject.tokenizer, "chat_template", None) or subject.bos is None:
         return None
@@ -75,7 +75,7 @@ def _written(subject: Subject) -> int | None:
     return next((place for place, token in enumerate(ids) if token != subject.bos), len(ids))
 
 
-def _said(subject: Subject, added: int, written: int | None) -> str:
+def _said(subject: CheckedModel, added: int, written: int | None) -> str:
     """What the tokenizer, the template and a server put in front."""
     if subject.bos is None:
         return "The tokenizer has no BOS."
@@ -135,7 +135,7 @@ def _against(trial: Trial, name: str) -> str:
     return str(trial.data["against"].sel(arm=name).values)
 
 
-def _random_first(subject: Subject, count: int) -> Int[Tensor, "text 1"]:
+def _random_first(subject: CheckedModel, count: int) -> Int[Tensor, "text 1"]:
     """An ordinary token for each text, drawn anew for each."""
     ordinary = ordinary_tokens(subject.tokenizer, vocabulary_of(subject.model))
     drawn = torch.randint(len(ordinary), (count, 1), generator=seeded("bos", subject.seed))
@@ -166,4 +166,4 @@ def _arm(name: str, first: Int[Tensor, "text token"]) -> Arm:
     return Arm(name, opened, facts={"first": "BOS" if name != OTHER else "random", "tokens": int(first.shape[1])})
 
 
-SECTION = Section("bos", "BOS and template", "default", applies, 4.0, run_section)
+SECTION = CheckSection("bos", "BOS and template", "default", applies, 4.0, run_section)

@@ -9,9 +9,9 @@ import numpy as np
 from torch import nn
 from transformers import Cache
 
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import full_layers, scheme_named
@@ -24,7 +24,7 @@ KIND = "kivi"  # keys by channel in groups of 32 tokens, values by token
 GROUP = 32
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder whose cache has layers of full attention."""
     if why := subject.decodes():
         return why
@@ -35,7 +35,7 @@ def applies(subject: Subject) -> str:
     return ""
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """Caches of 8, 4 and 2 bits, each plain, with its sinks protected, and with as many random tokens protected."""
     model = subject.model
     given = Texts.of(model, texts.ids)
@@ -60,7 +60,9 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
     )
     rows = [_row(trial, bits, protected, sinks) for bits in BITS for protected in (False, True)]
     found = [row for row in rows if row is not None]
-    return Found(_answer(trial, found, sinks), tuple(found), {"context": int(texts.ids.shape[1] // 2), "scheme": KIND})
+    return Outcome(
+        _answer(trial, found, sinks), tuple(found), {"context": int(texts.ids.shape[1] // 2), "scheme": KIND}
+    )
 
 
 def _arm(name: str, bits: int, tokens: Tokens | None) -> Arm:
@@ -173,4 +175,4 @@ def _beats(trial: Trial, name: str) -> bool:
     return bool(trial.controls(name)) and trial.difference(name).high < 0
 
 
-SECTION = Section("cache", "Cache bits", "default", applies, 0.9 * (1 + 3 * len(BITS)) + 0.5, run_section)
+SECTION = CheckSection("cache", "Cache bits", "default", applies, 0.9 * (1 + 3 * len(BITS)) + 0.5, run_section)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.quantization import full_layers
 from sinkscope.trials import Trial, eviction_trial
 
@@ -12,14 +12,14 @@ POLICIES = ("streaming", "h2o", "snapkv", "keydiff")
 BUDGETS = (0.5, 0.25)
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder whose cache has layers of full attention."""
     if why := subject.decodes():
         return why
     return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """What each policy costs at each budget."""
     trial = eviction_trial(
         subject.model,
@@ -34,7 +34,7 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in trial.named("arm")]
-    return Found(_answer(trial), tuple(rows), {"context": int(texts.ids.shape[1] // 2)})
+    return Outcome(_answer(trial), tuple(rows), {"context": int(texts.ids.shape[1] // 2)})
 
 
 def _row(trial: Trial, arm: str) -> Row:
@@ -78,4 +78,4 @@ def _answer(trial: Trial) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-SECTION = Section("evict", "Eviction", "full", applies, 11.0, run_section)
+SECTION = CheckSection("evict", "Eviction", "full", applies, 11.0, run_section)

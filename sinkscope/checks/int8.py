@@ -6,9 +6,9 @@ import numpy as np
 
 from sinkscope.checks.grid import on_four_bits
 from sinkscope.checks.modules import module_rows
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
 from sinkscope.quantization import hazards
 from sinkscope.trials import Trial, scheme_trial
@@ -20,12 +20,12 @@ STATIC = "static range (NPU, ONNX, TensorRT)"
 WORST = 2  # sites that are named
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder."""
     return subject.decodes()
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """What rounding to 8 bits costs with each kind of range, and what protecting tokens gives back."""
     alone = on_four_bits(subject.model) > 0.9
     rows: list[Row] = []
@@ -63,7 +63,7 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         said.append(f"dearest map alone: {costly[0].key.removeprefix('alone:')} (KL {costly[0].number.value:.3f})")
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
     facts = {"activations_alone": alone, "modules": modules}
-    return Found(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
+    return Outcome(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
 
 
 def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:
@@ -106,7 +106,7 @@ def _rescued(rows: list[Row]) -> str:
     return f" ({rows[1].word} with sinks and outliers kept)"
 
 
-def _worst(subject: Subject, texts: TextSet) -> str:
+def _worst(subject: CheckedModel, texts: TextSet) -> str:
     """The linear maps whose inputs reach furthest beyond the median."""
     try:
         found = hazards(subject.model, texts.choosing).worst(WORST)
@@ -116,4 +116,4 @@ def _worst(subject: Subject, texts: TextSet) -> str:
     return f"Largest ranges over their medians: {sites}."
 
 
-SECTION = Section("int8", "int8", "full", applies, 22.5, run_section)
+SECTION = CheckSection("int8", "int8", "full", applies, 22.5, run_section)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from sinkscope.checks.row import Row
 from sinkscope.checks.section import Progress
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.data import fed, seeded
 from sinkscope.grids import EXACT, Grid, fake_quantize
 from sinkscope.hooks import device_of, evaluating
@@ -74,7 +74,7 @@ def _with_gradient(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
     return embedded.detach().requires_grad_().clone()
 
 
-def module_rows(subject: Subject, texts: TextSet, progress: Progress | None) -> tuple[list[Row], list[list[Any]]]:
+def module_rows(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> tuple[list[Row], list[list[Any]]]:
     """Rows of the dearest maps, rounded alone on the scored texts; and the ranking: path, estimate in nats a token."""
     costs = module_costs(subject.model, texts.choosing, subject.batch_size, subject.seed)
     ranking = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.trials import Trial, matters
 
 ARMS = ("hide-sink", "mute-sink", "trim-sink")
@@ -17,14 +17,14 @@ SAID = {
 }
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder that has a sink."""
     if why := subject.decodes():
         return why
     return "" if subject.sinks(subject.sets[0]) is not None else "it has no sink"
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """What each change costs, and whether that is more than the same change of other tokens."""
     trial = matters(
         subject.model,
@@ -38,7 +38,7 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in (*ARMS, OTHERS) if arm in trial.arms]
-    return Found(_answer(trial), tuple(rows), {"sink": trial.record["sink"]["positions"]})
+    return Outcome(_answer(trial), tuple(rows), {"sink": trial.record["sink"]["positions"]})
 
 
 def _row(trial: Trial, arm: str) -> Row:
@@ -80,4 +80,4 @@ def _answer(trial: Trial) -> str:
     return f"{'Yes' if needed else 'Not beyond chance, or little'}: {said}.{after}"
 
 
-SECTION = Section("needed", "Is it needed", "full", applies, 13.0, run_section)
+SECTION = CheckSection("needed", "Is it needed", "full", applies, 13.0, run_section)

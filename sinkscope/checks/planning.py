@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sinkscope.checks.section import Section
+from sinkscope.checks.section import CheckSection
 from sinkscope.checks.subject import TEXTS, TOKENS
 from sinkscope.measurement.planning import plan as measuring_plan
 from sinkscope.model import blueprint
@@ -40,7 +40,7 @@ class CheckPlan:
 
 def plan(
     name: str,
-    sections: Sequence[Section],
+    sections: Sequence[CheckSection],
     *,
     full: bool = False,
     count: int = TEXTS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sinkscope.checks import bos, cache_bits, evicting, int8, needed, served, sink, streaming
-from sinkscope.checks.section import Section
+from sinkscope.checks.section import CheckSection
 from sinkscope.errors import InputError, unknown
 
-SECTIONS: dict[str, Section] = {
+SECTIONS: dict[str, CheckSection] = {
     one.name: one
     for one in (
         sink.SECTION,
@@ -23,7 +23,7 @@ SECTIONS: dict[str, Section] = {
 }
 
 
-def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Section, ...]:
+def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[CheckSection, ...]:
     """The sections that are run: those of the tier, those of `only` whatever their tier, without those of `skip`.
 
     Raises `InputError` for an unknown name, for a name in both, and where nothing is left.

@@ -19,9 +19,9 @@ from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import lines
 from sinkscope.checks.grid import weights_as_read
 from sinkscope.checks.registry import chosen
-from sinkscope.checks.row import Found
-from sinkscope.checks.section import Section
-from sinkscope.checks.subject import TEXTS, TOKENS, Subject, subject
+from sinkscope.checks.row import Outcome
+from sinkscope.checks.section import CheckSection
+from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, subject
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, unwrapped
@@ -142,7 +142,7 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
     return loaded, tokenizer, name
 
 
-def _identity(made: Subject) -> dict[str, Any]:
+def _identity(made: CheckedModel) -> dict[str, Any]:
     """What decides a section's numbers, whatever the section."""
     known = json.dumps(made.model.config.to_diff_dict(), sort_keys=True, default=str)
     with torch.no_grad():
@@ -159,10 +159,10 @@ def _identity(made: Subject) -> dict[str, Any]:
 
 
 def _part(
-    section: Section, made: Subject, store: Path | None, identity: dict[str, Any], progress: Watch | None
+    section: CheckSection, made: CheckedModel, store: Path | None, identity: dict[str, Any], progress: Watch | None
 ) -> Part:
     """A section on each set of texts, from the folder where it was finished before."""
-    found: dict[str, Found] = {}
+    found: dict[str, Outcome] = {}
     seconds = 0.0
     why = section.applies(made)
 
@@ -178,9 +178,9 @@ def _part(
             watch(0, 1, "")
             start = time.perf_counter()
             try:
-                one = Found(missing=why) if why else section.run(made, texts, watch)
+                one = Outcome(missing=why) if why else section.run(made, texts, watch)
             except ValueError as error:  # ours, or transformers' own, as of families with caches of their own
-                one = Found(missing=" ".join(str(error).split()))
+                one = Outcome(missing=" ".join(str(error).split()))
             kept = one, time.perf_counter() - start
             if path is not None:
                 write_json(path, {"identity": own, "seconds": kept[1], "found": one.to_json()})
@@ -189,10 +189,10 @@ def _part(
     return Part(section.name, section.title, found, seconds)
 
 
-def _kept(path: Path, identity: dict[str, Any]) -> tuple[Found, float] | None:
+def _kept(path: Path, identity: dict[str, Any]) -> tuple[Outcome, float] | None:
     """What was finished before, of the same model and texts, and its seconds; None where there is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return (Found.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
+        return (Outcome.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from sinkscope.checks.row import Found
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import Outcome
+from sinkscope.checks.subject import CheckedModel, TextSet
 
 Tier = Literal["default", "full"]
 Progress = Callable[[int, int, str], object]
@@ -15,7 +15,7 @@ Progress = Callable[[int, int, str], object]
 
 
 @dataclass(frozen=True)
-class Section:
+class CheckSection:
     """One question about a model.
 
     Args:
@@ -31,7 +31,7 @@ class Section:
     name: str
     title: str
     tier: Tier
-    applies: Callable[[Subject], str]
+    applies: Callable[[CheckedModel], str]
     passes: float
-    run: Callable[[Subject, TextSet, Progress | None], Found]
+    run: Callable[[CheckedModel, TextSet, Progress | None], Outcome]
     every: bool = True

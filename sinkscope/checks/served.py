@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sinkscope.caches import engine
 from sinkscope.checks.cache_bits import compared_bytes
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
 from sinkscope.quantization import full_layers
 from sinkscope.trials import Arm, ThroughCache, Trial, cached, run
@@ -18,14 +18,14 @@ STREAMED = 12  # texts that are read token by token
 SHARE = 2  # of a text's tokens, as cells of a stream: half
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder whose cache has layers of full attention."""
     if why := subject.decodes():
         return why
     return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """Rounded caches against the model's own, and each stream with the sinks against the same one without."""
     rows, said = [], []
     arms = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in ROUNDED]
@@ -48,7 +48,7 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
     keep = kept_first(subject, texts)
     if not keep:
         said.append("No stream was tried: there is no sink at the beginning to keep.")
-        return Found(" ".join(said), tuple(rows))
+        return Outcome(" ".join(said), tuple(rows))
     ids = texts.ids[:STREAMED]
     cells = ids.shape[1] // SHARE
     try:
@@ -75,10 +75,10 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         )
     except InputError as error:
         said.append(f"Streams: {error}.")
-    return Found(" ".join(said), tuple(rows), {"keep": keep, "cells": cells})
+    return Outcome(" ".join(said), tuple(rows), {"keep": keep, "cells": cells})
 
 
-def kept_first(subject: Subject, texts: TextSet) -> int:
+def kept_first(subject: CheckedModel, texts: TextSet) -> int:
     """First tokens that hold all sinks of the beginning: 0 where there are none."""
     sinks = subject.sinks(texts)
     return max((place + 1 for place in (() if sinks is None else sinks.positions) if place < FURTHEST), default=0)
@@ -117,4 +117,4 @@ def _stream(trial: Trial, name: str, keep: int, cells: int) -> Row:
     )
 
 
-SECTION = Section("engines", "As engines cache", "full", applies, 16.0, run_section, every=False)
+SECTION = CheckSection("engines", "As engines cache", "full", applies, 16.0, run_section, every=False)

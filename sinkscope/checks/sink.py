@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.checks.row import Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.hooks import Stream, text_config
 from sinkscope.measurement import Measurement, column_of, received, slot_mass, strongest_position
 from sinkscope.measurement.metrics import layer_rates, nanmean, over_others, sample_rates
@@ -23,12 +23,12 @@ LONG_STATE = 20.0  # times the median of a text's tokens, from which a hidden st
 FEW = 5.0  # percent of heads, below which a sink is called weak
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty: what has no attention refuses to be measured."""
     return ""
 
 
-def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """The sink of these texts, in words and rows."""
     measurement = subject.measured(texts)
     data = measurement.data
@@ -42,7 +42,7 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     if found is None or not found.rate > 0:
         said = f"No: no token receives over {100 * EPSILON:.0f} % of the attention of any of {heads} heads ({n} texts)."
         row = Row("rate", "no sink", Interval(0.0, 0.0, 0.0), "% of heads", n, flags=("no-sink",))
-        return Found(" ".join(filter(None, (said, learned))), (row, *_slot_row(slots, n)), {"position": None})
+        return Outcome(" ".join(filter(None, (said, learned))), (row, *_slot_row(slots, n)), {"position": None})
     position = found.position
     own = rates[:, column_of(data, position)]
     share = share_interval(own / 100)
@@ -63,7 +63,7 @@ def run(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
     rows = [row, *_slot_row(slots, n), *outliers]
     facts |= {"position": position, "layers": layers, "heads": heads, "by_head": _by_head(data, stack, position)}
     facts |= {"token": int(texts.ids[0, position])} if token else {}
-    return Found(" ".join(filter(None, (said, *more))), tuple(rows), facts)
+    return Outcome(" ".join(filter(None, (said, *more))), tuple(rows), facts)
 
 
 def _how(measurement: Measurement, position: int, rate: Interval) -> str:
@@ -163,7 +163,7 @@ def _positions(measurement: Measurement) -> tuple[int, ...]:
         return ()
 
 
-def _windows(subject: Subject) -> str:
+def _windows(subject: CheckedModel) -> str:
     """How many layers see a window alone."""
     kinds = getattr(text_config(subject.model), "layer_types", None) or []
     count = sum("sliding" in kind or "chunked" in kind for kind in kinds)
@@ -177,7 +177,7 @@ def _slot_row(slots: Any, n: int) -> list[Row]:
     return [Row("slots", "learned sinks, which are no tokens", mass, "% of attention", n, flags=("learned-sink",))]
 
 
-def _token(subject: Subject, texts: TextSet, position: int) -> str:
+def _token(subject: CheckedModel, texts: TextSet, position: int) -> str:
     """The token that stands there, where it is the same in all texts."""
     column = texts.ids[:, position]
     return f" ({subject.spelled(int(column[0]))})" if bool((column == column[0]).all()) else ""
@@ -200,4 +200,4 @@ def _outliers(data: xr.Dataset, stack: str, measurement: Measurement) -> list[Ro
     return [Row("outliers", what, mean_interval(counts), "tokens a text", len(counts), values=tuple(counts.tolist()))]
 
 
-SECTION = Section("sink", "Sink", "default", applies, 1.5, run)
+SECTION = CheckSection("sink", "Sink", "default", applies, 1.5, run)

@@ -14,9 +14,9 @@ from transformers import Cache
 from transformers.modeling_outputs import CausalLMOutput
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks.row import ADVISED, Found, Row
-from sinkscope.checks.section import Progress, Section
-from sinkscope.checks.subject import Subject, TextSet
+from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
 from sinkscope.trials import Arm, OnePass, Texts, Trial, run
 
@@ -25,7 +25,7 @@ MOST = SINKS[-1]
 KEYS = 128
 
 
-def applies(subject: Subject) -> str:
+def applies(subject: CheckedModel) -> str:
     """Empty for a causal decoder with positions that a stream can turn, and a tokenizer."""
     if why := subject.reads_text() or subject.decodes():
         return why
@@ -36,7 +36,7 @@ def applies(subject: Subject) -> str:
     return ""
 
 
-def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> Found:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
     """Streams of the same number of keys, those with fewer sinks against the one with four; that against all keys."""
     assert subject.long is not None
     long = subject.long()
@@ -55,7 +55,9 @@ def run_section(subject: Subject, texts: TextSet, progress: Progress | None) -> 
         progress=progress,
     )
     rows = [_row(trial, sinks, keys) for sinks in SINKS]
-    return Found(_answer(rows, keys, long.says), tuple(rows), {"keys": keys, "texts": long.says, "sha256": long.sha256})
+    return Outcome(
+        _answer(rows, keys, long.says), tuple(rows), {"keys": keys, "texts": long.says, "sha256": long.sha256}
+    )
 
 
 def name(sinks: int) -> str:
@@ -120,4 +122,4 @@ def _answer(rows: list[Row], keys: int, texts: str) -> str:
     return f"{said}. {todo}; {full}."
 
 
-SECTION = Section("stream", "Long text", "full", applies, 14.0, run_section, every=False)
+SECTION = CheckSection("stream", "Long text", "full", applies, 14.0, run_section, every=False)

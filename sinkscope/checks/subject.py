@@ -69,7 +69,7 @@ class TextSet:
 
 
 @dataclass(eq=False)
-class Subject:
+class CheckedModel:
     """A model with its tokenizer (None where it has none), its texts, and what all sections share.
 
     `name`: what it was loaded by. `long`: makes texts for long contexts, where any are wanted.
@@ -159,7 +159,7 @@ def subject(
     tokens: int = TOKENS,
     field: str | None = None,
     **options: Any,
-) -> Subject:
+) -> CheckedModel:
     """The model with its texts: one's own, else prose (code for models of this package), in the chat format first.
 
     `full`: a second set, of another kind; the chat format is left out there. Raises `InputError` for texts that are too
@@ -169,7 +169,7 @@ def subject(
     length = min(tokens, trained_length(model) or tokens)
     made = _Made(model, tokenizer, vocabulary, length, count, options.get("seed", 0), own, field)
     sets = [made.set_of(kind, chat=number == 0) for number, kind in enumerate(made.kinds[: 2 if full else 1])]
-    return Subject(name, model, tokenizer, tuple(sets), long=made.long, **options)
+    return CheckedModel(name, model, tokenizer, tuple(sets), long=made.long, **options)
 
 
 @dataclass(frozen=True, eq=False)

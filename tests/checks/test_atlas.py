@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.checks import Card, Found, Part, Row
+from sinkscope.checks import Card, Outcome, Part, Row
 from sinkscope.checks.atlas import read, submission, table, validate, write_submission
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval
@@ -23,8 +23,8 @@ def card() -> Card:
     rate = Row("rate", "position 0 (<bos>)", Interval(77.0, 74.0, 79.0), "% of heads", 24, values=(77.0,) * 24)
     bits = Row("kv4", "4 bits", Interval(0.01, 0.009, 0.011), "KL a token", 24, "small", bytes=100.0, of_16=0.3)
     parts = (
-        Part("sink", "Sink", {"prose": Found("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
-        Part("cache", "Cache bits", {"prose": Found("4 bits small.", (bits,))}, 2.0),
+        Part("sink", "Sink", {"prose": Outcome("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
+        Part("cache", "Cache bits", {"prose": Outcome("4 bits small.", (bits,))}, 2.0),
     )
     record: dict[str, Any] = {"model": "some/model", "model_sha256": SHA, "weights": "weights in bfloat16"}
     record |= {"parameters": 135_000_000, "dtype": "bfloat16", "seconds": 3.0, "controls": 1, "seed": 0}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks import Found, Part, Row, check
+from sinkscope.checks import Outcome, Part, Row, check
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
 from sinkscope.statistics import Interval
@@ -47,7 +47,11 @@ def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
 def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -> None:
     number = Interval(0.05, 0.04, 0.06)
     rows = [Row("kv2", "2 bits", number, "KL a token", 24, word, advice="use 2 bits") for word in ("small", "costs")]
-    part = Part("cache", "Cache bits", {"prose": Found("Use 2 bits.", (rows[0],)), "code": Found("", (rows[1],))})
+    part = Part(
+        "cache",
+        "Cache bits",
+        {"prose": Outcome("Use 2 bits.", (rows[0],)), "code": Outcome("", (rows[1],))},
+    )
     assert part.answer == "Use 2 bits. Other words on code: 2 bits costs."
     assert part.rows[0].word == "costs"
     assert part.rows[0].advice == ""
