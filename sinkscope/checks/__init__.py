@@ -11,7 +11,7 @@ from sinkscope.checks.card import held as held
 from sinkscope.checks.exporting import export as export
 from sinkscope.checks.registry import SECTIONS as SECTIONS
 from sinkscope.checks.registry import chosen as chosen
-from sinkscope.checks.row import Outcome as Outcome
+from sinkscope.checks.row import Answered as Answered
 from sinkscope.checks.row import Row as Row
 from sinkscope.checks.running import check as check
 from sinkscope.checks.section import CheckSection as CheckSection

@@ -87,7 +87,7 @@ def _validate_row(row: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where}, {key}: n = {row.get('n')}: at least 4 texts")
 
 
-def read_entry(folder: Path) -> list[dict[str, Any]]:
+def read_entries(folder: Path) -> list[dict[str, Any]]:
     """The submissions of a folder, by name. Raises `InputError` for one that does not validate."""
     found = []
     for path in sorted(folder.glob("*.json")):

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import Cache
 
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet, begins_with
 from sinkscope.data import ordinary_tokens, seeded, vocabulary_of
@@ -27,7 +27,7 @@ def applies(subject: CheckedModel) -> str:
     return subject.reads_text() or subject.decodes()
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """What is put in front, and what each way costs against what the tokenizer does by itself."""
     assert texts.plain is not None
     model, bos = subject.model, subject.bos
@@ -64,7 +64,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         rows_twice = "a rendered chat that is tokenized once more begins with two BOS"
         found = [*found, Row("chat-twice", rows_twice, flags=("bos-twice-chat",))]
     facts: dict[str, Any] = {"tokenizer_adds": added, "bos": bos, **chat}
-    return Outcome(" ".join(filter(None, answer)), tuple(found), facts)
+    return Answered(" ".join(filter(None, answer)), tuple(found), facts)
 
 
 def _written(subject: CheckedModel) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 from transformers import Cache
 
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.measurement import rows_of
@@ -35,7 +35,7 @@ def applies(subject: CheckedModel) -> str:
     return ""
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """Caches of 8, 4 and 2 bits, each plain, with its sinks protected, and with as many random tokens protected."""
     model = subject.model
     given = Texts.of(model, texts.ids)
@@ -60,7 +60,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     )
     rows = [_row(trial, bits, protected, sinks) for bits in BITS for protected in (False, True)]
     found = [row for row in rows if row is not None]
-    return Outcome(
+    return Answered(
         _answer(trial, found, sinks), tuple(found), {"context": int(texts.ids.shape[1] // 2), "scheme": KIND}
     )
 

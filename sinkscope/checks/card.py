@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.checks.row import ORDER, Outcome, Row, both, difference
+from sinkscope.checks.row import ORDER, Answered, Row, both, difference
 from sinkscope.errors import InputError, unknown
 from sinkscope.statistics import difference_interval
 
@@ -36,11 +36,11 @@ class Part:
 
     name: str
     title: str
-    found: Mapping[str, Outcome]
+    found: Mapping[str, Answered]
     seconds: float = 0.0
 
     @property
-    def first(self) -> Outcome:
+    def first(self) -> Answered:
         """What was found on the first set of texts."""
         return next(iter(self.found.values()))
 
@@ -179,7 +179,7 @@ class Card:
             Part(
                 name,
                 part["title"],
-                {texts: Outcome.of_json(found) for texts, found in part["on"].items()},
+                {texts: Answered.of_json(found) for texts, found in part["on"].items()},
                 part["seconds"],
             )
             for name, part in data["sections"].items()
@@ -224,7 +224,7 @@ class Card:
         known = {part.name: part for part in other.parts}
         for part in (part for part in self.parts if part.name in known):
             for name, found in part.found.items():
-                old = {row.key: row for row in known[part.name].found.get(name, Outcome()).rows}
+                old = {row.key: row for row in known[part.name].found.get(name, Answered()).rows}
                 for row in (row for row in found.rows if row.key in old and row.values and old[row.key].values):
                     here, there, unit = np.asarray(row.values), np.asarray(old[row.key].values), row.unit
                     if same:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.quantization import full_layers
@@ -19,7 +19,7 @@ def applies(subject: CheckedModel) -> str:
     return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """What each policy costs at each budget."""
     trial = eviction_trial(
         subject.model,
@@ -34,7 +34,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in trial.named("arm")]
-    return Outcome(_answer(trial), tuple(rows), {"context": int(texts.ids.shape[1] // 2)})
+    return Answered(_answer(trial), tuple(rows), {"context": int(texts.ids.shape[1] // 2)})
 
 
 def _row(trial: Trial, arm: str) -> Row:

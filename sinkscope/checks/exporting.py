@@ -11,7 +11,7 @@ from torch import nn
 
 from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import entries, lines, refusals
-from sinkscope.checks.row import Outcome, Row
+from sinkscope.checks.row import Answered, Row
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_json, write_text
 from sinkscope.hooks import unwrapped
@@ -158,7 +158,7 @@ def _parts_of(trial: Trial) -> list[Part]:
         if isinstance(policy, Mapping) and policy.get("engine") == arm:
             cost: Interval = trial.cost(arm)
             rows.append(Row(arm, arm, cost, "KL a token", trial.texts, trial.word(arm)))
-    return [Part("engines", "As engines cache", {"": Outcome(rows=tuple(rows))})]
+    return [Part("engines", "As engines cache", {"": Answered(rows=tuple(rows))})]
 
 
 def _heads(result: Card | Trial) -> Sequence[tuple[int, int]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sinkscope.checks.grid import on_four_bits
 from sinkscope.checks.modules import module_rows
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
@@ -25,7 +25,7 @@ def applies(subject: CheckedModel) -> str:
     return subject.decodes()
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """What rounding to 8 bits costs with each kind of range, and what protecting tokens gives back."""
     alone = on_four_bits(subject.model) > 0.9
     rows: list[Row] = []
@@ -63,7 +63,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         said.append(f"dearest map alone: {costly[0].key.removeprefix('alone:')} (KL {costly[0].number.value:.3f})")
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
     facts = {"activations_alone": alone, "modules": modules}
-    return Outcome(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
+    return Answered(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
 
 
 def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:

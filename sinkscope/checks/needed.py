@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.trials import Trial, matters
@@ -24,7 +24,7 @@ def applies(subject: CheckedModel) -> str:
     return "" if subject.sinks(subject.sets[0]) is not None else "it has no sink"
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """What each change costs, and whether that is more than the same change of other tokens."""
     trial = matters(
         subject.model,
@@ -38,7 +38,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in (*ARMS, OTHERS) if arm in trial.arms]
-    return Outcome(_answer(trial), tuple(rows), {"sink": trial.record["sink"]["positions"]})
+    return Answered(_answer(trial), tuple(rows), {"sink": trial.record["sink"]["positions"]})
 
 
 def _row(trial: Trial, arm: str) -> Row:

@@ -93,7 +93,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Answered:
     """What a section found on one set of texts: `answer`, the first sentences of the card, and its rows.
 
     `lines`: command lines of engines, whose arm is a row of this section; `missing`: why it was not run.
@@ -111,7 +111,7 @@ class Outcome:
         return found | ({"not_run": self.missing} if self.missing else {})
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> Outcome:
+    def of_json(cls, data: Mapping[str, Any]) -> Answered:
         """What `to_json` gave."""
         rows = tuple(Row.of_json(row) for row in data["rows"])
         return cls(data["answer"], rows, data.get("facts", {}), data.get("not_run", ""))

@@ -19,7 +19,7 @@ from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import lines
 from sinkscope.checks.grid import weights_as_read
 from sinkscope.checks.registry import chosen
-from sinkscope.checks.row import Outcome
+from sinkscope.checks.row import Answered
 from sinkscope.checks.section import CheckSection
 from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, subject
 from sinkscope.errors import InputError
@@ -162,7 +162,7 @@ def _part(
     section: CheckSection, made: CheckedModel, store: Path | None, identity: dict[str, Any], progress: Watch | None
 ) -> Part:
     """A section on each set of texts, from the folder where it was finished before."""
-    found: dict[str, Outcome] = {}
+    found: dict[str, Answered] = {}
     seconds = 0.0
     why = section.applies(made)
 
@@ -178,9 +178,9 @@ def _part(
             watch(0, 1, "")
             start = time.perf_counter()
             try:
-                one = Outcome(missing=why) if why else section.run(made, texts, watch)
+                one = Answered(missing=why) if why else section.run(made, texts, watch)
             except ValueError as error:  # ours, or transformers' own, as of families with caches of their own
-                one = Outcome(missing=" ".join(str(error).split()))
+                one = Answered(missing=" ".join(str(error).split()))
             kept = one, time.perf_counter() - start
             if path is not None:
                 write_json(path, {"identity": own, "seconds": kept[1], "found": one.to_json()})
@@ -189,10 +189,10 @@ def _part(
     return Part(section.name, section.title, found, seconds)
 
 
-def _kept(path: Path, identity: dict[str, Any]) -> tuple[Outcome, float] | None:
+def _kept(path: Path, identity: dict[str, Any]) -> tuple[Answered, float] | None:
     """What was finished before, of the same model and texts, and its seconds; None where there is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return (Outcome.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
+        return (Answered.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

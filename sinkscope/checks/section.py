@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from sinkscope.checks.row import Outcome
+from sinkscope.checks.row import Answered
 from sinkscope.checks.subject import CheckedModel, TextSet
 
 Tier = Literal["default", "full"]
@@ -33,5 +33,5 @@ class CheckSection:
     tier: Tier
     applies: Callable[[CheckedModel], str]
     passes: float
-    run: Callable[[CheckedModel, TextSet, Progress | None], Outcome]
+    run: Callable[[CheckedModel, TextSet, Progress | None], Answered]
     every: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sinkscope.caches import engine
 from sinkscope.checks.cache_bits import compared_bytes
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
@@ -25,7 +25,7 @@ def applies(subject: CheckedModel) -> str:
     return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """Rounded caches against the model's own, and each stream with the sinks against the same one without."""
     rows, said = [], []
     arms = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in ROUNDED]
@@ -48,7 +48,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     keep = kept_first(subject, texts)
     if not keep:
         said.append("No stream was tried: there is no sink at the beginning to keep.")
-        return Outcome(" ".join(said), tuple(rows))
+        return Answered(" ".join(said), tuple(rows))
     ids = texts.ids[:STREAMED]
     cells = ids.shape[1] // SHARE
     try:
@@ -75,7 +75,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         )
     except InputError as error:
         said.append(f"Streams: {error}.")
-    return Outcome(" ".join(said), tuple(rows), {"keep": keep, "cells": cells})
+    return Answered(" ".join(said), tuple(rows), {"keep": keep, "cells": cells})
 
 
 def kept_first(subject: CheckedModel, texts: TextSet) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.checks.row import Outcome, Row
+from sinkscope.checks.row import Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.hooks import Stream, text_config
@@ -28,7 +28,7 @@ def applies(subject: CheckedModel) -> str:
     return ""
 
 
-def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """The sink of these texts, in words and rows."""
     measurement = subject.measured(texts)
     data = measurement.data
@@ -42,7 +42,7 @@ def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Out
     if found is None or not found.rate > 0:
         said = f"No: no token receives over {100 * EPSILON:.0f} % of the attention of any of {heads} heads ({n} texts)."
         row = Row("rate", "no sink", Interval(0.0, 0.0, 0.0), "% of heads", n, flags=("no-sink",))
-        return Outcome(" ".join(filter(None, (said, learned))), (row, *_slot_row(slots, n)), {"position": None})
+        return Answered(" ".join(filter(None, (said, learned))), (row, *_slot_row(slots, n)), {"position": None})
     position = found.position
     own = rates[:, column_of(data, position)]
     share = share_interval(own / 100)
@@ -63,7 +63,7 @@ def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Out
     rows = [row, *_slot_row(slots, n), *outliers]
     facts |= {"position": position, "layers": layers, "heads": heads, "by_head": _by_head(data, stack, position)}
     facts |= {"token": int(texts.ids[0, position])} if token else {}
-    return Outcome(" ".join(filter(None, (said, *more))), tuple(rows), facts)
+    return Answered(" ".join(filter(None, (said, *more))), tuple(rows), facts)
 
 
 def _how(measurement: Measurement, position: int, rate: Interval) -> str:

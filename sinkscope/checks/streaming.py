@@ -14,7 +14,7 @@ from transformers import Cache
 from transformers.modeling_outputs import CausalLMOutput
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks.row import ADVISED, Outcome, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
@@ -36,7 +36,7 @@ def applies(subject: CheckedModel) -> str:
     return ""
 
 
-def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Outcome:
+def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """Streams of the same number of keys, those with fewer sinks against the one with four; that against all keys."""
     assert subject.long is not None
     long = subject.long()
@@ -55,7 +55,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         progress=progress,
     )
     rows = [_row(trial, sinks, keys) for sinks in SINKS]
-    return Outcome(
+    return Answered(
         _answer(rows, keys, long.says), tuple(rows), {"keys": keys, "texts": long.says, "sha256": long.sha256}
     )
 

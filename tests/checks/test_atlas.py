@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sinkscope.checks import Card, Outcome, Part, Row
-from sinkscope.checks.atlas import read, submission, table, validate, write_submission
+from sinkscope.checks import Answered, Card, Part, Row
+from sinkscope.checks.atlas import read_entries, submission, table, validate, write_submission
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval
 
@@ -23,8 +23,8 @@ def card() -> Card:
     rate = Row("rate", "position 0 (<bos>)", Interval(77.0, 74.0, 79.0), "% of heads", 24, values=(77.0,) * 24)
     bits = Row("kv4", "4 bits", Interval(0.01, 0.009, 0.011), "KL a token", 24, "small", bytes=100.0, of_16=0.3)
     parts = (
-        Part("sink", "Sink", {"prose": Outcome("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
-        Part("cache", "Cache bits", {"prose": Outcome("4 bits small.", (bits,))}, 2.0),
+        Part("sink", "Sink", {"prose": Answered("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
+        Part("cache", "Cache bits", {"prose": Answered("4 bits small.", (bits,))}, 2.0),
     )
     record: dict[str, Any] = {"model": "some/model", "model_sha256": SHA, "weights": "weights in bfloat16"}
     record |= {"parameters": 135_000_000, "dtype": "bfloat16", "seconds": 3.0, "controls": 1, "seed": 0}
@@ -35,7 +35,7 @@ def card() -> Card:
 def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -> None:
     path = write_submission(card, tmp_path, "abc")
     assert path.name == "some-model.json"
-    [found] = read(tmp_path)
+    [found] = read_entries(tmp_path)
     assert found["revision"] == "abc"
     assert "<bos>" not in path.read_text()
     assert "Yes." not in path.read_text()
@@ -78,11 +78,11 @@ def test_a_field_that_is_missing_is_named(card: Card) -> None:
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot read .*a\.json"):
-        read(tmp_path)
+        read_entries(tmp_path)
 
 
 def test_every_file_of_the_atlas_validates() -> None:
-    found = read(MODELS)
+    found = read_entries(MODELS)
     assert {data["model"] for data in found} >= {"nano"}
     assert len(table(found)) == len(found) == len(list(MODELS.glob("*.json")))
     assert all(json.dumps(data, allow_nan=False) for data in found)

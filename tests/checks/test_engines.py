@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.checks import Outcome, Part, Row, engines
+from sinkscope.checks import Answered, Part, Row, engines
 from sinkscope.statistics import Interval
 
 ENTRY = {
@@ -20,7 +20,7 @@ ENTRY = {
 
 def part(lost: float, key: str = "one-BOS") -> Part:
     row = Row(key, "one BOS", Interval(lost, lost - 0.01, lost + 0.01), "nats", 24, "small")
-    return Part("bos", "BOS", {"prose": Outcome(rows=(row,))})
+    return Part("bos", "BOS", {"prose": Answered(rows=(row,))})
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteSWAForCausalLM
 
 import sinkscope as ss
-from sinkscope.checks import Card, Outcome, Part, Row, engines
+from sinkscope.checks import Answered, Card, Part, Row, engines
 from sinkscope.checks.exporting import sinks_json
 from sinkscope.errors import InputError
 from sinkscope.interventions import ZeroHeads
@@ -28,7 +28,7 @@ def card() -> Card:
 def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
     """The card with a stream that keeps the first tokens and predicts so much worse than without."""
     row = Row("llama.cpp", "llama.cpp", Interval(lost, lost - 0.01, lost + 0.01), "nats lost a token", 12)
-    part = Part("engines", "As engines cache", {"prose": Outcome(rows=(row,), facts={"keep": keep})})
+    part = Part("engines", "As engines cache", {"prose": Answered(rows=(row,), facts={"keep": keep})})
     return replace(card, parts=(*(one for one in card.parts if one.name != "engines"), part))
 
 

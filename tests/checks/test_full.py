@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks import Outcome, Part, Row, check
+from sinkscope.checks import Answered, Part, Row, check
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
 from sinkscope.statistics import Interval
@@ -50,7 +50,7 @@ def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -
     part = Part(
         "cache",
         "Cache bits",
-        {"prose": Outcome("Use 2 bits.", (rows[0],)), "code": Outcome("", (rows[1],))},
+        {"prose": Answered("Use 2 bits.", (rows[0],)), "code": Answered("", (rows[1],))},
     )
     assert part.answer == "Use 2 bits. Other words on code: 2 bits costs."
     assert part.rows[0].word == "costs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sinkscope.checks.atlas import read, table
+from sinkscope.checks.atlas import read_entries, table
 from tools.pages import ROOT, write
 
 MODELS = ROOT / "results" / "models"
@@ -29,7 +29,7 @@ fewest of 8, 4 and 2 whose cost is *free* or *small* on all texts named; 16 wher
 
 def pages() -> dict[str, str]:
     """The page, from all files."""
-    frame = table(read(MODELS))
+    frame = table(read_entries(MODELS))
     rows = [map(_cell, frame), ["---"] * frame.shape[1], *(map(_cell, row) for row in frame.itertuples(index=False))]
     return {"atlas.md": TEXT.format(table="\n".join(f"| {' | '.join(row)} |" for row in rows))}
 
