@@ -117,7 +117,7 @@ def collapse(data: xr.Dataset, position: int, epsilon: float) -> str:
         amount = f"at most {inside.max():.0f} %" if index % 2 else f"{inside.min():.0f} to {inside.max():.0f} %"
         parts.append(f"{named}: {amount}")
     state = _state_between(data, view, position, [(numbers[start], numbers[stop]) for start, stop in runs])
-    return f"The sink collapses and is made anew (heads that have it in {'; '.join(parts)}){state}."
+    return f"The sink collapses and reappears (share of heads with it in {'; '.join(parts)}){state}."
 
 
 def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[tuple[int, int]]) -> str:
@@ -133,7 +133,7 @@ def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[
     if not all(map(len, (*gone, *after))):
         return ""
     least, most = min(map(np.nanmin, gone)), max(map(np.nanmax, after))
-    return f", as the length of its state over the others' does: × {short(least)}, then × {short(most)}"
+    return f", as the norm of its hidden state relative to the others' does: × {short(least)}, then × {short(most)}"
 
 
 def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
@@ -143,15 +143,15 @@ def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.
     if not len(resting):
         return heads.nlargest(1, "alpha"), "In the head that comes nearest"
     one = len(resting) == 1
-    return resting, "In the one head that rests on it" if one else f"In the {len(resting)} heads that rest on it"
+    return resting, "In the one head with the sink" if one else f"In the {len(resting)} heads with the sink"
 
 
 def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, position: int) -> str:
     facts = [
         _ratio(
-            chosen, "value_ratio", "its value is {} as long as the others'", SHORT, ", so that attention adds little"
+            chosen, "value_ratio", "its value norm is {} the others'", SHORT, ", so that attention to it adds little"
         ),
-        _ratio(chosen, "key_ratio", "its key {} as long", 0.0, ""),
+        _ratio(chosen, "key_ratio", "its key norm {}", 0.0, ""),
         _cosine(chosen),
     ]
     parts = [fact for fact in facts if fact]
@@ -166,19 +166,19 @@ def _matters(chosen: pd.DataFrame, command: str) -> str:
     """The norm of what these heads read from the sink compared with everything else, and the command that tests the
     rest.
     """
-    asked = f"“{command}” hides it, mutes its value and puts a constant in its place, compared with other tokens."
+    asked = f"“{command}” hides it, mutes its value and replaces it by a constant, and does the same to other tokens."
     if not {"sink_output_norm", "rest_output_norm"} <= {*chosen.columns}:
-        return f"Whether the model needs it, no measurement says: {asked}"
+        return f"A measurement cannot tell whether the model needs it: {asked}"
     ratio = (chosen["sink_output_norm"] / chosen["rest_output_norm"]).replace(np.inf, np.nan)
     if ratio.isna().any():
-        return f"Whether the model needs it, no measurement says: {asked}"
-    take, sink = ("they take", "it") if len(chosen) > 1 else ("it takes", "the sink")
+        return f"A measurement cannot tell whether the model needs it: {asked}"
+    head = "these heads read" if len(chosen) > 1 else "this head reads"
     times = _times(ratio)
-    sentence = f"What {take} from {sink} is {times} as long as what {take} from all else"
+    sentence = f"What {head} from the sink has {times} the norm of what is read from all other tokens"
     constant = chosen.get("sink_output_constancy")
     if constant is not None and constant.min() >= CONSTANT:
         sentence += ", and nearly the same for every token, like a bias"
-    return f"{sentence}; whether the model needs that, no measurement says: {asked}"
+    return f"{sentence}; a measurement cannot tell whether the model needs that: {asked}"
 
 
 def _ratio(chosen: pd.DataFrame, name: str, wording: str, least: float, remark: str) -> str:
@@ -220,9 +220,9 @@ def _state(measurement: Measurement, position: int) -> str:
     index = int(ratio.fillna(-np.inf).values.argmax())
     size = float(ratio[index])
     if size < LONG:
-        return f"hidden state is nowhere more than {short(size)} times as long as the others'"
+        return f"hidden state norm is nowhere more than {short(size)} times the others'"
     depth = int(data["depth_index"].values[index])
-    return f"hidden state grows to {short(size)} times the others' length, at depth {depth}"
+    return f"hidden state norm grows to {short(size)} times the others', at depth {depth}"
 
 
 def _kinds(chosen: pd.DataFrame) -> str:

@@ -23,7 +23,7 @@ def test_a_planted_sink_is_answered_with_its_place_its_mechanism_and_what_to_do(
     assert f"{resting['value_ratio'].min():.2g}" in how
     assert f"{resting['value_ratio'].max():.2g}" in how
     assert "“sinkscope intervene planted --on positions:0" in matters
-    assert matters.endswith("compared with other tokens.")
+    assert matters.endswith("does the same to other tokens.")
 
 
 def test_without_a_sink_the_answer_is_no_and_without_numbers_it_is_unknown(complete: Measurement) -> None:
@@ -52,7 +52,7 @@ def test_values_that_are_not_short_are_not_called_so(complete: Measurement) -> N
     data = complete.data.copy(deep=True)
     data["value_norm"][:] = 1.0
     _, how, _ = answer(Measurement(data), 0.3)
-    assert "its value is 1.0 times as long as the others'" in how
+    assert "its value norm is 1.0 times the others'" in how
     assert "adds little" not in how
 
 
@@ -90,15 +90,15 @@ def test_what_the_heads_take_from_the_sink_is_said_of_those_that_rest_on_it(comp
         data["sink_output_norm"][:, layer, head] = 1.0 if number == 0 else 3.0
     said = answer(Measurement(data), 0.3)[2]
     assert said.startswith(
-        "What they take from it is 1.0 times (quartiles 0.75 to 1.2) as long as what they take from all else"
+        "What these heads read from the sink has 1.0 times (quartiles 0.75 to 1.2) the norm of what is read from all other tokens"
     )
 
 
 def test_a_bias_is_called_one_and_what_was_not_observed_is_not_said(complete: Measurement) -> None:
     data = complete.data.copy(deep=True)
     data["sink_output_constancy"][:] = 0.95
-    assert "nearly the same for every token, like a bias; whether" in answer(Measurement(data), 0.3)[2]
+    assert "nearly the same for every token, like a bias; a measurement" in answer(Measurement(data), 0.3)[2]
     data["sink_output_constancy"][:] = 0.5
     assert "bias" not in answer(Measurement(data), 0.3)[2]
     for less in (data.drop_vars("sink_output_norm"), data.assign(rest_output_norm=0 * data["rest_output_norm"])):
-        assert answer(Measurement(less), 0.3)[2].startswith("Whether the model needs it, no measurement says: “")
+        assert answer(Measurement(less), 0.3)[2].startswith("A measurement cannot tell whether the model needs it: “")
