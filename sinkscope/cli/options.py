@@ -112,12 +112,16 @@ def _read_config(context: Any, param: Any, path: Path | None) -> Path | None:
         raise InputError(f"{path}: expected options and their values, such as  samples: 20")
     values = {"on" if name is True else name: value for name, value in values.items()}  # YAML 1.1: `on` is a boolean
     names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
+    repeatable = {each.name for each in context.command.params if getattr(each, "multiple", False)}
     for name in values:
         if str(name) not in names or names[str(name)] == param.name:
             raise unknown(f"option in {path}", str(name), [known for known in names if names[known] != param.name])
     context.default_map = {
         **(context.default_map or {}),
-        **{names[str(name)]: value for name, value in values.items()},
+        **{
+            names[str(name)]: [value] if names[str(name)] in repeatable and not isinstance(value, list) else value
+            for name, value in values.items()
+        },
     }
     return path
 

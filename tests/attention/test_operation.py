@@ -70,7 +70,8 @@ def test_a_row_that_sees_nothing_is_zero(variant):
     case = problem(variant.spec, tokens=5)
     allowed = torch.ones(5, 5, dtype=torch.bool).tril()
     allowed[2] = False
-    if variant.spec.first_key is not None:  # a boolean mask does not say where a row begins
+    if variant.spec.first_key is not None or variant.spec.decay is not None:
+        # A boolean mask says neither where a row begins nor what stands between a query and a key.
         with pytest.raises(InputError, match="pass a mask value"):
             case.attend(mask=allowed)
         return

@@ -73,7 +73,7 @@ REFUSALS = {
     "minimax_m3": "does not run on single tokens",
     "inkling2": "bias by distance",
     "falcon_alibi": "tokens seen",
-    "openai_privacy_filter": "elsewhere",
+    "openai_privacy_filter": "does not keep its keys",
     "trocr": "no position_ids",
     "rwkv": "takes no cache",
     "mamba": "takes no cache",

