@@ -28,7 +28,10 @@ def build(folder: Path) -> None:
     theory = (folder / "theory.md").read_text(encoding="utf-8")
     write_text(folder / "theory.md", "\n".join([theory, "## The claims\n", *claims]))
     for page in folder.glob("*.md"):
-        write_text(page, page.read_text(encoding="utf-8").replace("](../../docs/", "](../"))
+        text = (
+            page.read_text(encoding="utf-8").replace("](../../docs/", "](../").replace("](../README.md", "](README.md")
+        )
+        write_text(page, text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ MOVED = {
     "FULL": "trials.arm:REFERENCE",
     "CacheComparison": "trials:Trial",
     "transformers_quantized": "trials:transformers_quantized",
-    "held_bytes": "caches.memory:held_bytes",
+    "held_bytes": "caches.sizes:held_bytes",
     **{
         name: f"trials:{name}"
         for name in (

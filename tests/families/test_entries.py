@@ -60,7 +60,7 @@ def test_right_padding_changes_no_real_row() -> None:
 
 
 def test_entries_of_which_the_mask_does_not_tell_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks.Written, "sees_itself", lambda self, real: False)
+    monkeypatch.setattr(masks.DenseMask, "sees_itself", lambda self, real: False)
     family = ENTRIES["deepseek_v4"]
     with pytest.raises(UnsupportedModelError, match="attends to 27 keys for 24 tokens, and its mask does not tell"):
         measure(family.build(), family.inputs(), OBSERVERS)

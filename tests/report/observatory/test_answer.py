@@ -90,7 +90,8 @@ def test_what_the_heads_take_from_the_sink_is_said_of_those_that_rest_on_it(comp
         data["sink_output_norm"][:, layer, head] = 1.0 if number == 0 else 3.0
     said = answer(Measurement(data), 0.3)[2]
     assert said.startswith(
-        "What these heads read from the sink has 1.0 times (quartiles 0.75 to 1.2) the norm of what is read from all other tokens"
+        "What these heads read from the sink has 1.0 times (quartiles 0.75 to 1.2) the norm of what is read from all "
+        "other tokens"
     )
 
 
