@@ -42,11 +42,13 @@ def cut(
 ) -> Cut:
     """Rows of at most `tokens` tokens of texts, at most `samples` of them, in order.
 
-    "starts": the first `tokens` of each text, what the tokenizer puts first (and last) among them; shorter texts are
-    shorter rows. "packed": all texts, each with what the tokenizer puts around it, one behind the other, cut into
-    windows of `tokens`; what is left at the end is dropped. "within": every stretch of `tokens` of each text, cut from
-    its beginning, without what the tokenizer puts around it. Only as many texts are read as that takes. Raises
-    `InputError` for an unknown kind of windows, fewer than 2 tokens, and texts that give no row.
+    "starts": the first `tokens` of each text, special tokens of the tokenizer among them; shorter texts are shorter
+    rows. "packed": all texts with their special tokens, concatenated and cut into windows of `tokens`; the rest at the
+    end is dropped. "within": consecutive stretches of `tokens` of each text, of which the last tokens give way to the
+    tokenizer's leading special tokens (its BOS); the rest of a text is dropped. Only as many texts are read as that
+    takes.
+
+    Raises `InputError` for an unknown kind of windows, fewer than 2 tokens, and texts that give no row.
     """
     if windows not in get_args(WindowKind):
         raise unknown("windows", str(windows), get_args(WindowKind))
@@ -63,9 +65,10 @@ def cut(
             f", {short} of them shorter" if short else ""
         )
         return Cut(rows, "what the tokenizer puts first, or the text's first token", description)
-    across = "packed one behind the other" if windows == "packed" else "cut from the beginning of each"
+    across = "packed one after the other" if windows == "packed" else "cut from the beginning of each"
     description = f"{len(rows)} windows of {tokens} tokens of {description}, {across}"
-    return Cut(rows, "whatever token the text has there", description)
+    first = "whatever token the text has there"
+    return Cut(rows, first if windows == "packed" else f"what the tokenizer puts first, or {first}", description)
 
 
 class _Read:
@@ -98,8 +101,10 @@ def _packed(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
 def _within(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[int]]:
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        whole = tokenizer(text, verbose=False)["input_ids"]
+        lead = whole[: whole.index(ids[0])] if ids and ids[0] in whole else []
         for start in range(0, len(ids) - tokens + 1, tokens):
-            yield ids[start : start + tokens]
+            yield [*lead, *ids[start : start + tokens]][:tokens]
 
 
 _CUTS = {"starts": _starts, "packed": _packed, "within": _within}

@@ -61,7 +61,7 @@ def measure(
     tokenizer: Any = None,
     tokens: int = 64,
     samples: int | None = None,
-    windows: WindowKind = "starts",
+    windows: WindowKind | None = None,
     field: str | None = None,
     batch_size: int = 8,
     progress: Callable[[int, int], object] | None = None,
@@ -90,8 +90,9 @@ def measure(
         tokens: Length of a row of `texts`.
         samples: Maximum number of rows. None: all rows of a source with a length in memory, 100 of a dataset or loader.
         windows: "starts": the first `tokens` tokens of each text, with the tokenizer's BOS if it adds one, shorter
-            texts padded; "packed": the texts concatenated and cut into rows; "within": every stretch of `tokens` tokens
-            within a text. The record's `input` holds the choice.
+            texts padded; "packed": the texts concatenated and cut into rows; "within": consecutive stretches of each
+            text, each with that BOS, shorter rests left out. Default: "within" for files and folders, as `sinkscope
+            measure --text` reads them, and "starts" for other texts. The record's `input` holds the choice.
         field: The field that holds the text; default "text".
         batch_size: Samples per forward pass.
         progress: `progress(done, total)`, called after each batch.
@@ -211,7 +212,7 @@ def read_inputs(
     *,
     tokens: int,
     samples: int | None,
-    windows: WindowKind,
+    windows: WindowKind | None,
     field: str | None,
 ) -> ModelInputs:
     """The inputs of a model; `tokenizer()` is called only for texts. The other arguments and errors are `measure`'s."""
@@ -236,6 +237,7 @@ def read_inputs(
     most = MOST if samples is None and endless else samples
     if isinstance(first, str):
         text_tokenizer = tokenizer()
+        windows = windows or ("within" if isinstance(source, str | Path) else "starts")
         windows_cut = cut(text_tokenizer, _only_texts(rows), tokens, windows, most)
         remark = bos_remark(text_tokenizer, windows_cut.rows)
         if remark:

@@ -35,10 +35,14 @@ def test_texts_that_hold_a_bos_are_noticed_in_python():
 
 
 def test_texts_without_one_say_so_in_the_record():
-    m = ss.measure("nano", texts=[PLAIN], tokens=24, windows="within")
+    bare = load_tokenizer("nano")
+    bare.add_bos_token = False
+    bare.backend_tokenizer.post_processor = None
+    m = ss.measure("nano", texts=[PLAIN], tokens=24, tokenizer=bare)
     assert "without the BOS <bos> (id 0)" in m.record["input"]["first"]
-    m = ss.measure("nano", texts=[PLAIN], tokens=24)
-    assert "without" not in m.record["input"]["first"]
+    for windows in ("starts", "within"):
+        m = ss.measure("nano", texts=[PLAIN], tokens=24, windows=windows)
+        assert "without" not in m.record["input"]["first"]
 
 
 def test_inputs_of_commands_say_so_too():

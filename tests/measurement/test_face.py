@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 import sinkscope as ss
+from sinkscope.cli import main
 from sinkscope.data import cut
 from sinkscope.model import load_tokenizer
 
@@ -80,7 +81,7 @@ def test_every_holder_of_texts_gives_the_same(kind: str, nano: Any, tokenizer: A
     else:
         datasets = pytest.importorskip("datasets")
         given["texts"] = datasets.Dataset.from_list(rows)
-    found = received(ss.measure(nano, tokens=16, tokenizer="nano", **given))
+    found = received(ss.measure(nano, tokens=16, tokenizer="nano", windows="starts", **given))
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -122,12 +123,26 @@ def test_windows(tokenizer: Any) -> None:
     assert f"{len(found.rows)} windows of 8 tokens of 3 texts, packed" in found.description
     bare = [tokenizer(text, add_special_tokens=False).input_ids for text in TEXTS]
     within = cut(tokenizer, TEXTS, 8, "within")
-    assert within.rows == [ids[s : s + 8] for ids in bare for s in range(0, len(ids) - 7, 8)]
+    assert within.rows == [[tokenizer.bos_token_id, *ids[s : s + 7]] for ids in bare for s in range(0, len(ids) - 7, 8)]
     assert cut(tokenizer, iter(TEXTS), 8, "packed", 2).rows == found.rows[:2]
     with pytest.raises(ss.InputError, match="unknown windows 'start': did you mean 'starts'"):
         cut(tokenizer, TEXTS, 8, "start")
     with pytest.raises(ss.InputError, match=r"the 3 text\(s\) give no window of 5000 tokens"):
         cut(tokenizer, TEXTS, 5000, "packed")
+
+
+@pytest.mark.slow
+def test_a_file_is_read_as_the_command_line_reads_it(nano: Any, tmp_path: Path, capsys: Any) -> None:
+    """As many windows, each with a BOS. (Where in a text they lie is drawn there.)"""
+    text = tmp_path / "long.txt"
+    text.write_text(" ".join(TEXTS) * 20)
+    m = ss.measure(nano, texts=text, tokens=16, tokenizer="nano")
+    assert m.record["input"]["windows"] == "within"
+    assert main(["measure", "nano", "--text", str(text), "--tokens", "16", "--samples", "500", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["samples"] == m.data.sizes["sample"] > 10
+    assert {row[0] for row in m.data["token_id"].values.tolist()} == {0}
+    assert printed["sink_rate"]["0"] == pytest.approx(m.sink_rate(position=0), abs=2)
 
 
 def test_an_encoder_decoder_reads_texts_on_both_sides(tokenizer: Any) -> None:

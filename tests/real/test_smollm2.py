@@ -69,11 +69,11 @@ def test_the_second_load_is_fast(smollm2: Model, smollm2_file: Path, monkeypatch
     assert time.perf_counter() - start < 10
 
 
-def test_the_sink_collapses_and_is_made_anew_in_words(smollm2: Model):
+def test_the_sink_collapses_and_reappears_in_words(smollm2: Model):
     """At layers 10 and 11, where the first token's state is as short as the others': written, not only drawn."""
     model, tokenizer = smollm2
     m = ss.measure(model, texts=[TEXT], tokenizer=tokenizer, tokens=48)
     [said] = [line for line in m.summary().lines() if "collapses" in line]
     assert "11: at most" in said
-    assert "anew" in said
+    assert "reappears" in said
     assert 0 in m.sinks().positions
