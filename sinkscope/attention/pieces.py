@@ -69,7 +69,7 @@ class OpenTo:
     """The last part of an annotated union: `Annotated[One | Other | Base, OpenTo("slot", One | Other, Base)]`.
 
     `own`: the pieces of the package; `base`: what others derive from. Raises `InputError`, inside a validation, for
-    kinds that nobody registered, naming the package where the value does, and for classes that were not registered.
+    kinds that were not registered, naming the package where the value does, and for classes that were not registered.
     """
 
     def __init__(self, place: str, own: Any, base: type) -> None:

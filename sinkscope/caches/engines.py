@@ -39,6 +39,9 @@ class ServedCache(ABC):
     streams: ClassVar[bool] = True
     """Whether old tokens are dropped, so that there is a number of cells. Otherwise all are kept, in fewer bits."""
 
+    numbers: ClassVar[NumberFormat | None] = None
+    """The format in which numbers are stored; None: the model's dtype."""
+
     keep: int = 0
 
     def __post_init__(self) -> None:
@@ -75,10 +78,6 @@ class ServedCache(ABC):
     @abstractmethod
     def turned(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Int[Tensor, " stored"] | None:
         """Positions by which each key is rotated forward, relative to a query at its true place; None for none."""
-
-    def numbers(self) -> NumberFormat | None:
-        """The number format of the cache; None: the model's."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -198,8 +197,7 @@ class LlamaCppQ8(Rounded):
     name = "llama.cpp-q8_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q8_0_ref"
 
-    def numbers(self) -> NumberFormat:
-        return "q8_0"
+    numbers = "q8_0"
 
 
 @dataclass(frozen=True)
@@ -209,8 +207,7 @@ class LlamaCppQ4(Rounded):
     name = "llama.cpp-q4_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q4_0_ref"
 
-    def numbers(self) -> NumberFormat:
-        return "q4_0"
+    numbers = "q4_0"
 
 
 @dataclass(frozen=True)
@@ -220,8 +217,7 @@ class VllmFp8(Rounded):
     name = "vllm-fp8"
     source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
-    def numbers(self) -> NumberFormat:
-        return "fp8"
+    numbers = "fp8"
 
 
 ENGINES: dict[str, type[ServedCache]] = {
@@ -359,7 +355,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
                 stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
             self._stays = None
         start, self._dtype = len(self._places), key_states.dtype
-        numbers = self.rule.numbers()
+        numbers = self.rule.numbers
         self._store([encode(key_states, numbers, False), encode(value_states, numbers, True)], start)
         self._places = torch.cat([self._places, torch.arange(coming.seen, coming.total)])
         self._seen, self.is_initialized = coming.total, True

@@ -54,7 +54,7 @@ def module_costs(
 
     frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
-        for parameter in frozen:  # their gradients would take the memory of the weights, and nobody reads them
+        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
             stack.callback(parameter.requires_grad_, True)
             parameter.requires_grad_(False)
         embedded = model.get_input_embeddings()

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, device_of, evaluating, part, watching
+from sinkscope.hooks import OpenStream, Stream, device_of, evaluating, part, watching
 from sinkscope.interventions import HeadChange, Intervention
-from sinkscope.interventions.reweigh import Call, Change, Head, check_call, image_token, opening, required
+from sinkscope.interventions.reweigh import CallEditor, Change, Head, image_token, opening, required
 from sinkscope.trials.journal import Journal
 from sinkscope.trials.predictions import check_decoder, logits_of, next_tokens, objectives
 
@@ -160,33 +160,20 @@ def draw_tokens(cumulative: Float[Tensor, "text place vocabulary"], first: int, 
     return torch.stack(texts)
 
 
-class _Mixing(Editor):
+class _Mixing(CallEditor):
     """Lets heads return o + Σ_k c_k (o'_k − o), with factors c = 0 of shape (option, text, head) for each layer.
 
     At c = 0 the derivative only needs the value of o'_k − o, so no gradient flows through the computation of o'_k.
     """
 
     def __init__(self, opened: OpenStream, layers: Sequence[nn.Module], changes: Sequence[Change]) -> None:
-        self._opened, self._layers, self._changes = opened, set(layers), changes
-        self._met: dict[nn.Module, Invocation] = {}
-        self._trusted: dict[nn.Module, bool] = {}
+        super().__init__(opened, set(layers))
+        self._changes = changes
         self.factors: dict[nn.Module, Tensor] = {}
 
-    def edits(self, module: nn.Module) -> bool:
-        return module in self._layers
-
-    def watches(self, module: nn.Module) -> bool:
-        return module in self._layers
-
-    def attended(self, invocation: Invocation) -> None:
-        self._met[invocation.module] = invocation
-
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
-        run = self._met.pop(module)
-        check_call(module, dict(run.arguments), self._opened)
-        self._opened.edited(module)
+        run, call = self.take(module)
         with torch.no_grad():
-            call = Call(self._opened, run, self._trusted)
             apart = [change(call).transpose(1, 2).to(output.dtype) - run.output for change in self._changes]
         batch, _, heads, _ = output.shape
         factors = torch.zeros(

@@ -3,6 +3,7 @@
 from sinkscope.interventions.reweigh.act import ACT as ACT
 from sinkscope.interventions.reweigh.call import Call as Call
 from sinkscope.interventions.reweigh.call import check_call as check_call
+from sinkscope.interventions.reweigh.head_changes import CallEditor as CallEditor
 from sinkscope.interventions.reweigh.head_changes import Change as Change
 from sinkscope.interventions.reweigh.head_changes import Head as Head
 from sinkscope.interventions.reweigh.head_changes import HeadChange as HeadChange

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,34 +39,44 @@ class HeadChange(Intervention):
         recast(model, stack, self.heads, self.change)
 
 
-class Recast(Editor):
-    """Replaces the output of chosen heads by `change(call)`.
+class CallEditor(Editor):
+    """An editor that first watches the calls of its modules: arguments, log-sum-exp, and the function itself."""
 
-    It first watches the call: its arguments, its log-sum-exp, and the function itself.
-    """
-
-    def __init__(self, opened: OpenStream, heads: Mapping[nn.Module, Sequence[int]], change: Change) -> None:
-        self._opened, self._heads, self._change = opened, heads, change
+    def __init__(self, opened: OpenStream, modules: Collection[nn.Module]) -> None:
+        self._opened, self._modules = opened, modules
         self._met: dict[nn.Module, Invocation] = {}
         self._trusted: dict[nn.Module, bool] = {}
 
     def edits(self, module: nn.Module) -> bool:
-        return module in self._heads
+        return module in self._modules
 
     def watches(self, module: nn.Module) -> bool:
-        return module in self._heads
+        return module in self._modules
 
     def attended(self, invocation: Invocation) -> None:
         self._met[invocation.module] = invocation
 
-    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+    def take(self, module: nn.Module) -> tuple[Invocation, Call]:
+        """The call that was just watched. Raises as `check_call` does."""
         run = self._met.pop(module)
         check_call(module, dict(run.arguments), self._opened)
         self._opened.edited(module)
+        return run, Call(self._opened, run, self._trusted)
+
+
+class Recast(CallEditor):
+    """Replaces the output of chosen heads by `change(call)`."""
+
+    def __init__(self, opened: OpenStream, heads: Mapping[nn.Module, Sequence[int]], change: Change) -> None:
+        super().__init__(opened, heads)
+        self._heads, self._change = heads, change
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        run, call = self.take(module)
         heads = list(self._heads[module])
         if output is not run.output:
             heads = [head for head in heads if not _taken(module, head, output, run.output)]
-        changed = self._change(Call(self._opened, run, self._trusted)).to(output.dtype).transpose(1, 2)
+        changed = self._change(call).to(output.dtype).transpose(1, 2)
         if len(heads) == output.shape[2]:
             return changed
         whole = output.clone()
