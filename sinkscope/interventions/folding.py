@@ -26,7 +26,7 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.heads import head_pairs
 from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
-from sinkscope.interventions.targets import AFTER, Places, Targets
+from sinkscope.interventions.targets import AFTER, Places, Targets, check_after
 from sinkscope.measurement import find_tokens
 from sinkscope.sinks import Choice, Measured, parse
 
@@ -238,6 +238,7 @@ def fold(
     """
     if form not in FORMS:
         raise unknown("form", form, FORMS)
+    check_after(after)
     choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
     if choice is None:
         raise InputError("on = 'none': some token is folded")
