@@ -78,13 +78,13 @@ def section() -> str:
     lines = [
         "## What takes an operation",
         "",
-        "`ss.attach` tries each host: with softmax attached, its outputs must be its own, on whole rows, on padded rows",
-        f"and continued from a cache. That decides, for any family. Tried on the {len(rows)} model types of transformers",
-        f"{version} that write text, as tiny random models:",
+        "`ss.attach` tries each host: with softmax attached, its outputs must be its own, on whole rows, on padded",
+        "rows and continued from a cache. That decides, for any family.",
+        f"Tried on the {len(rows)} model types of transformers {version} that write text, as tiny random models:",
         "",
-        f"**Attached, {counts['attached']}:** {named['attached']}. Of these, saving, training, adapters and compilation are tested for "
-        + ", ".join(name for name in FAMILIES if name in rows)
-        + ".",
+        f"**Attached, {counts['attached']}:** {named['attached']}.",
+        "",
+        "Saving, training, adapters and compilation are tested for " + ", ".join(FAMILIES) + ".",
         "",
         f"**Attention in their own code, {counts['its own']}**, which no operation can replace: {named['its own']}.",
         "",

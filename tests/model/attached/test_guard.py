@@ -1,4 +1,4 @@
-"""Any family takes an operation if it is itself with softmax attached; the guard notices what an operation would lose."""
+"""Any family takes an operation if it is itself with softmax attached; the guard notices what would be lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_families_that_a_user_may_bring_are_attached() -> None:
 
 @pytest.mark.parametrize("kind", ["granite", "glm4", "phi", "deepseek_v3"])
 def test_a_family_without_tests_of_its_own_is_itself(kind: str) -> None:
-    """Two heads of width per value in deepseek_v3; a multiplier instead of 1 / √d in granite; parallel blocks in phi."""
+    """deepseek_v3 has values of another width, granite a multiplier instead of 1 / √d, phi parallel blocks."""
     model, ids = build(kind, "sdpa"), torch.randint(3, 90, (2, 11), generator=torch.Generator().manual_seed(0))
     attached = ss.attach(model, "sink_logit")
     assert attached.changes == ()
@@ -70,9 +70,8 @@ def test_what_an_operation_would_lose_is_noticed(lost: str, monkeypatch: pytest.
         monkeypatch.undo()
         attached_layer.register()
     assert "\n" not in str(caught.value)
-    assert [type(module) for module in model.modules()] == kinds and not any(
-        hasattr(module, "operation") for module in model.modules()
-    )
+    assert [type(module) for module in model.modules()] == kinds
+    assert not any(hasattr(module, "operation") for module in model.modules())
 
 
 def test_half_precision_is_judged_by_the_median_token(monkeypatch: pytest.MonkeyPatch) -> None:
