@@ -65,8 +65,8 @@ class Stream:
         else:
             layers = attention_layers(model)
             stacks = {layer.stack for layer in layers.values()}
-            first = next((layer.stack for layer in layers.values() if layer.stack not in MODALITIES), None)
-            first = first or next(iter(layers.values())).stack
+            names = [layer.stack for layer in layers.values()]
+            first = next((name for name in names if name not in MODALITIES), names[0])
         stack, writes = "decoder" if "decoder" in stacks else first, is_encoder_decoder(model)
         return cls(
             family(model),
