@@ -41,7 +41,8 @@ CLOSER = 12  # heads that are folded one by one, for each of the two sides of th
 def texts(model: str, tokens: int, count: int, skip: int = 0) -> Tensor:
     """The first tokens of so many documents, in an order of their own; after a BOS for models of the package."""
     tokenizer = ss.model.load_tokenizer(model)
-    bos = [tokenizer.bos_token_id] if model.startswith("nano") else []
+    first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+    bos = [first] if model.startswith("nano") else []
     corpus = load_corpus(CORPUS)
     entries, rows = {entry.name: entry for entry in corpus.entries}, []
     for name in shuffled(corpus.names, 0):

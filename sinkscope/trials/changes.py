@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -317,7 +318,12 @@ def afterwards(
 def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -> Float[np.ndarray, "sample position"]:
     """Sink_k^ε of every position that enough queries see, %, NaN for the others."""
     data = measure(model, inputs, [AttentionReceived()], batch_size=batch_size).data
-    layers = data["stack"].values == Stream.of(model).stack
+    return rates_of(data, Stream.of(model).stack, epsilon)
+
+
+def rates_of(data: xr.Dataset, stack: str, epsilon: float) -> Float[np.ndarray, "sample position"]:
+    """As `sink_rates`, from the data of a measurement."""
+    layers = data["stack"].values == stack
     received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, layers]
     rates = metrics.sample_rates(received, epsilon)
     if "visible_queries" in data:

@@ -35,10 +35,12 @@ UNITS = {
     "scored": "predictions",
     "bytes": "bytes a text",
     "seconds": "s a text",
+    "rate_at_sink": "share of heads",
+    "rate_at_test": "share of heads",
     "prefill_seconds": "s",
     "step_seconds": "s a token",
 }
-SHARES = ("agreement", "recall", "recall_seen")
+SHARES = ("agreement", "recall", "recall_seen", "rate_at_sink", "rate_at_test")
 NAN = Interval(float("nan"), float("nan"), float("nan"))
 
 
