@@ -197,8 +197,8 @@ def matters(
     changed query.
     """
     model = unwrapped(model)
-    if not what or (wrong := next((name for name in what if name not in ARMS), None)):
-        raise unknown("arm", str(wrong or ""), ARMS)
+    if (wrong := next((name for name in what or ("",) if name not in ARMS), None)) is not None:
+        raise unknown("arm", str(wrong), ARMS)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
     steps: tuple[int, ...] = AFTER_CURVE if by == "after" else (after,)

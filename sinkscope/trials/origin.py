@@ -313,8 +313,8 @@ def origin_trial(
     Raises `InputError` for unknown tests, padded texts, positions that texts do not have, and as the interventions do.
     """
     model = unwrapped(model)
-    if not what or (wrong := next((name for name in what if name not in ORIGIN), None)):
-        raise unknown("test", str(wrong or ""), ORIGIN)
+    if (wrong := next((name for name in what or ("",) if name not in ORIGIN), None)) is not None:
+        raise unknown("test", str(wrong), ORIGIN)
     parts = split(model, inputs, "chooses", calibrate_on=calibrate_on)
     assert parts.calibration is not None
     length = row_length(model, parts.scored.inputs)
