@@ -155,9 +155,9 @@ def headlines(trial: Trial) -> list[Headline]:
     """
     if _of_changes(trial):
         return _change_headlines(trial)
-    cards = []
+    cards, told = [], "kl" in trial.data
     for arm in trial.named("arm"):
-        if trial.controls(arm) and trial.word(arm) != "breaks" and "kl" in trial.table():
+        if told and trial.controls(arm) and trial.word(arm) != "breaks":
             gain = trial.difference(arm, score=trial.leads)
             cards.append((gain.value, Headline(f"{-gain.value:+.3f}", f"nats better than random: {arm}")))
     if not cards:

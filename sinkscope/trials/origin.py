@@ -291,8 +291,8 @@ def origin_trial(
     Positions are kept when ids are rearranged, so what stays at its place is made by the position. Scored are the
     predictions after k. Besides KL and nats the trial has `rate_at_sink` and `rate_at_test`, shares of the heads: the
     sink rate of the old place and of the place where a test would make one (k; for `relocate` the extra token), text
-    by text, from the same passes that are scored. The record's `origin` has the place of the largest rate under each
-    test, and what the sink is made of (`anatomy`, from texts that are not scored).
+    by text, from the same passes that are scored; `rate` (arm, text, position) has those of every position. The
+    record's `origin` says what the sink is made of (`anatomy`, from texts that are not scored).
 
     Args:
         model: Any transformers model with logits.
@@ -362,23 +362,28 @@ def _described(found: Anatomy, test: int, epsilon: float) -> dict[str, Any]:
 
 
 def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
-    """The trial with the rates at the sink and at the place of each test, and the place of the largest."""
-    names, at_sink, at_test, places = trial.arms, [], [], {}
-    for name in names:
+    """The trial with the rate of every position, and of the sink's and that of each test."""
+    every, at_sink, at_test = [], [], []
+    for name in trial.arms:
         what = str(trial.data["of"].sel(arm=name).values) or name
         draw = int(trial.data["draw"].sel(arm=name)) + 1 if what != name else 0
-        rates = np.concatenate(arms.rates[what, draw])
-        at_sink.append(rates[:, arms.found.sink] / 100)
-        at_test.append(rates[:, arms.place(what)] / 100)
-        mean = metrics.nanmean(rates, 0)
-        best = int(np.nanargmax(mean)) if np.isfinite(mean).any() else None
-        if what == name:
-            places[name] = {"position": best, "rate": None if best is None else float(mean[best])}
-    record = trial.record
-    record["origin"]["places"] = places
+        rates = np.concatenate(arms.rates[what, draw]) / 100
+        at_sink.append(rates[:, arms.found.sink])
+        at_test.append(rates[:, arms.place(what)])
+        every.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
     pairs = (("rate_at_sink", at_sink), ("rate_at_test", at_test))
-    data = trial.data.assign({name: (("arm", "text"), np.stack(rows), {"units": UNITS[name]}) for name, rows in pairs})
-    return Trial(data.assign_attrs(record=json.dumps(record)))
+    arrays = {name: (("arm", "text"), np.stack(rows), {"units": UNITS[name]}) for name, rows in pairs}
+    whole = ("arm", "text", "position"), np.stack(every), {"units": UNITS["rate_at_sink"]}
+    return Trial(trial.data.assign(arrays | {"rate": whole}))
+
+
+def place(trial: Trial, arm: str) -> tuple[int | None, float | None]:
+    """The position with the largest rate under a test, of those that enough queries see, and that rate; None if none
+    is seen by enough."""
+    rates = metrics.nanmean(trial.data["rate"].sel(arm=arm).values, 0)
+    if not np.isfinite(rates).any():
+        return None, None
+    return int(np.nanargmax(rates)), float(np.nanmax(rates))
 
 
 def finding(trial: Trial, arm: str) -> str:
@@ -408,7 +413,6 @@ def table(trial: Trial) -> pd.DataFrame:
     """A test per row: nats and KL with intervals, its controls' cost, sink rates in % at the old and the tested place
     (and there under the controls), where the largest rate is, and the finding."""
     score, rows = score_of(trial), []
-    places = trial.record["origin"]["places"]
     for arm in trial.named("arm"):
         cost, kl = trial.cost(arm, score), trial.cost(arm)
         row: dict[str, Any] = {"arm": arm}
@@ -425,7 +429,8 @@ def table(trial: Trial) -> pd.DataFrame:
         for name in ("rate_at_sink", "rate_at_test"):
             rate = trial.mean(arm, name)
             row |= {name: 100 * rate.value, f"{name}_low": 100 * rate.low, f"{name}_high": 100 * rate.high}
-        row |= {"sink_at": places[arm]["position"], "sink_rate": places[arm]["rate"], "word": finding(trial, arm)}
+        position, rate_there = place(trial, arm)
+        row |= {"sink_at": position, "sink_rate": rate_there and 100 * rate_there, "word": finding(trial, arm)}
         rows.append(row)
     return pd.DataFrame(rows)
 
