@@ -33,6 +33,7 @@ from sinkscope.hooks.inputs import (
     checked_inputs,
     device_of,
     evaluating,
+    in_batches,
     part,
     samples_of,
 )
@@ -164,6 +165,7 @@ __all__ = [
     "head_count",
     "head_width",
     "hosted",
+    "in_batches",
     "is_encoder_decoder",
     "is_experts",
     "key_projection",

@@ -28,7 +28,7 @@ from sinkscope.attention import (
     PathName,
     Sizes,
     SlotTerms,
-    Tokens,
+    TokenAxis,
     dot_product,
     operation_of,
 )
@@ -257,9 +257,9 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     setattr(module, PLACE, Hosted(hidden, seen))
 
 
-def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> Tokens:
+def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> TokenAxis:
     """Places of tokens in their row, the first at `first`."""
-    return Tokens(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
+    return TokenAxis(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
