@@ -22,6 +22,9 @@ from sinkscope.trials.choosing import Chosen as Chosen
 from sinkscope.trials.choosing import Option as Option
 from sinkscope.trials.choosing import choose_heads as choose_heads
 from sinkscope.trials.choosing import passes as passes
+from sinkscope.trials.chunks import chunk_arms as chunk_arms
+from sinkscope.trials.chunks import chunk_sinks as chunk_sinks
+from sinkscope.trials.chunks import chunk_trial as chunk_trial
 from sinkscope.trials.eviction import eviction_trial as eviction_trial
 from sinkscope.trials.eviction import policy_arms as policy_arms
 from sinkscope.trials.feeding import Feed as Feed
@@ -33,6 +36,7 @@ from sinkscope.trials.methods import zero_tuning as zero_tuning
 from sinkscope.trials.needles import Alphabet as Alphabet
 from sinkscope.trials.needles import Asked as Asked
 from sinkscope.trials.needles import Needles as Needles
+from sinkscope.trials.needles import asked_in_chat as asked_in_chat
 from sinkscope.trials.needles import noise as noise
 from sinkscope.trials.old_choices import StoredChoice as StoredChoice
 from sinkscope.trials.old_choices import stored_choice as stored_choice

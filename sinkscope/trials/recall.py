@@ -39,18 +39,18 @@ def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0
 def _unseen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
     right = []
     with feeding(model, arm, asked.context, start) as feed:
-        feed.read(asked.context)
+        feed.read(asked.context[:, feed.seen :])
         for key, answer in zip(asked.keys.split(1, 1), asked.answers.split(1, 1), strict=True):
-            right.append(feed.read(key).argmax(-1).cpu() == answer[:, 0])
+            right.append(feed.read(key.flatten(1)).argmax(-1).cpu() == answer[:, 0])
             feed.read(answer)
     return torch.stack(right, 1)
 
 
 def _seen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
-    key = asked.keys[:, :1]
+    key = asked.keys[:, :1].flatten(1)
     ids = torch.cat([asked.context, key], 1)
     with feeding(model, arm, ids, start) as feed:
-        feed.read(ids)
+        feed.read(ids[:, feed.seen :])
         among = feed.read(key).cpu().gather(1, asked.answers)
         others = asked.answers != asked.answers[:, :1]  # two keys may have one value
         return ((among < among[:, :1]) | ~others).all(1)
