@@ -81,7 +81,7 @@ def chunk_trial(
         )
     reading = ThroughCache(context, None)
     reading.check(texts)
-    arms = chunk_arms(lengths, recompute, repairs=repairs, seed=seed)
+    arms = chunk_arms(lengths, recompute, repairs=repairs)
     assert texts.ids is not None
     join_chunks(model, texts.ids[:1, : sum(lengths)], lengths)  # refused by name before anything runs
     about = {"lengths": list(lengths), "recompute": list(recompute), **(about or {}), "kind": "chunks"}
@@ -89,11 +89,7 @@ def chunk_trial(
 
 
 def chunk_arms(
-    lengths: Sequence[int],
-    recompute: Sequence[int] = (1, 4, 16),
-    *,
-    repairs: Sequence[Repair] = REPAIRS,
-    seed: int = 0,
+    lengths: Sequence[int], recompute: Sequence[int] = (1, 4, 16), *, repairs: Sequence[Repair] = REPAIRS
 ) -> list[Arm]:
     """The arms of `chunk_trial`, for a `trials.run` of one's own.
 
@@ -138,7 +134,7 @@ def chunk_arms(
             facts = {"repair": repair, "tokens_per_text": count * later}
             options = {"control": random_for(count), "series": repair, "facts": facts}
             arms.append(repaired(f"{repair} {count}", chosen[repair], **options))
-    arms.append(_dropping(encoder, seed))
+    arms.append(_dropping(encoder))
     arms.append(_arm("behind first", encoder, lambda chunks, model, texts: chunks, ahead=1))
     return arms
 
@@ -265,7 +261,7 @@ def _arm(
     return Arm(name, opened, **options)
 
 
-def _dropping(encoder: _Encoder, seed: int) -> Arm:
+def _dropping(encoder: _Encoder) -> Arm:
     """Each later chunk without the token that receives most attention; the control drops another one of each."""
 
     def dropped(chunks: Chunks, model: nn.Module, texts: Texts) -> Chunks:

@@ -127,7 +127,7 @@ WORDS = "apple river window silver orange bread garden winter horse paper music 
 
 
 def asked_in_chat(
-    tokenizer: Any, texts: Int[Tensor, "row position"], lengths: Sequence[int], *, asked: int, seed: int, each: int = 2
+    tokenizer: Any, texts: Int[Tensor, "row position"], lengths: Sequence[int], *, asked: int, seed: int, each: int = 1
 ) -> Asked:
     """Facts in passages of a chat, asked for in later turns: "The secret word of Paris is apple."
 
