@@ -53,6 +53,7 @@ _HOME = {
     "HiddenNorms": "sinkscope.measurement",
     "QueryKeyValueNorms": "sinkscope.measurement",
     "QueryKeyAngles": "sinkscope.measurement",
+    "GradientNorms": "sinkscope.measurement",
     "effect": "sinkscope.trials.changes",
     "load": "sinkscope.model",
     "attach": "sinkscope.model",
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived
+    from sinkscope.measurement import GradientNorms as GradientNorms
     from sinkscope.measurement import HiddenNorms as HiddenNorms
     from sinkscope.measurement import Measurement as Measurement
     from sinkscope.measurement import QueryKeyAngles as QueryKeyAngles
