@@ -55,6 +55,7 @@ _HOME = {
     "QueryKeyAngles": "sinkscope.measurement",
     "GradientNorms": "sinkscope.measurement",
     "effect": "sinkscope.trials.changes",
+    "fold": "sinkscope.interventions",
     "load": "sinkscope.model",
     "attach": "sinkscope.model",
     "detach": "sinkscope.model",
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registries import question as question
     from sinkscope.experiments.registries import task as task
+    from sinkscope.interventions import fold as fold
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived
