@@ -30,6 +30,8 @@ from sinkscope.trials.eviction import policy_arms as policy_arms
 from sinkscope.trials.feeding import Feed as Feed
 from sinkscope.trials.feeding import feeding as feeding
 from sinkscope.trials.feeding import stream_nll as stream_nll
+from sinkscope.trials.folding import folded_heads as folded_heads
+from sinkscope.trials.folding import folded_stream as folded_stream
 from sinkscope.trials.methods import CALIBRATIONS as CALIBRATIONS
 from sinkscope.trials.methods import CalibrationMethod as CalibrationMethod
 from sinkscope.trials.methods import zero_tuning as zero_tuning
