@@ -92,7 +92,7 @@ class Chunks:
         kept = _places(~tokens.bool(), tokens.shape[1] - count, self.layers[0][0].device)
         if kept.shape[1] == 0:
             raise InputError("every token of the chunks would be dropped: keep at least one")
-        layers = tuple(tuple(_taken(part, kept) for part in layer) for layer in self.layers)
+        layers = tuple((_taken(keys, kept), _taken(values, kept)) for keys, values in self.layers)
         return replace(self, layers=layers, dropped=count)
 
     def deviation(self, other: Chunks, layer: int = 1) -> Float[Tensor, "batch token"]:
