@@ -53,7 +53,9 @@ _HOME = {
     "HiddenNorms": "sinkscope.measurement",
     "QueryKeyValueNorms": "sinkscope.measurement",
     "QueryKeyAngles": "sinkscope.measurement",
+    "GradientNorms": "sinkscope.measurement",
     "effect": "sinkscope.trials.changes",
+    "fold": "sinkscope.interventions",
     "load": "sinkscope.interventions",
     "attach": "sinkscope.model",
     "detach": "sinkscope.model",
@@ -100,10 +102,12 @@ if TYPE_CHECKING:
     from sinkscope.errors import InputError as InputError
     from sinkscope.experiments.registries import question as question
     from sinkscope.experiments.registries import task as task
+    from sinkscope.interventions import fold as fold
     from sinkscope.interventions import load as load
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived
+    from sinkscope.measurement import GradientNorms as GradientNorms
     from sinkscope.measurement import HiddenNorms as HiddenNorms
     from sinkscope.measurement import Measurement as Measurement
     from sinkscope.measurement import QueryKeyAngles as QueryKeyAngles

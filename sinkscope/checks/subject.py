@@ -21,6 +21,7 @@ from sinkscope.data import (
     ordinary_tokens,
     seeded,
     texts,
+    try_out,
     vocabulary_of,
 )
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
@@ -163,12 +164,13 @@ def subject(
     """The model with its texts: one's own, else prose (code for models of this package), in the chat format first.
 
     `full`: a second set, of another kind; the chat format is left out there. Raises `InputError` for texts that are too
-    short, and `UnsupportedModelError` for models that read no tokens.
+    short, and `UnsupportedModelError` for models that cannot be run on tokens alone.
     """
     vocabulary = vocabulary_of(model)
     length = min(tokens, trained_length(model) or tokens)
     made = _Made(model, tokenizer, vocabulary, length, count, options.get("seed", 0), own, field)
     sets = [made.set_of(kind, chat=number == 0) for number, kind in enumerate(made.kinds[: 2 if full else 1])]
+    try_out(model, fed(model, sets[0].ids))
     return CheckedModel(name, model, tokenizer, tuple(sets), long=made.long, **options)
 
 

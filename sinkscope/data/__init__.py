@@ -14,7 +14,7 @@ from sinkscope.data.measuring_inputs import (
     ordinary_tokens,
     text_digest,
 )
-from sinkscope.data.model_inputs import InputReading, corpus_of, fed, reading, start_token, vocabulary_of
+from sinkscope.data.model_inputs import InputReading, corpus_of, fed, reading, start_token, try_out, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import (
     adds_first_token,
@@ -69,6 +69,7 @@ __all__ = [
     "start_token",
     "text_digest",
     "texts",
+    "try_out",
     "vocabulary_of",
     "with_mask",
 ]

@@ -42,7 +42,7 @@ def reading(model: PreTrainedModel, inputs: Inputs) -> InputReading:
     """Token ids as a model takes them. Raises `UnsupportedModelError` where it cannot be run on tokens alone."""
     check_reads_tokens(model)
     fed_inputs = fed(model, inputs.input_ids)
-    _try_out(model, fed_inputs)
+    try_out(model, fed_inputs)
     if not model.config.is_encoder_decoder:
         return InputReading((fed_inputs,), inputs.first, inputs.description)
     both = "the decoder reads the same tokens behind its start token"
@@ -98,8 +98,11 @@ def vocabulary_of(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config().vocab_size)
 
 
-def _try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
-    """Two tokens through a model that may want more, so that what it lacks is said before anything is measured."""
+def try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
+    """Two tokens through a model that may want more, so that what it lacks is said before anything is measured.
+
+    Raises `UnsupportedModelError` where the model cannot be run on tokens alone.
+    """
     wanted = [name for name in OTHERS if name in inspect.signature(model.forward).parameters]
     if not wanted:
         return

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sinkscope.errors import InputError
-from sinkscope.experiments.observed import Observed, on_few_tokens
-from sinkscope.measurement.metrics import FEWEST
+from sinkscope.experiments.observed import FEWEST, Observed, on_few_tokens
 from sinkscope.statistics import ranks
 from sinkscope.statistics.estimates import Estimate, estimate
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sinkscope.data import UNSCORED
-from sinkscope.experiments.observed import Metrics
+from sinkscope.experiments.observed import FEWEST, Metrics
 from sinkscope.measurement import (
     PAPER,
     PER_HEAD,
@@ -40,7 +40,6 @@ from sinkscope.measurement import (
     strongest_position,
     visible_queries,
 )
-from sinkscope.measurement.metrics import FEWEST
 
 __all__ = [
     "BATCH",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.modules import text_config
+from sinkscope.hooks.modules import position_limit
 
 IDS = ("input_ids", "decoder_input_ids")
 
@@ -180,11 +180,10 @@ def check_padding(inputs: Mapping[str, Any]) -> None:
 
 def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` if a row has more tokens than the model has positions."""
-    text = text_config(model)
-    limit = getattr(text, "max_position_embeddings", None)
+    limit = position_limit(model)
     for name in (*IDS, "inputs_embeds"):
         value = inputs.get(name)
-        if isinstance(limit, int) and isinstance(value, Tensor) and value.shape[1] > limit > 0:
+        if limit is not None and isinstance(value, Tensor) and value.shape[1] > limit:
             raise InputError(f"{value.shape[1]} tokens, but the model has positions for {limit}: use at most {limit}")
 
 

@@ -37,7 +37,7 @@ FEED_FORWARD: dict[str, Kind] = {
     "fc_out": "down",
 }
 GATE_AND_UP = ("gate_up_proj",)  # all of the gate, then all of the rest
-HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 HEADS = ("num_heads", "n_heads", "num_attention_heads")
 
 

@@ -18,6 +18,7 @@ from sinkscope.hooks.custom_attention import following
 from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
+    MODALITIES,
     Block,
     Depth,
     attention_layers,
@@ -39,7 +40,7 @@ NO_STREAM = (
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One stack of a model: the decoder, which writes the text, else the first.
+    """One stack of a model: the decoder, which writes the text, else the one that reads text, else the first.
 
     `layers`: its self-attention layers by running number, as in a measurement; `blocks`: block d − 1 outputs depth d >
     0.
@@ -64,7 +65,8 @@ class Stream:
         else:
             layers = attention_layers(model)
             stacks = {layer.stack for layer in layers.values()}
-            first = next(iter(layers.values())).stack
+            names = [layer.stack for layer in layers.values()]
+            first = next((name for name in names if name not in MODALITIES), names[0])
         stack, writes = "decoder" if "decoder" in stacks else first, is_encoder_decoder(model)
         return cls(
             family(model),

@@ -101,6 +101,11 @@ class Targets:
         together = query.document[:, :, None] == key.document[:, None, :]
         return (asking >= starts[:, None, :]) & (asking > known) & together & query.real[:, :, None]
 
+    def asks(self, query: Places) -> Bool[Tensor, "_ query"]:
+        """Which queries come late enough for some target, whether or not they see it."""
+        first = torch.as_tensor(self.first.min(-1, keepdims=True), device=query.position.device)
+        return (query.position >= first) & query.real
+
     def describe(self) -> list[Any]:
         """(key, first query) of each row, or once if all rows agree."""
         rows = self.first[:1] if self.rows_agree else self.first

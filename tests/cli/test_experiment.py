@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,19 @@ def test_a_margin_loosened_after_the_runs_is_told(sinkscope, tmp_path):
     answer = sinkscope(*command, "--json").json
     assert answer["verdicts"][0]["grade"] == "seen"
     assert "changed after 7 of 7 runs" in answer["registered"]["mine"]["words"]
+
+
+def test_a_verdict_on_runs_of_one_s_own_loads_nothing_slow(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(REGISTERED)
+    runs = {"a": {seed: observed("a", seed, 9.0) for seed in range(7)}}
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 7, runs))
+    script = (
+        "import sys; from sinkscope.cli import main; "
+        f"main(['experiment', 'verdict', {str(path)!r}, '--results', {str(tmp_path / 'kept')!r}]); "
+        "print(*({'torch', 'pandas', 'scipy.stats', 'matplotlib', 'plotly'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    *shown, loaded = done.stdout.splitlines()
+    assert "1 seen" in "\n".join(shown)
+    assert loaded == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.families.sweep import table
+from tests.families.sweep import attaching, table
 from tools.pages import DOCS, costs, observers, zoo
 
 
@@ -15,4 +15,5 @@ def test_a_page_is_what_the_code_says(tool) -> None:
 
 
 def test_the_page_of_families_ends_in_what_the_sweep_wrote() -> None:
-    assert (DOCS / "families.md").read_text(encoding="utf-8").endswith(table.section())
+    page = (DOCS / "families.md").read_text(encoding="utf-8")
+    assert page.endswith(f"{attaching.section()}\n{table.section()}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.families import lab
 from tests.families.contract import HEAD, table
+from tests.families.sweep import attaching
 from tests.families.sweep import table as sweep
 from tools.pages import above, write
 
@@ -15,7 +16,7 @@ PAGE = "families.md"
 
 def pages() -> dict[str, str]:
     """The page, its table made anew, with the lab model under every operation, and the sweep's below it."""
-    return {PAGE: f"{above(PAGE, HEAD)}{table(lab.rows())}\n\n{sweep.section()}"}
+    return {PAGE: f"{above(PAGE, HEAD)}{table(lab.rows())}\n\n{attaching.section()}\n{sweep.section()}"}
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.experiments.jobs import Job
-from sinkscope.experiments.observed import CURVES, RATES, Heads, Observed
+from sinkscope.experiments.observed import CURVES, FEWEST, RATES, Heads, Observed
 from sinkscope.experiments.registration import registered
 from sinkscope.files import write_json
-from sinkscope.measurement.metrics import FEWEST
 from sinkscope.training import LOG, Run, TrainingDiverged, locked, read_record, read_rows
 
 

@@ -35,7 +35,6 @@ from sinkscope.measurement.metrics.mechanism import (
 from sinkscope.measurement.metrics.patches import artefact_patches, patch_table
 from sinkscope.measurement.metrics.rates import (
     EPSILONS,
-    FEWEST,
     comparable,
     first_over_rest,
     index_of,
@@ -60,7 +59,6 @@ from sinkscope.statistics.ranks import rank_correlation
 __all__ = [
     "EPSILON",
     "EPSILONS",
-    "FEWEST",
     "AngleSplit",
     "DarkShares",
     "Interval",

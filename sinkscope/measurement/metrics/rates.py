@@ -14,7 +14,6 @@ from sinkscope.errors import InputError
 from sinkscope.sinks import check_epsilon, exceeds
 from sinkscope.statistics import nanmean
 
-FEWEST = 32  # least tokens for rates of experiments: on 16, uniform attention has alpha_0 = 0.21, lr / 8 32 %
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 LOWER = 0.1  # the threshold above which mass counts
 BEHIND = 3  # following positions with which a step compares

@@ -20,15 +20,17 @@ from sinkscope.attention import (
     Operation,
     Window,
     name_of,
+    operation_of,
     resolve,
 )
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs
+from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs, has_attention
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
-from sinkscope.model.attached.families import FAMILIES, check_family, normalizes, sink_of, sizes_of
+from sinkscope.model.attached.families import normalizes, sink_of, sizes_of
+from sinkscope.model.attached.guard import check_equal, readings
 from sinkscope.model.attached.layer import HANDLES, build, equip, strip
-from sinkscope.model.attached.mark import mark, unmark
+from sinkscope.model.attached.mark import can_mark, mark, unmark
 from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.start import changes, closing, unchanged
 from sinkscope.model.attached.tokens import add_tokens, check_tokens, learned_tokens, remove_tokens
@@ -46,9 +48,13 @@ def layers_to_equip(model: nn.Module, spec: AttentionSpec) -> dict[nn.Module, La
             f"an operation is attached to a transformers model, not to a {type(model).__name__}; one that is to be "
             "compiled or wrapped takes it before"
         )
-    check_family(model)
     if (attached := attachment_of(model.config)) is not None:
         raise InputError(f"this model has an operation attached ({attached}): detach it first")
+    if not has_attention(model):
+        raise UnsupportedModelError(
+            f"family '{model.config.model_type}' has no layer that attends through transformers' AttentionInterface, "
+            "which is where an operation is attached"
+        )
     layers = attention_layers(model)
     for reason in _obstacles(model, layers, spec):
         raise UnsupportedModelError(f"family '{model.config.model_type}': {reason}")
@@ -83,11 +89,15 @@ def _obstacles(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: Att
 
 
 def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterator[str]:
+    if any(operation_of(module) is not None for module in layers):
+        yield "its layers have operations already, which its configuration chooses (LabConfig.attention)"
     if cross := next((layer.name for layer in layers.values() if layer.crosses), None):
         yield f"'{cross}' is cross-attention, for which no operation is defined"
     holders = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     if any(module.config is not model.config for module in (*holders, *layers)):
-        yield f"its parts have configurations of their own: attach to a part of one of {', '.join(FAMILIES)}"
+        yield "its parts have configurations of their own: attach to a part, such as the `language_model` in it"
+    if not can_mark(model):
+        yield "its norms have no two scales, in which a saved model is marked as one with an operation"
 
 
 def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
@@ -182,6 +192,7 @@ def attach(
     assert isinstance(model, PreTrainedModel)
     check_tokens(model, sink_tokens)
     probe, on = (ordinary(model), "random inputs") if inputs is None else (checked_inputs(model, inputs)[0], "inputs")
+    check_host(model, probe)
     before = outputs(model, probe)
     attachment = install(model, wanted, name, seed, chosen, sink_tokens)
     mark(model)
@@ -196,6 +207,17 @@ def attach(
     if not changed and not moved.small:
         changed = tuple(slot.kind for slot in wanted.slots) or ("rounding",)
     return note(model.config, replace(attachment, changes=changed, shift=moved))
+
+
+def check_host(model: PreTrainedModel, probe: dict[str, Any]) -> None:
+    """Raises `UnsupportedModelError` for a host that computes something else with softmax attached than before."""
+    tried = ordinary(model) if "input_ids" in probe else probe
+    before = readings(model, tried)
+    install(model, PLAIN, "softmax")
+    try:
+        check_equal(model, before, lambda: readings(model, tried))
+    finally:
+        detach(model)
 
 
 def install(

@@ -18,7 +18,6 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 from sinkscope.attention import AttentionSpec
 from sinkscope.errors import InputError
 from sinkscope.hooks import IMPLEMENTATION
-from sinkscope.model.attached.families import FAMILIES
 from sinkscope.model.attached.shift import Shift
 from sinkscope.model.attached.tokens import IMAGES
 
@@ -126,8 +125,8 @@ class AttachedConfig(PreTrainedConfig):
         """A new configuration of the host."""
         host = _present(self.host, "host")
         family = host.get("family")
-        if family not in FAMILIES:
-            raise InputError(f"an attached model's host is of family '{family}': supported are {', '.join(FAMILIES)}")
+        if family not in CONFIG_MAPPING:
+            raise InputError(f"an attached model's host is of family '{family}', which this transformers does not have")
         return CONFIG_MAPPING[family].from_dict(dict(_present(host.get("fields"), "fields")))
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
+from transformers.cache_utils import DummyLayer
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention import (
@@ -232,7 +233,7 @@ def attached_attention(
     visibility = visibility_of(
         attention_mask,
         getattr(operation, MASK),
-        bool(module.is_causal if is_causal is None else is_causal),
+        bool(getattr(module, "is_causal", True) if is_causal is None else is_causal),  # as transformers' own functions
         _placed(query, call.seen),
         _placed(key, first),
         partial(_refusal, module),
@@ -241,7 +242,7 @@ def attached_attention(
     setattr(module, PLACE, replace(call, visibility=visibility, bias=bias))
     path: PathName = "reference" if output_attentions else "auto"
     attended = operation(query, key, value, visibility, call.hidden, scaling, path, bias=bias)
-    return attended.output.transpose(1, 2), attended.weights
+    return attended.output.transpose(1, 2).contiguous(), attended.weights  # some hosts view it as (batch, query, …)
 
 
 def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -251,10 +252,18 @@ def _take_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     cache = next((argument for argument in (*args, *kwargs.values()) if isinstance(argument, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    seen: int | Tensor = 0 if cache is None else cache.get_seq_length(int(module.layer_idx))  # type: ignore[arg-type]
+    seen = 0 if cache is None else _seen(cache, module)
     if isinstance(seen, Tensor):  # of a static cache, which counts in place; a graph cannot ask for the number
         seen = seen + 0 if torch.compiler.is_compiling() else int(seen)
     setattr(module, PLACE, Hosted(hidden, seen))
+
+
+def _seen(cache: Cache, module: nn.Module) -> int | Tensor:
+    """Tokens in a layer's cache; where the layer reads another one's keys and keeps none, in that of the first."""
+    if not isinstance(layer := getattr(module, "layer_idx", None), int):
+        raise _refusal(module, "has no layer_idx, so how many tokens its cache holds cannot be told")
+    kept = cache.layers[layer] if layer < len(cache.layers) else None
+    return cache.get_seq_length() if isinstance(kept, DummyLayer) else cache.get_seq_length(layer)
 
 
 def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> TokenAxis:

@@ -73,6 +73,11 @@ class Large(Form):
 FORMS = (Wide(), Large())
 
 
+def can_mark(model: PreTrainedModel) -> bool:
+    """Whether there are scales to mark."""
+    return len(list(_scales(model))) >= len(FORMS)
+
+
 def mark(model: PreTrainedModel) -> None:
     """Mark everything saved from the model from now on. Parameters that awaited marked weights become scales."""
     awaited = list(_marked(model))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from tests.families.sweep import maps, table, zoo
+from tests.families.sweep import attaching, maps, table, zoo
 from tests.families.sweep.check import HOSTS, NEEDS, PADDINGS, Result, outcome
 from tests.families.sweep.unbuilt import UNBUILT
 
@@ -45,6 +45,17 @@ def test_every_model_type_comes_out_as_it_did(number: int) -> None:
     assert found.outcome not in ("DIFFERENT", "crash"), found.detail
     if SAME_VERSION:
         assert found.outcome == row.outcome, found.detail
+
+
+@pytest.mark.release
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", attaching.committed()[1])
+def test_every_model_type_takes_an_operation_as_it_did(kind: str) -> None:
+    if kind not in zoo.known():
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    result, why = attaching.committed()[1][kind]
+    if SAME_VERSION:
+        assert attaching.outcome(kind)[0] == result, why
 
 
 def test_nothing_is_different_and_little_is_left_out() -> None:

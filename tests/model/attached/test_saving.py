@@ -280,7 +280,8 @@ def edited(folder: Path, **changes: object) -> Path:
         ({"version": 5}, "saved in version 5 of attached models, newer than 4"),
         ({"attention": {"slots": [{"kind": "hole"}]}}, "hole"),
         ({"attention": None}, "lacks 'attention'"),
-        ({"host": {"family": "mamba", "fields": {}}}, "family 'mamba': supported are llama"),
+        ({"host": {"family": "mamba", "fields": {}}}, "family 'mamba' has no layer that attends"),
+        ({"host": {"family": "lama", "fields": {}}}, "'lama', which this transformers does not have"),
         ({"host": {"family": "llama"}}, "lacks 'fields'"),
     ],
 )

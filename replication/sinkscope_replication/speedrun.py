@@ -1,0 +1,250 @@
+"""`python -m sinkscope_replication.speedrun [NAME ...]`: in how few core-minutes does a small model get a sink?
+
+Each recipe is `nano` with fields changed, trained until the rate of one position reaches the recipe's target or its
+steps are over. Core-minutes are the CPU time of the training process, from its start (imports, reading the corpus,
+evaluations) to the evaluation that shows the target. These runs search for recipes: no grade uses their seeds.
+
+It can be killed at any moment: the same command goes on with the runs that have no record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+from transformers import PreTrainedTokenizerFast
+
+from sinkscope.data import DataConfig, load_corpus, prepare
+from sinkscope.errors import InputError, unknown
+from sinkscope.files import write_text
+from sinkscope.training import LOG, read_rows
+
+RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
+WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixteen in half of the windows
+RATES = ("sink/position_0", "sink/strongest")
+POLL = 1.0  # seconds
+PATIENCE = 6.0  # core-minutes after which an attempt with a BOS has not reached its target
+SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
+TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A recipe to try: fields of `nano` changed, the rate that ends it, and in words what it is.
+
+    `rate`: of position 0, or of the strongest position.
+    """
+
+    name: str
+    words: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    target: float = WITH_BOS
+    rate: str = RATES[0]
+
+
+def without_bos(name: str, words: str, steps: int, **changes: Any) -> Attempt:
+    """An attempt at a sink without a fixed BOS."""
+    fields = {"data.bos": "none", "steps": steps} | {key.replace("__", "."): value for key, value in changes.items()}
+    return Attempt(name, words, fields, WITHOUT_BOS, RATES[1])
+
+
+TWO_HEADS = {"model.num_attention_heads": 2}
+ATTEMPTS: dict[str, Attempt] = {
+    attempt.name: attempt
+    for attempt in (
+        Attempt("nano", "`nano`"),
+        Attempt("lr2", "twice the learning rate", {"optimizer.lr": 8e-3}),
+        Attempt("heads2", "2 heads", TWO_HEADS),
+        Attempt("heads1", "1 head", {"model.num_attention_heads": 1}),
+        Attempt("heads2-lr2", "2 heads, twice the rate", {**TWO_HEADS, "optimizer.lr": 8e-3}),
+        Attempt("heads2-decay0", "2 heads, no weight decay", {**TWO_HEADS, "optimizer.weight_decay": 0.0}),
+        Attempt("heads2-batch16", "2 heads, batch 16", {**TWO_HEADS, "batch_size": 16}),
+        Attempt("heads2-context64", "2 heads, context 64", {**TWO_HEADS, "context": 64}),
+        Attempt("heads2-vocab512", "2 heads, 512 words", {**TWO_HEADS, "data.tokenizer": "bpe:512"}),
+        Attempt("heads2-3layers", "2 heads, 3 layers", {**TWO_HEADS, "model.num_hidden_layers": 3}),
+        without_bos(
+            "restarts", "documents of at most 60 tokens", 3000, data__corpus=SHORT, data__packing="intra_document"
+        ),
+        without_bos("two-random", "two random first tokens", 6000, data__interventions=[TWO_RANDOM]),
+        without_bos("learned", "learned positions", 6000, model__position="learned"),
+        without_bos("deep", "context 256, 8 layers", 6000, context=256, model__num_hidden_layers=8),
+        without_bos("post-norm", "post-norm", 6000, model__norm_placement="post"),
+        without_bos("grown", "started from a model that had a BOS", 1500, start_from="nano", data__tokenizer="nano"),
+    )
+}
+
+
+def command(attempt: Attempt, seed: int, out: Path) -> list[str]:
+    """The command that trains an attempt, in a folder of its own."""
+    fields = {"compile": True, "eval_every": 25, "save_every": 500, **attempt.changes, "seed": seed}
+    if fields.get("data.corpus") == SHORT:
+        fields["data.corpus"] = f"text:{short_documents(out.parents[1])}"
+    sets = [word for name, value in fields.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    return [sys.executable, "-m", "sinkscope", "train", "nano", *sets, "--out", str(out), "--resume"]
+
+
+def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
+    """Train an attempt until its target or its last step; the row that is kept.
+
+    Raises `InputError` where training fails.
+    """
+    folder = out / attempt.name / str(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    spent = folder / "core_seconds"
+    before = float(spent.read_text()) if spent.exists() else 0.0
+    with (folder / "stderr").open("ab") as errors:
+        child = psutil.Popen(command(attempt, seed, folder), stdout=subprocess.DEVNULL, stderr=errors)
+        used, curve = 0.0, []
+        try:
+            while child.poll() is None:
+                used = max(used, core_seconds(child))
+                spent.write_text(f"{before + used:.1f}")
+                curve = curve_of(folder)
+                if curve and max(row[attempt.rate] for row in curve) >= attempt.target:
+                    break
+                if attempt.target == WITH_BOS and before + used > 60 * PATIENCE:
+                    break
+                time.sleep(POLL)
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                child.wait(30)
+    curve = curve_of(folder)
+    reached = next((row for row in curve if row[attempt.rate] >= attempt.target), None)
+    if not curve or (reached is None and child.returncode > 0):
+        last = (folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:]
+        raise InputError(f"{attempt.name}, seed {seed}: training failed: {''.join(last)}")
+    last_row = reached or curve[-1]
+    return {
+        "name": attempt.name,
+        "seed": seed,
+        "changes": dict(attempt.changes),
+        "target": attempt.target,
+        "reached": reached is not None,
+        "core_minutes": round((before + used) / 60, 2),
+        "step": last_row["step"],
+        "rate": round(last_row[attempt.rate], 3),
+        "loss": round(last_row["validation_loss"], 4),
+        "curve": [[row["step"], round(row[attempt.rate], 3), round(row["validation_loss"], 4)] for row in curve],
+    }
+
+
+def short_documents(folder: Path, documents: int = 150_000) -> Path:
+    """A file of documents of 8 to 60 tokens: pieces of whole lines of the corpus `python`. Made once."""
+    path = folder / "short.jsonl"
+    if path.exists():
+        return path
+    tokenizer = prepare(DataConfig(bos="none"), context=128).tokenizer
+    pieces: list[str] = []
+    for document in load_corpus("python").documents():
+        pieces += pieces_of(document.text, tokenizer)
+        if len(pieces) >= documents:
+            break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(json.dumps({"text": piece}) + "\n" for piece in pieces[:documents]))
+    return path
+
+
+def pieces_of(text: str, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    """A text as pieces of whole lines, each as long as the limit allows; longer lines and shorter pieces are dropped.
+
+    A piece may become a token or two longer where it is encoded without its neighbours.
+    """
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    starts = [start for start, _ in offsets]
+    bounds = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    tokens = [bisect_left(starts, bound) for bound in bounds]  # before each line
+    pieces, first = [], 0
+    for last in range(1, len(bounds)):
+        ends = last + 1 == len(bounds) or tokens[last + 1] - tokens[first] > LONGEST
+        if ends:
+            if SHORTEST <= tokens[last] - tokens[first] <= LONGEST:
+                pieces.append(text[bounds[first] : bounds[last]])
+            first = last
+    return pieces
+
+
+def core_seconds(process: psutil.Process) -> float:
+    """CPU seconds of a process and of the children that it has waited for."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def curve_of(folder: Path) -> list[dict[str, Any]]:
+    """The evaluations in the log of the one run in a folder."""
+    return [
+        row
+        for log in folder.glob(f"*/{LOG}")
+        for row in read_rows(log)
+        if all(row.get(name) is not None for name in (*RATES, "validation_loss"))
+    ]
+
+
+def rows(path: Path = RECORDS) -> list[dict[str, Any]]:
+    """What was recorded."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def table(recorded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Rows of Markdown, the fewest core-minutes first; recipes that never reach the target at the end."""
+    of = {name: [row for row in recorded if row["name"] == name] for name in ATTEMPTS}
+    tried = {name: found for name, found in of.items() if found}
+
+    def order(name: str) -> tuple[bool, float]:
+        return not all(row["reached"] for row in tried[name]), median(row["core_minutes"] for row in tried[name])
+
+    for name in sorted(tried, key=order):
+        found = tried[name]
+        columns = (
+            ATTEMPTS[name].words,
+            f"{sum(row['reached'] for row in found)} of {len(found)}",
+            *(_median(found, key, digits) for key, digits in (("core_minutes", 1), ("step", 0), ("rate", 1))),
+            _median(found, "loss", 2),
+        )
+        yield f"| {' | '.join(columns)} |"
+
+
+def _median(found: Sequence[Mapping[str, Any]], key: str, digits: int) -> str:
+    return f"{median(row[key] for row in found):,.{digits}f}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run attempts that have no record, or print the table."""
+    parser = argparse.ArgumentParser(prog="python -m sinkscope_replication.speedrun")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to try: {', '.join(ATTEMPTS)}")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102], help="of each")
+    parser.add_argument("--out", type=Path, default=Path("runs/speedrun"), help="folder of the runs")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file of the records")
+    options = parser.parse_args(argv)
+    for name in options.names:
+        if name not in ATTEMPTS:
+            raise InputError(str(unknown("attempt", name, ATTEMPTS)))
+    there = {(row["name"], row["seed"]) for row in rows(options.records)}
+    for seed in options.seeds:
+        for name in options.names:
+            if (name, seed) in there:
+                continue
+            row = attempt_run(ATTEMPTS[name], seed, options.out)
+            with options.records.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+            print({key: value for key, value in row.items() if key != "curve"}, flush=True)
+    if not options.names:
+        print("\n".join(table(rows(options.records))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Recipes for an early sink: what stops a run, what is kept of it, and the corpus of short documents."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+
+import pytest
+
+from sinkscope.errors import InputError
+from sinkscope.model import load_tokenizer
+from sinkscope.training import load_recipe
+from sinkscope_replication import speedrun
+from sinkscope_replication.speedrun import ATTEMPTS, Attempt, attempt_run, pieces_of, table
+
+LOGS = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1]) / "run"
+folder.mkdir(parents=True)
+with (folder / "log.jsonl").open("w") as log:
+    for step, rate in enumerate((0.0, 4.0, 12.0, 40.0)):
+        row = {"step": step, "sink/position_0": rate, "sink/strongest": rate, "validation_loss": 3.0 - step / 10}
+        log.write(json.dumps(row) + "\\n")
+time.sleep(float(sys.argv[2]))
+sys.exit(int(sys.argv[3]))
+"""
+
+
+def training(monkeypatch, seconds: float, code: int = 0) -> None:
+    """A training that writes four evaluations, waits, and ends."""
+    monkeypatch.setattr(speedrun, "POLL", 0.02)
+    monkeypatch.setattr(
+        speedrun, "command", lambda attempt, seed, out: [sys.executable, "-c", LOGS, str(out), str(seconds), str(code)]
+    )
+
+
+def test_a_run_is_stopped_at_its_target(tmp_path, monkeypatch):
+    training(monkeypatch, seconds=60)
+    start = time.monotonic()
+    row = attempt_run(Attempt("fast", "fast"), 100, tmp_path)
+    assert time.monotonic() - start < 30
+    assert (row["reached"], row["step"], row["rate"], row["loss"]) == (True, 2, 12.0, 2.8)
+    assert row["curve"][1] == [1, 4.0, 2.9]
+
+
+def test_a_run_that_never_gets_there_says_so_and_one_that_fails_is_an_error(tmp_path, monkeypatch):
+    training(monkeypatch, seconds=0)
+    row = attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "one")
+    assert (row["reached"], row["step"], row["rate"]) == (False, 3, 40.0)
+    training(monkeypatch, seconds=0, code=2)
+    with pytest.raises(InputError, match="slow, seed 100: training failed"):
+        attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "other")
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(speedrun, "attempt_run", lambda attempt, seed, out: made.append(seed) or row_of("nano", seed))
+    options = ["--records", str(tmp_path / "kept.jsonl"), "--out", str(tmp_path)]
+    speedrun.main(["nano", "--seeds", "100", *options])
+    speedrun.main(["nano", "--seeds", "100", "101", *options])
+    assert made == [100, 101]
+    capsys.readouterr()
+    speedrun.main(options)
+    assert "`nano` | 2 of 2 |" in capsys.readouterr().out
+    with pytest.raises(InputError, match="did you mean 'nano'"):
+        speedrun.main(["nanno", *options])
+
+
+def row_of(name: str, seed: int, minutes: float = 2.0, reached: bool = True) -> dict[str, object]:
+    return {
+        "name": name,
+        "seed": seed,
+        "reached": reached,
+        "core_minutes": minutes,
+        "step": 900,
+        "rate": 10.5,
+        "loss": 3.2,
+    }
+
+
+def test_the_fewest_core_minutes_come_first_and_what_missed_its_target_last():
+    recorded = [row_of("nano", 0, 9.0), row_of("lr2", 0, 1.0, reached=False), row_of("heads2", 0, 3.0)]
+    words = [line.split(" | ")[0].removeprefix("| ") for line in table(json.loads(json.dumps(recorded)))]
+    assert words == [ATTEMPTS[name].words for name in ("heads2", "nano", "lr2")]
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_every_attempt_is_a_recipe(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(speedrun, "short_documents", lambda folder: folder / "short.jsonl")
+    words = speedrun.command(ATTEMPTS[name], 100, tmp_path / "a" / "b")
+    sets = [word for before, word in itertools.pairwise(words) if before == "--set"]
+    recipe = load_recipe("nano", sets)
+    assert recipe.seed == 100
+    assert (recipe.data.bos == "none") == (ATTEMPTS[name].target == speedrun.WITHOUT_BOS)
+
+
+def test_short_documents_are_whole_lines_in_order():
+    tokenizer = load_tokenizer("nano")
+    lines = [f"def function_{number}(argument):  # {'word ' * (number % 90)}\n" for number in range(200)]
+    text = "".join(lines)
+    pieces = pieces_of(text, tokenizer)
+    assert pieces
+    assert all(len(tokenizer(piece, add_special_tokens=False)["input_ids"]) <= speedrun.LONGEST + 2 for piece in pieces)
+    assert [line for piece in pieces for line in piece.splitlines(keepends=True)] == [
+        line for line in lines if any(line in piece for piece in pieces)
+    ]
+    assert len(pieces) < sum(piece.count("\n") for piece in pieces)  # some hold several lines
+    assert pieces_of("x\n", tokenizer) == []
