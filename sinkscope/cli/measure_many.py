@@ -73,7 +73,7 @@ def measure_several(
         if spec.corpus == AUTO and spec.text is None and {*options.TEXT_KINDS} & {*spec.inputs}:
             note(ABOUT_TEXT)
         with watching_models() as watch:
-            survey = measure_models(spec, folder, watch, others=None if output.out else folder.parent, load=load)
+            survey = measure_models(spec, folder, watch, others=None if output.out else folder.parent, loader=load)
         comparisons, differences = _compared(survey, position)
         paths = _write(survey, comparisons, differences, position)
     if output.as_json:
