@@ -195,7 +195,7 @@ def _looks_ahead(config: PreTrainedConfig) -> bool:
 Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
 BIASES = ("relative_t5", "relative_paper", "alibi")
 
-# What transformers itself writes into a saved configuration or passes while loading one, beside its declared fields.
+# What transformers itself writes into a saved configuration or passes while loading one, besides its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
     "model_type",
     "name_or_path",
@@ -235,7 +235,7 @@ class LabConfig(PreTrainedConfig):
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
-    each position with its own label. `sink_tokens` learned tokens stand before every sequence.
+    each position with its own label. `sink_tokens` learned tokens precede every sequence.
     """
 
     model_type = "sinkscope_lab"

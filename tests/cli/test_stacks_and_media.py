@@ -147,7 +147,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     found = answer.json
     assert found["stack"] == "decoder"
     assert "changed: the decoder alone" in answer.err
-    assert "the decoder reads the same tokens behind its start token" in found["input"]
+    assert "the decoder reads the same tokens after its start token" in found["input"]
     model = load(places / "bart")
     [part] = read_inputs(model, str(places / "bart"), InputOptions(**SMALL, text=text), RUNNING).parts
     with torch.no_grad():
@@ -208,7 +208,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
     [
         (("measure", "vit"), "reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
         (("measure", "whisper", "--input", "random"), "reads input_features, not tokens"),
-        (("measure", "clip", "--input", "random"), "reads pixel_values beside its tokens"),
+        (("measure", "clip", "--input", "random"), "reads pixel_values besides its tokens"),
         (("measure", "bart", "--images", "images"), "reads no images: it reads input_ids"),
         (("measure", "vit", "--images", "sounds"), "no image in the folder"),
         (("measure", "vit", "--images", "none"), "no such folder of images"),

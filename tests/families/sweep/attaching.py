@@ -78,8 +78,8 @@ def section() -> str:
     lines = [
         "## What takes an operation",
         "",
-        "`ss.attach` checks each model: with softmax attached, its outputs must stay the same, on whole rows, on padded",
-        "rows and continued from a cache. No list of families decides. The check was run",
+        "`ss.attach` checks each model: with softmax attached, its outputs must stay the same, on whole rows,",
+        "on padded rows and continued from a cache. No list of families decides. The check was run",
         f"on the {len(rows)} model types of transformers {version} that write text, as tiny random models:",
         "",
         f"**Attached, {counts['attached']}:** {named['attached']}.",
