@@ -79,7 +79,7 @@ def _arm(name: str, bits: int, tokens: Tokens | None) -> Arm:
         return _arm(f"{name} {draw}", bits, tokens.random(np.random.default_rng([draw, bits])))
 
     facts = {"scheme": scheme.name, "protects": None if tokens is None else list(tokens.positions)[:16]}
-    return Arm(name, opened, None if tokens is None else control, facts=facts)
+    return Arm(name, opened, None if tokens is None else control, full_prompt=True, facts=facts)
 
 
 def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row | None:
