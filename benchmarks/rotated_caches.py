@@ -2,7 +2,7 @@
 
 The texts are windows of 256 tokens (`nano`: 128) of `python:prose` (docstrings and help topics) and `python:code`, from
 the validation part; eight more choose the sinks. Half of a text is cached at once, the rest is read behind it. Each
-scheme is a trial of its own (`trials.rotation_trial`): plain and rotated, with the measured sinks protected, and rotated
+scheme is a trial of its own (`trials.rotation_trial`): plain and rotated, with measured sinks protected, and rotated
 with as many first, last and random tokens; all scores are KL(full cache ‖ arm), a token.
 
 `--time`: seconds a token behind 1,024 cached ones, batch 1, fp32: a Llama of 8 layers × 512 with 8 heads of 64; for

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import unwrapped
+from sinkscope.hooks import checked_inputs, unwrapped
 from sinkscope.quantization import QuantizationScheme, QuantizeCache, read_states, rounded_states, scheme_named
 from sinkscope.quantization.protected import Protect
 from sinkscope.sinks import Measured, Tokens, parse
@@ -89,7 +89,7 @@ def rotation_trial(
     for name in schemes:
         pairs[name] = rotated_name(name)
         for scheme, rotated in ((scheme_named(name), False), (scheme_named(pairs[name]), True)):
-            built = SchemeArms(model, scheme, scored, calibration, seed)
+            built = SchemeArms(model, scheme, scored, calibration, seed, length)
             tokens = built.tokens(choice, scored) if tokens is None else tokens
             arms += _arms(built, scheme, tokens, length, rotated)
     looked = calibration.part(slice(0, min(SHOWN, calibration.count)))
@@ -241,7 +241,7 @@ def key_shapes(model: nn.Module, inputs: Any) -> list[dict[str, float]]:
             }
         )
 
-    read_states(model, inputs, read, batch_size=SHOWN)
+    read_states(model, inputs, read, batch_size=checked_inputs(model, inputs)[1])  # medians are over all texts
     return sorted(rows, key=lambda row: row["layer"])
 
 

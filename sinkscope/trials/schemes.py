@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    drawn_from,
     full_layers,
     own_tokens,
     rounded_layers,
@@ -115,7 +116,8 @@ def scheme_trial(
     scored, calibration = parts.scored, parts.calibration or parts.scored
     check_whole(scored.inputs)
     choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
-    built = SchemeArms(model, chosen, scored, calibration, seed)
+    length = _context(scored, context) if chosen.caches else None
+    built = SchemeArms(model, chosen, scored, calibration, seed, length)
     arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
     if not isinstance(scheme, str | QuantizationScheme):
@@ -127,7 +129,8 @@ def scheme_trial(
     record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
     record |= columns_kept(model, baseline, scored.inputs)
     if chosen.caches:
-        reading = ThroughCache(_context(scored, context))
+        assert length is not None
+        reading = ThroughCache(length)
         reading.check(scored)
         record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
@@ -179,6 +182,7 @@ class SchemeArms:
     scored: Texts
     calibration: Texts
     seed: int
+    context: int | None = None  # tokens that are cached at once
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -262,7 +266,7 @@ class SchemeArms:
 
         def control(draw: int, texts: Texts) -> Arm:
             assert tokens is not None
-            random = tokens.random(np.random.default_rng([draw, 0]))
+            random = tokens.random(np.random.default_rng([draw, 0]), free=drawn_from(tokens, self.context))
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
             return self.arm(f"{name} {draw}", random, other)
 
