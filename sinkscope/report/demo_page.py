@@ -47,8 +47,8 @@ def demo_page(
         lead=(
             f"{model} was measured on this machine. The live runs are small language models that were trained here for "
             "minutes; the stored curves are of complete runs, each the mean of several seeds. Runs with softmax and "
-            "with sigmoid differ in nothing else. The sink rate is the percentage of (layer, head) pairs in which the first token "
-            f"receives more than {epsilon:g} of the attention."
+            "with sigmoid differ in nothing else. The sink rate is the percentage of (layer, head) pairs in which the "
+            f"first token receives more than {epsilon:g} of the attention."
         ),
         headlines=[card for run in shown for card in _cards(run)],
         sections=[
