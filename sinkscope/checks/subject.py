@@ -133,7 +133,7 @@ class CheckedModel:
         return self._tokens[texts.sha256]
 
     def at_once(self, texts: TextSet) -> int:
-        """Texts per pass behind a cache. All of them where states force token by token: a step costs as much for few."""
+        """Texts per pass behind a cache: all, where states force token by token, since a step costs as much for few."""
         if reads_at_once(self.model, DynamicCache(config=self.model.config)):
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
