@@ -17,8 +17,9 @@ from sinkscope.data import build_inputs, prepare
 from sinkscope.demo.children import children
 from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.plan import PATIENCE, DemoPlan
+from sinkscope.interventions import load
 from sinkscope.measurement import Measurement, measure, rate_at
-from sinkscope.model import load, load_tokenizer
+from sinkscope.model import load_tokenizer
 from sinkscope.report.curves import RATIO, SINK, VALIDATION_LOSS
 from sinkscope.report.demo_page import demo_page, evaluated, outcome, quick_outcome, quick_page
 from sinkscope.report.page import Page, write_page
