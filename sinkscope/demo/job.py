@@ -21,8 +21,9 @@ from sinkscope.demo.live import EXPLANATION, watch
 from sinkscope.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
 from sinkscope.demo.pretrained import FILE, MEGABYTES, Unavailable, pretrained
 from sinkscope.files import cache_dir, write_json
+from sinkscope.interventions import load
 from sinkscope.measurement import Measurement, measure, rate_at
-from sinkscope.model import load, load_tokenizer
+from sinkscope.model import load_tokenizer
 from sinkscope.report import sections
 from sinkscope.report.check_page import card_sections
 from sinkscope.report.curves import RATIO, SINK, VALIDATION_LOSS
