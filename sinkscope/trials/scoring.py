@@ -116,12 +116,12 @@ def _predicted(
     stored = cache is not None
     feed = Feed(model, DynamicCache(config=model.config) if cache is None else cache)
     if isinstance(reading, Written):
-        new, coming = [], ids
+        new, coming = [], ids[:, feed.seen :]
         for _ in range(reading.n):
             coming = feed.read(coming).argmax(-1, keepdim=True)
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
-    context = ids[:, : reading.context].to(device_of(model))
+    context = ids[:, feed.seen : reading.context].to(device_of(model))
     if known is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, known.states):
         logs, feed.seen, prompt = [known.logs], context.shape[1], None
     else:
