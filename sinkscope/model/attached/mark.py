@@ -4,8 +4,8 @@ If a caller passes its own configuration to the host's class, the folder's is ne
 that an operation is attached, and an operation without parameters has none. So in `state_dict()`, and in every file
 written from it, the first scale of a norm of the host is (1, width) instead of (width,), which transformers and torch
 refuse to load. That refusal can be switched off (`ignore_mismatched_sizes`): then the second scale, in float64 and
-2^600 times as large, is infinite in the host's dtype, and all outputs are NaN. The parameters themselves stay as they are; attached models read
-both forms.
+2^600 times as large, is infinite in the host's dtype, and all outputs are NaN. The parameters themselves stay as they
+are; attached models read both forms.
 """
 
 from __future__ import annotations
