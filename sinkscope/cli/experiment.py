@@ -222,6 +222,10 @@ def verdict_(
     else:
         show_verdicts(judged)
         _show_totals(judged)
+        if judged[0].findings is None:
+            note(
+                f"no record yet; to judge what an interrupted run has finished: sinkscope experiment run {name} --backend none"
+            )
     report_damage(damaged)
 
 
@@ -292,6 +296,8 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
         show(plain(f"\n{standing_of(each.question, findings).words}"))
         if findings and (warning := without_sinks(each.question, findings)):
             note(warning)
+        for label in [label for label in findings.runs if label not in each.question.labels] if findings else ():
+            note(f"not judged: {_count_runs(len(findings.runs[label]))} of '{label}', a variation that is gone")
 
 
 def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:
