@@ -19,11 +19,10 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.grids import Blocks, NumberFormat, decode_from, encode_as, hadamard
-from sinkscope.grids.formats import BLOCK, Stored
+from sinkscope.grids import Q4_0, Q8_0, Fp8, Rotated, RowFormat, Stored, inner_of, rotation_of
 from sinkscope.hooks import family, unwrapped
 
-SMALLEST_ROTATION = 64
+ROTATED = 64  # the size of the rotations of values, which must divide the width for anything to be rotated
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class ServedCache(ABC):
     streams: ClassVar[bool] = True
     """Whether old tokens are dropped, so that there is a number of cells. Otherwise all are kept, in fewer bits."""
 
-    numbers: ClassVar[NumberFormat | None] = None
-    """The format in which numbers are stored; None: the model's dtype."""
+    numbers: ClassVar[tuple[Rotated | RowFormat, Rotated | RowFormat] | None] = None
+    """How keys and values are stored; None: in the model's dtype."""
 
     keep: int = 0
 
@@ -197,7 +196,7 @@ class LlamaCppQ8(Rounded):
     name = "llama.cpp-q8_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q8_0_ref"
 
-    numbers = "q8_0"
+    numbers = Rotated(Q8_0(), multiple=ROTATED), Rotated(Q8_0(), ROTATED, ROTATED)
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ class LlamaCppQ4(Rounded):
     name = "llama.cpp-q4_0"
     source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q4_0_ref"
 
-    numbers = "q4_0"
+    numbers = Rotated(Q4_0(), multiple=ROTATED), Rotated(Q4_0(), ROTATED, ROTATED)
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ class VllmFp8(Rounded):
     name = "vllm-fp8"
     source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
-    numbers = "fp8"
+    numbers = Fp8(), Fp8()
 
 
 ENGINES: dict[str, type[ServedCache]] = {
@@ -355,14 +354,15 @@ class EngineLayer(FollowedLayer, DynamicLayer):
                 stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
             self._stays = None
         start, self._dtype = len(self._places), key_states.dtype
-        numbers = self.rule.numbers
-        self._store([encode(key_states, numbers, False), encode(value_states, numbers, True)], start)
+        sides = self.rule.numbers or (None, None)
+        states = key_states, value_states
+        self._store([encode(x, numbers) for x, numbers in zip(states, sides, strict=True)], start)
         self._places = torch.cat([self._places, torch.arange(coming.seen, coming.total)])
         self._seen, self.is_initialized = coming.total, True
         stop = len(self._places)
         keys, values = (
-            decode([part[:, :, :stop] for part in parts], numbers, values, self._dtype)
-            for parts, values in zip(self._held, (False, True), strict=True)
+            decode(tuple(part[:, :, :stop] for part in parts), numbers, x.shape[-1], self._dtype)
+            for parts, numbers, x in zip(self._held, sides, states, strict=True)
         )
         if self.cells is not None and self.rotation is not None and coming.queries == 1:
             # The last key is the query's own, so it is not rotated.
@@ -398,35 +398,23 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         raise InputError("an engine's cache is for comparisons and does not support beam search")
 
 
-def hadamard_rotated(x: Float[Tensor, "batch heads token dim"], values: bool) -> Float[Tensor, "batch heads token dim"]:
-    """x·H in blocks, as llama.cpp rotates cached keys and values; unchanged if 64 does not divide the width.
-
-    H is orthonormal and symmetric, so applying it again restores x.
-    """
-    dim = x.shape[-1]
-    if dim % SMALLEST_ROTATION:
-        return x
-    size = SMALLEST_ROTATION if values else dim & -dim  # the largest power of two that divides it
-    return Blocks(hadamard(size))(x.float())
-
-
-def encode(x: Float[Tensor, "batch heads token dim"], numbers: NumberFormat | None, values: bool) -> Stored:
-    """What is stored of keys or values: in the model's numbers, or in a format of `grids`; GGML's are rotated first.
-
-    Raises `UnsupportedModelError` if 32 does not divide the width.
-    """
+def encode(x: Float[Tensor, "batch heads token dim"], numbers: Rotated | RowFormat | None) -> Stored:
+    """What is stored of keys or values. Raises `UnsupportedModelError` for a width that the format cannot store."""
     if numbers is None:
         return (x,)
-    if numbers == "fp8":
-        return encode_as(x, numbers)
-    if x.shape[-1] % BLOCK:
-        raise UnsupportedModelError(f"heads of {x.shape[-1]} channels: {numbers} needs a multiple of {BLOCK}")
-    return encode_as(hadamard_rotated(x, values), numbers)
+    row, width = inner_of(numbers), x.shape[-1]
+    assert isinstance(row, RowFormat)
+    if width % row.block:
+        raise UnsupportedModelError(f"heads of {width} channels: {row.name} needs a multiple of {row.block}")
+    turn = rotation_of(numbers, width)
+    return row.encode(x if turn is None else turn(x.float()))
 
 
-def decode(stored: Stored | list[Tensor], numbers: NumberFormat | None, values: bool, dtype: torch.dtype) -> Tensor:
+def decode(stored: Stored, numbers: Rotated | RowFormat | None, width: int, dtype: torch.dtype) -> Tensor:
     """The keys or values that attention sees of what `encode` stored."""
     if numbers is None:
         return stored[0]
-    decoded = decode_from(stored, numbers)
-    return (decoded if numbers == "fp8" else hadamard_rotated(decoded, values)).to(dtype)
+    row, turn = inner_of(numbers), rotation_of(numbers, width)
+    assert isinstance(row, RowFormat)
+    decoded = row.decode(stored, width)
+    return (decoded if turn is None else turn(decoded)).to(dtype)

@@ -26,7 +26,7 @@ from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
 from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import Forward, family, text_config, unwrapped
+from sinkscope.hooks import Forward, family, position_limit, unwrapped
 
 Distance = Literal["cache", "ceiling", "original"]
 LEFT_ALONE = {
@@ -73,8 +73,7 @@ class Renumbered:
 
 def trained_length(model: nn.Module) -> int | None:
     """Tokens that a model was trained for, from its configuration; None if that does not say, as with ALiBi."""
-    length = getattr(text_config(model), "max_position_embeddings", None)
-    return length if isinstance(length, int) and family(model) not in ALIBI else None
+    return None if family(model) in ALIBI else position_limit(model)
 
 
 class StreamingCache(FollowingCache):

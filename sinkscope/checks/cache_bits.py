@@ -52,7 +52,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         arms,
         reading=ThroughCache(texts.ids.shape[1] // 2, None),
         controls=subject.controls,
-        batch_size=subject.batch_size,
+        batch_size=subject.at_once(texts),
         seed=subject.seed,
         calibrated_on={"texts": len(texts.choosing), "in_sample": False},
         about={"kind": "cache-bits"},

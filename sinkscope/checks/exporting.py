@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers import GraniteSWAForCausalLM, PreTrainedModel
 
 from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import entries, lines, refusals
@@ -15,8 +16,9 @@ from sinkscope.checks.row import Answered, Row
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_json, write_text
 from sinkscope.hooks import unwrapped
-from sinkscope.model import load, load_tokenizer
-from sinkscope.model.plain import as_plain, zero_heads
+from sinkscope.interventions import FoldSink, load
+from sinkscope.model import load_tokenizer
+from sinkscope.model.plain import as_plain, with_window_sinks, zero_heads
 from sinkscope.statistics import Interval
 from sinkscope.trials import Trial
 from sinkscope.trials import load as load_trial
@@ -31,6 +33,7 @@ def export(
     out: str | Path = "sinkscope-export",
     *,
     tokenizer: Any = None,
+    fold: FoldSink | None = None,
 ) -> list[Path]:
     """Write a result for an engine, or a model as a plain folder; returns the files.
 
@@ -39,17 +42,28 @@ def export(
     - A trial of caches as engines run them with `engine`: ENGINE.txt.
     - A model: a folder that transformers loads without sinkscope (`model.plain.as_plain`).
     - A trial of zero-sink-heads: the trial's model without these heads, as such a folder.
+    - A model with a `fold` of form `logit` (`ss.fold`): a GraniteSWA whose learned sinks are the fold's logits, with
+      fold.json. Only where all layers are windows: elsewhere the sink would count twice. So it does for queries that
+      still see it: model and fold are equal from token layers · (window − 1) + 1 on.
 
     Args:
         source: A result, its file or folder, a model, or the name of one.
         engine: llama.cpp, vLLM, MLX or ExecuTorch; None for weights.
         out: The folder to write to.
         tokenizer: Of a model, to be written with it; found by itself where the model has a name.
+        fold: Of a model: its first token as a constant logit.
 
     Raises `InputError` for an unknown engine, and one for which nothing was measured or advised;
     `UnsupportedModelError`, by name, for models that cannot be written.
     """
     folder = Path(out)
+    if fold is not None:
+        if isinstance(source, Card | Trial) or engine is not None:
+            raise InputError("fold: is written with a model, as weights: give the model, and no engine")
+        model = source if isinstance(source, nn.Module) else load(str(source))
+        return _written(
+            with_folded_sinks(model, fold), _named(model), folder, tokenizer, {"fold.json": fold.describe()}
+        )
     result = source if isinstance(source, Card | Trial | nn.Module) else _read(source)
     if isinstance(result, nn.Module) or result is None or (engine is None and _heads(result)):
         if engine is not None:
@@ -171,6 +185,20 @@ def _heads(result: Card | Trial) -> Sequence[tuple[int, int]]:
     return [(int(layer), int(head)) for layer, head in arms[0]["heads"]] if len(arms) == 1 else ()
 
 
+def with_folded_sinks(model: nn.Module, fold: FoldSink) -> GraniteSWAForCausalLM:
+    """`model` with the fold's logits as learned sinks, for queries that have left the folded token behind.
+
+    Raises `InputError` for another form than `logit`, other tokens than the first, and a part of the layers or heads;
+    `UnsupportedModelError` as `model.plain.with_window_sinks` does.
+    """
+    if fold.form != "logit":
+        raise InputError(f"form = '{fold.form}': a learned sink has a logit and no value, so form='logit' is written")
+    if [p for p, _ in fold.targets.pairs()] != [0] or fold.layers is not None:
+        raise InputError("a learned sink stands for one token in all layers: fold position 0 (on='positions:0') in all")
+    (_, first), *_ = fold.targets.pairs()
+    return with_window_sinks(model, [table[:, 0] for table in fold.constants.logits[first]])
+
+
 def _weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: Any) -> list[Path]:
     name: str | None
     if isinstance(source, Trial):
@@ -179,11 +207,24 @@ def _weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: An
         zero_heads(model, _heads(source))
     elif isinstance(source, nn.Module):
         model = unwrapped(source)
-        name = str(getattr(getattr(model, "config", None), "name_or_path", "") or "") or None
+        name = _named(model)
     else:
         name = str(source)
         model = load(str(source))
-    plain = as_plain(model)
+    more = {}
+    if isinstance(source, Trial):
+        more["zero_heads.json"] = {"model": name, "zero_heads": [list(head) for head in _heads(source)]}
+    return _written(as_plain(model), name, folder, tokenizer, more)
+
+
+def _named(model: nn.Module) -> str | None:
+    return str(getattr(getattr(unwrapped(model), "config", None), "name_or_path", "") or "") or None
+
+
+def _written(
+    plain: PreTrainedModel, name: str | None, folder: Path, tokenizer: Any, more: Mapping[str, Any]
+) -> list[Path]:
+    """The model and its tokenizer as a new folder, with further files of JSON."""
     if tokenizer is None and name is not None:
         try:
             tokenizer = load_tokenizer(name)
@@ -194,7 +235,6 @@ def _weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: An
     plain.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    if isinstance(source, Trial):
-        heads = [list(head) for head in _heads(source)]
-        write_text(folder / "zero_heads.json", json.dumps({"model": name, "zero_heads": heads}) + "\n")
+    for file, content in more.items():
+        write_text(folder / file, json.dumps(content) + "\n")
     return sorted(path for path in folder.iterdir() if path.is_file())

@@ -55,7 +55,7 @@ class CalibrationTexts(TextOptions):
     """Texts, or images, to choose on and to hold out."""
 
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per text.")] = 128
-    samples: Annotated[int, typer.Option(min=4, help="Number of texts, to choose on and held out.")] = 64
+    samples: Annotated[int, typer.Option(min=4, help="Number of texts, to choose on and held out.")] = 40
     images: options.Images = None
     prompt: options.Prompt = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, parse_heads, read_inputs, single_batch
-from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
+from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, watching
 from sinkscope.cli.writing import check_formats, results_folder, write_trial
 from sinkscope.errors import InputError, unknown
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from sinkscope.trials import Trial
 
 SINK_ARMS = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
+FOLDS = ("fold-logit", "fold-key")  # the other forms of fold-sink
+ARMS = (*SINK_ARMS, *FOLDS)
 WITHOUT_SEARCH = ("first-view", "swap-position", "replace-position", "suppress-bands")  # nothing is looked for in texts
 FORMER = {"forbid-sink": "hide-sink"}
 LAST_BAND = 19
 
-By = Literal["after", "layer"]
+By = Literal["after", "layer", "band"]
 HeadsControl = Literal["any", "layer", "norm"]
 
 
@@ -35,8 +37,9 @@ def _what_help() -> str:
     from sinkscope.interventions import NAMED
 
     return (
-        f"What to change. Arms on the sink, repeatable (default: all): {', '.join(SINK_ARMS)}. Or one of "
-        f"{', '.join(NAMED)}; heads and entries are found on texts that are not scored."
+        f"What to change. Arms on the sink, repeatable (default: all): {', '.join(SINK_ARMS)}; or other forms of "
+        f"fold-sink: {', '.join(FOLDS)}. Or one of {', '.join(NAMED)}; heads and entries are found on texts "
+        "that are not scored."
     )
 
 
@@ -49,16 +52,24 @@ def read_by(*names: str) -> When:
     return When(lambda values: _names(values) & {*names}, f"is read by {', '.join(names)}, and none of them runs")
 
 
-ON_ARMS = read_by(*SINK_ARMS)
+@dataclass(frozen=True, kw_only=True)
+class ChangedInputs(InputOptions):
+    """One kind of input, of which every arm and control reads all samples: six arms take minutes on 135M at 24."""
+
+    samples: options.Samples = 24
+
+
+CHANGED_INPUTS = ChangedInputs()
+ON_ARMS = read_by(*ARMS)
 ON_HEADS = When(
     lambda values: "zero-sink-heads" in _names(values), "chooses heads, which --what zero-sink-heads acts on"
 )
 ON_LAYERS = When(
-    lambda values: _names(values) & {*SINK_ARMS, "zero-sink-heads"},
+    lambda values: _names(values) & {*ARMS, "zero-sink-heads"},
     "chooses heads, which --what zero-sink-heads acts on, or layers of arms on the sink",
 )
 ON_OTHERS = When(
-    lambda values: not _names(values) & {*SINK_ARMS},
+    lambda values: not _names(values) & {*ARMS},
     "is read by interventions that are no arms on the sink (there: --on)",
 )
 ON_TWO = read_by("swap-position", "replace-position", "first-view")
@@ -89,7 +100,7 @@ def intervene(
     by: Annotated[
         By | None,
         typer.Option(
-            help="For arms on the sink: a curve over --after 1 to 32, or each layer separately.",
+            help="For arms on the sink: a curve over --after 1 to 32, each layer separately, or sixths of them.",
             rich_help_panel=ADVANCED,
         ),
         ON_ARMS,
@@ -158,10 +169,10 @@ def intervene(
     ] = "any",
     controls: Annotated[
         int, typer.Option(min=1, help="Random controls of the same budget.", rich_help_panel=ADVANCED)
-    ] = 5,
+    ] = 2,
     tolerance: options.Tolerance = 0.02,
     explain: options.Explain = False,
-    inputs: InputOptions = INPUTS,
+    inputs: ChangedInputs = CHANGED_INPUTS,
     running: RunningOptions = RUNNING,
     figure: options.Figure = None,
     config: options.Config = None,
@@ -171,7 +182,7 @@ def intervene(
 
     For an encoder-decoder, the decoder is changed and its predictions are compared."""
     asked = _asked(what)
-    named = asked[0] if asked[0] not in SINK_ARMS else None
+    named = asked[0] if asked[0] not in ARMS else None
     check_formats(figure)
     chosen_layers, chosen_heads = _layers(layers), parse_heads("--heads", heads)
     words = [*(asked if what else ()), *([] if inputs.name == "natural" else [inputs.name])]
@@ -183,7 +194,7 @@ def intervene(
     from sinkscope.trials.changes import uses
 
     if named is not None and named not in NAMED:
-        raise unknown("intervention", named, [*SINK_ARMS, *NAMED])
+        raise unknown("intervention", named, [*ARMS, *NAMED])
     batch_size = running.batch_of(inputs.tokens)
     with only_json(output.as_json):
         subject = open_model(model, running)
@@ -283,8 +294,8 @@ def _asked(what: list[str] | None) -> tuple[str, ...]:
                 "forbid-sink is now hide-sink: the sink stays for the first queries, or the next token takes its place"
             )
         names.append(FORMER.get(name, name))
-    if len(names) > 1 and (other := next((name for name in names if name not in SINK_ARMS), None)):
-        raise InputError(f"--what {other}: one at a time; together run {', '.join(SINK_ARMS)}")
+    if len(names) > 1 and (other := next((name for name in names if name not in ARMS), None)):
+        raise InputError(f"--what {other}: one at a time; together run {', '.join(ARMS)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -294,11 +305,12 @@ def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, b
     A pass in which attention is measured counts twice.
     """
     from sinkscope.hooks import Stream
-    from sinkscope.trials.changes import AFTER_CURVE
+    from sinkscope.trials.changes import AFTER_CURVE, BANDS
 
     arms = len(asked) + ("trim-sink" in asked)  # which also runs on other tokens
     if by is not None:
-        steps = len(AFTER_CURVE) if by == "after" else len(Stream.of(model).attention(model))
+        layers = len(Stream.of(model).attention(model))
+        steps = {"after": len(AFTER_CURVE), "layer": layers, "band": min(BANDS, layers)}[by]
         return scored * (1 + arms * steps) + 4 * searched
     return scored * (1 + arms * (1 + controls)) + 4 * searched + 2 * scored * (1 + arms)
 

@@ -14,7 +14,7 @@ from sinkscope.data.measuring_inputs import (
     ordinary_tokens,
     text_digest,
 )
-from sinkscope.data.model_inputs import InputReading, corpus_of, fed, reading, start_token, vocabulary_of
+from sinkscope.data.model_inputs import InputReading, corpus_of, fed, reading, start_token, try_out, vocabulary_of
 from sinkscope.data.prepared import PreparedData, encode_data, prepare
 from sinkscope.data.tokenizer import (
     adds_first_token,
@@ -26,6 +26,7 @@ from sinkscope.data.tokenizer import (
 )
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
 from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindows, Window, Windows, seeded
+from sinkscope.registry import moved
 
 __all__ = [
     "UNSCORED",
@@ -68,6 +69,11 @@ __all__ = [
     "start_token",
     "text_digest",
     "texts",
+    "try_out",
     "vocabulary_of",
     "with_mask",
 ]
+
+__getattr__ = moved(
+    __name__, {"Document": "sinkscope.data.TextDocument", "Reading": "sinkscope.data.InputReading"}
+)  # old names, for one release

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def reading(model: PreTrainedModel, inputs: Inputs) -> InputReading:
     """Token ids as a model takes them. Raises `UnsupportedModelError` where it cannot be run on tokens alone."""
     check_reads_tokens(model)
     fed_inputs = fed(model, inputs.input_ids)
-    _try_out(model, fed_inputs)
+    try_out(model, fed_inputs)
     if not model.config.is_encoder_decoder:
         return InputReading((fed_inputs,), inputs.first, inputs.description)
     both = "the decoder reads the same tokens behind its start token"
@@ -88,7 +87,8 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
 
 def corpus_of(config: Any) -> str:
     """What a model reads where nothing is said: code if it was trained on that here, prose otherwise."""
-    shipped = Path(getattr(config, "name_or_path", "")).parent == FOLDER
+    folder = FOLDER / getattr(config, "name_or_path", "")  # a name, or a folder, which replaces FOLDER
+    shipped = folder.parent == FOLDER and folder.is_dir()
     return "python" if shipped or config.model_type == "sinkscope_lab" else "prose"
 
 
@@ -98,8 +98,11 @@ def vocabulary_of(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config().vocab_size)
 
 
-def _try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
-    """Two tokens through a model that may want more, so that what it lacks is said before anything is measured."""
+def try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
+    """Two tokens through a model that may want more, so that what it lacks is said before anything is measured.
+
+    Raises `UnsupportedModelError` where the model cannot be run on tokens alone.
+    """
     wanted = [name for name in OTHERS if name in inspect.signature(model.forward).parameters]
     if not wanted:
         return

@@ -1,53 +1,329 @@
-"""Number formats of serving engines: GGML's q8_0 and q4_0, and 8-bit floating point (E4M3)."""
+"""Number formats of serving engines, in which each vector is stored by itself: GGML's blocks, FP8, NVFP4, MXFP4."""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
 from sinkscope.errors import InputError
+from sinkscope.grids.grid import Grid, effective_bits, straight_through
+from sinkscope.grids.packing import pack, unpack
+from sinkscope.grids.rotations import Blocks, hadamard
 
-NumberFormat = Literal["q8_0", "q4_0", "fp8"]
-Stored = tuple[Tensor, ...]  # codes, and the scales of formats that have some
-BLOCK = 32  # entries that share a scale in GGML's types
+Stored = tuple[Tensor, ...]  # codes, and the scales of formats that have some, over the rows of what was stored
 E4M3_MAX = 448.0
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M1_MAX = 6.0
+E2M1_EXPONENT = 2  # of its largest number
+SMALLEST_SCALE = 1e-6
 
 
-def encode_as(x: Float[Tensor, "*rows dim"], numbers: NumberFormat) -> Stored:
-    """What is stored of x.
+class RowFormat(ABC):
+    """How a vector of numbers is stored. Subclasses are frozen dataclasses with `encode` and `decode`.
 
-    - fp8: E4M3 after saturation at ±448, scale 1.0. 8 bits per number.
-    - q8_0: per block of 32 entries d = max|x| / 127 and round(x / d), d in 16 bits. 8.5 bits per number.
-    - q4_0: d = m / −8 for the m of largest magnitude, and min(15, ⌊x / d + 8.5⌋), two codes a byte. 4.5 bits.
-
-    Raises `InputError` if 32 does not divide the width. Source: ggml/src/ggml-quants.c, `quantize_row_q8_0_ref` and
-    `quantize_row_q4_0_ref`.
+    No range is shared between vectors, so a cache can store each token as it arrives.
     """
-    if numbers == "fp8":
-        return (x.float().clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn),)
-    if x.shape[-1] % BLOCK:
-        raise InputError(f"rows of {x.shape[-1]} numbers: {numbers} needs a multiple of {BLOCK}")
-    blocks = x.float().unflatten(-1, (-1, BLOCK))
-    if numbers == "q8_0":
+
+    block: ClassVar[int] = 1
+    """The numbers of a vector that are stored together: it must divide the vector's width."""
+
+    @property
+    def name(self) -> str:
+        """How engines call it."""
+        return type(self).__name__.lower()
+
+    @abstractmethod
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        """What is stored of x. Raises `InputError` if `block` does not divide the width."""
+
+    @abstractmethod
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        """The numbers that `encode` stored, in fp32."""
+
+    def at(self, layer: int) -> RowFormat:
+        """The format in one layer: another one where scales differ between layers."""
+        return self
+
+    def rounded(self, x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
+        """x after it was stored and read, in its own dtype, with the gradient of x (straight-through estimator)."""
+        return straight_through(x, self.decode(self.encode(x.detach()), x.shape[-1]).to(x.dtype))
+
+    def bits(self, width: int) -> float:
+        """Bits per number of vectors of this width, scales included."""
+        stored = self.encode(torch.zeros(1, width))
+        return 8 * sum(part.nbytes for part in stored) / width
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"name": self.name, **settings}
+
+    def _blocks(self, x: Tensor) -> Float[Tensor, "*rows blocks block"]:
+        if x.shape[-1] % self.block:
+            raise InputError(f"rows of {x.shape[-1]} numbers: {self.name} needs a multiple of {self.block}")
+        return x.float().unflatten(-1, (-1, self.block))
+
+
+@dataclass(frozen=True)
+class Q8_0(RowFormat):
+    """GGML's q8_0: per block of 32 entries d = max|x| / 127 and round(x / d), d in 16 bits. 8.5 bits per number.
+
+    Source: ggml/src/ggml-quants.c, `quantize_row_q8_0_ref`.
+    """
+
+    block: ClassVar[int] = 32
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks = self._blocks(x)
         scale = blocks.abs().amax(-1, keepdim=True) / 127
         ratio = torch.where(scale > 0, blocks / scale, 0.0)
         codes = (ratio.abs() + 0.5).floor().mul(ratio.sign()).to(torch.int8)  # halves away from zero, as roundf
         return codes.flatten(-2), scale[..., 0].half()
-    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = largest / -8
-    ratio = torch.where(scale != 0, blocks / scale, 0.0)
-    nibbles = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8).flatten(-2)
-    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale[..., 0].half()
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        return _scaled(stored[0], stored[1], self.block)
 
 
-def decode_from(stored: Stored | list[Tensor], numbers: NumberFormat) -> Float[Tensor, "*rows dim"]:
-    """The numbers that `encode_as` stored, in fp32."""
-    if numbers == "fp8":
-        return stored[0].float()
-    codes, scale = stored
-    if numbers == "q4_0":
-        codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).to(torch.int16) - 8
-    return (codes.float().unflatten(-1, (-1, BLOCK)) * scale.float()[..., None]).flatten(-2)
+@dataclass(frozen=True)
+class Q4_0(RowFormat):
+    """GGML's q4_0: per block of 32 entries d = m / −8 for the m of largest magnitude, and min(15, ⌊x / d + 8.5⌋).
+
+    Two codes a byte and d in 16 bits: 4.5 bits per number. Source: ggml/src/ggml-quants.c, `quantize_row_q4_0_ref`.
+    """
+
+    block: ClassVar[int] = 32
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks = self._blocks(x)
+        scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / -8
+        ratio = torch.where(scale != 0, blocks / scale, 0.0)
+        codes = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8)
+        return pack(codes.flatten(-2), 4), scale[..., 0].half()
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        return _scaled(unpack(stored[0], 4, width).to(torch.int8) - 8, stored[1], self.block)
+
+
+@dataclass(frozen=True)
+class Fp8(RowFormat):
+    """E4M3 of x / scale after saturation at ±448: one `scale` for a whole tensor, not stored. 8 bits per number.
+
+    `scale`: a number, or one for each layer. vLLM's `--kv-cache-dtype fp8` has 1.0 unless the checkpoint brings scales
+    (vllm/model_executor/layers/quantization/kv_cache.py).
+    """
+
+    scale: float | Mapping[int, float] = 1.0
+
+    def at(self, layer: int) -> Fp8:
+        return Fp8(_of_layer(self.scale, layer))
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        return (_e4m3_bytes(x.float() / _number(self.scale)),)
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        return _e4m3(stored[0]) * _number(self.scale)
+
+
+@dataclass(frozen=True)
+class Fp8Rows(RowFormat):
+    """E4M3 of x / s with s = max(max|x| / 448, 1e-6) of each vector, stored in fp32. 8 + 32 / width bits per number.
+
+    vLLM's `--kv-cache-dtype fp8_per_token_head` (vllm/v1/attention/ops/triton_reshape_and_cache_flash.py,
+    `_reshape_cache_per_token_head`), dynamic activations per token, and weights per output channel.
+    """
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        wide = x.float()
+        scale = (wide.abs().amax(-1, keepdim=True) / E4M3_MAX).clamp(min=SMALLEST_SCALE)
+        return _e4m3_bytes(wide * (1 / scale)), scale
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        return _e4m3(stored[0]) * stored[1]
+
+
+@dataclass(frozen=True)
+class NvFp4(RowFormat):
+    """E2M1 in blocks of 16 with an E4M3 scale each, and one fp32 `scale` g for the tensor. 4.5 bits per number.
+
+    s = E4M3(max|x| / (6 g)) and codes are E2M1(x / (s g)), halves to even; read back as code · s · g. `four_over_six`:
+    a block also tries s = E4M3(max|x| / (4 g)), where its largest number becomes 4 instead of 6, and keeps whichever
+    has the smaller squared error (Cook et al. 2025). g: a number, or one for each layer.
+
+    vLLM's `--kv-cache-dtype nvfp4` and `nvfp4_4over6`, where 1 / g is the checkpoint's scale, 1.0 by default
+    (csrc/nvfp4_kv_cache_kernels.cu; the paper fits g to a smaller largest scale, 256, which vLLM's cache does not). Not
+    checked: the kernel's approximate reciprocals, which may move a number at the border of two codes.
+    """
+
+    scale: float | Mapping[int, float] = 1.0
+    four_over_six: bool = False
+    block: ClassVar[int] = 16
+
+    def at(self, layer: int) -> NvFp4:
+        return replace(self, scale=_of_layer(self.scale, layer))
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks = self._blocks(x)
+        codes, scale = self._with_largest(blocks, E2M1_MAX)
+        if self.four_over_six:
+            others, other = self._with_largest(blocks, 4.0)
+            errors = (self._read(codes, scale) - blocks).square().sum(-1, keepdim=True)
+            better = (self._read(others, other) - blocks).square().sum(-1, keepdim=True) < errors
+            codes, scale = torch.where(better, others, codes), torch.where(better, other, scale)
+        return pack(codes.flatten(-2), 4), _e4m3_bytes(scale[..., 0])
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        codes = unpack(stored[0], 4, width).unflatten(-1, (-1, self.block))
+        return self._read(codes, _e4m3(stored[1])[..., None]).flatten(-2)
+
+    def _with_largest(self, blocks: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+        """Codes, and scales on the grid of E4M3, with which max|x| of a block becomes `largest`."""
+        whole = _number(self.scale)
+        scale = _e4m3(_e4m3_bytes(blocks.abs().amax(-1, keepdim=True) / (largest * whole)))
+        return _e2m1_codes(torch.where(scale > 0, blocks / (scale * whole), 0.0)), scale
+
+    def _read(self, codes: Tensor, scale: Tensor) -> Tensor:
+        return _e2m1(codes) * scale * _number(self.scale)
+
+
+@dataclass(frozen=True)
+class MxFp4(RowFormat):
+    """E2M1 in blocks of 32 with a power of two each, saturated at 6. 4.25 bits per number.
+
+    The power is 2^(⌊log₂ max|x|⌋ − 2), so that the largest number of a block lies between 4 and 8. Source: OCP
+    Microscaling Formats v1.0, section 6.3; exponents below −127 are raised to it.
+    """
+
+    block: ClassVar[int] = 32
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks = self._blocks(x)
+        exponent = blocks.abs().amax(-1, keepdim=True).frexp().exponent - 1 - E2M1_EXPONENT
+        exponent = exponent.clamp(-127, 127)
+        codes = _e2m1_codes(torch.ldexp(blocks, -exponent))
+        return pack(codes.flatten(-2), 4), (exponent[..., 0] + 127).to(torch.uint8)
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        codes = unpack(stored[0], 4, width).unflatten(-1, (-1, self.block))
+        return torch.ldexp(_e2m1(codes), stored[1].int()[..., None] - 127).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """Vectors are multiplied by Hadamard matrices before they are stored as `inner` says, and again when they are read.
+
+    H / √size is orthonormal and symmetric, so twice gives x back, and (H q)·(H k) = q·k: an engine rotates the query
+    instead of every cached key, and the output of attention instead of every cached value. Blocks are as large as the
+    largest power of two that divides the width, and at most `largest`; widths that `multiple` does not divide are not
+    rotated.
+
+    Sources: Ashkboos et al. 2024 (QuaRot); llama.cpp, src/llama-kv-cache.cpp (`attn_rot_k`: keys in the largest blocks,
+    values in blocks of 64, only if 64 divides the width); vllm/v1/attention/backends/turboquant_attn.py.
+    """
+
+    inner: Grid | RowFormat
+    largest: int | None = None
+    multiple: int = 2
+
+    def matrix(self, width: int) -> Blocks | None:
+        """What vectors of this width are multiplied by; None if they are not rotated."""
+        size = width & -width
+        size = size if self.largest is None else min(size, self.largest)
+        return None if width % self.multiple or size < 2 else _blocks_of(size)
+
+    def at(self, layer: int) -> Rotated:
+        """The format in one layer."""
+        return replace(self, inner=layer_numbers(self.inner, layer))  # type: ignore[arg-type]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return {"name": "Rotated", "inner": described_numbers(self.inner), "largest": self.largest}
+
+
+Numbers = Grid | RowFormat | Rotated
+"""How keys, values or weights are rounded."""
+
+
+def inner_of(numbers: Numbers) -> Grid | RowFormat:
+    """What rounds, without a rotation around it."""
+    return numbers.inner if isinstance(numbers, Rotated) else numbers
+
+
+def rotation_of(numbers: Numbers, width: int) -> Blocks | None:
+    """The rotation around it for vectors of this width; None if there is none."""
+    return numbers.matrix(width) if isinstance(numbers, Rotated) else None
+
+
+def layer_numbers(numbers: Numbers, layer: int) -> Numbers:
+    """The numbers of one layer."""
+    return numbers if isinstance(numbers, Grid) else numbers.at(layer)
+
+
+def described_numbers(numbers: Numbers) -> dict[str, Any]:
+    """As JSON-able data."""
+    return dict(vars(numbers)) if isinstance(numbers, Grid) else numbers.describe()
+
+
+def bits_of(numbers: Numbers, shape: tuple[int, ...]) -> float:
+    """Bits per number of a tensor of `shape`, scales included."""
+    numbers = inner_of(numbers)
+    return effective_bits(numbers, shape) if isinstance(numbers, Grid) else numbers.bits(shape[-1])
+
+
+def largest_scale(x: Float[Tensor, "..."], top: float = E4M3_MAX) -> float:
+    """max|x| / top, at least 1e-6: the calibrated scale of a tensor, with which its largest number is `top`."""
+    return max(float(x.detach().abs().max()) / top, SMALLEST_SCALE)
+
+
+@cache
+def _blocks_of(size: int) -> Blocks:
+    return Blocks(hadamard(size).float())
+
+
+def _e4m3_bytes(x: Tensor) -> UInt8[Tensor, "..."]:
+    """E4M3 after saturation, as bytes: few operators take tensors of torch's own type."""
+    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def _e4m3(stored: UInt8[Tensor, "..."]) -> Tensor:
+    return stored.view(torch.float8_e4m3fn).float()
+
+
+def _scaled(codes: Tensor, scale: Tensor, block: int) -> Tensor:
+    return (codes.float().unflatten(-1, (-1, block)) * scale.float()[..., None]).flatten(-2)
+
+
+# The upper end of each code's interval. Halves go to the code that is even, so 0.75, 1.75 and 3.5 go up, and
+# bucketize, which counts the ends below x, gets the numbers just below them.
+_ENDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+_ENDS[1::2] = torch.nextafter(_ENDS[1::2], torch.zeros(3))
+_LEVELS = torch.tensor([*E2M1, *(-level for level in E2M1)])
+
+
+def _e2m1_codes(x: Tensor) -> Integer[Tensor, "..."]:
+    """The 4-bit codes of numbers, saturated at 6: magnitude in the lower three bits, then the sign."""
+    return (torch.bucketize(x.abs(), _ENDS.to(x.device)) + 8 * x.signbit()).to(torch.uint8)
+
+
+def _e2m1(codes: Integer[Tensor, "..."]) -> Tensor:
+    return _LEVELS.to(codes.device)[codes.long()]
+
+
+def _number(scale: float | Mapping[int, float]) -> float:
+    if isinstance(scale, Mapping):
+        raise InputError("scales of several layers: take those of one with .at(layer)")
+    return scale
+
+
+def _of_layer(scale: float | Mapping[int, float], layer: int) -> float:
+    if not isinstance(scale, Mapping):
+        return scale
+    if layer not in scale:
+        raise InputError(f"no scale was calibrated for layer {layer}")
+    return scale[layer]

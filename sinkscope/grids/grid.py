@@ -97,8 +97,7 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
     groups that do not divide their axis.
     """
     excluded = None if protected is None else grid.cut(protected.expand(x.shape))
-    if not (x.isfinite() if protected is None else x.isfinite() | protected).all():
-        raise InputError("cannot quantize NaN or infinite numbers: check the model's activations")
+    check_finite(x, protected)
     x = grid.cut(x)
     axes = grid.shared(x)
     if grid.symmetric:
@@ -109,6 +108,12 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
     empty = low > high  # a range whose entries are all protected
     low, high = low.masked_fill(empty, 0), high.masked_fill(empty, 0)
     return Steps((high - low) / grid.top, low)
+
+
+def check_finite(x: Float[Tensor, "..."], protected: Bool[Tensor, "..."] | None = None) -> None:
+    """Raises `InputError` for entries that are not finite, except protected ones (broadcast to x)."""
+    if not (x.isfinite() if protected is None else x.isfinite() | protected).all():
+        raise InputError("cannot quantize NaN or infinite numbers: check the model's activations")
 
 
 def encode(x: Float[Tensor, "..."], steps: Steps, grid: Grid) -> Integer[Tensor, "..."]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
-from sinkscope.hooks.modules import text_config
+from sinkscope.hooks.modules import position_limit
 
 IDS = ("input_ids", "decoder_input_ids")
 
@@ -129,6 +129,15 @@ class FittingBatches:
             self._failed = True
 
 
+def in_batches(run: Callable[[slice], None], samples: int, batch_size: int, described: str = "") -> None:
+    """Call `run` on the rows of each of `FittingBatches`, which takes its place. For one release."""
+    warnings.warn("hooks.in_batches is hooks.FittingBatches now", DeprecationWarning, stacklevel=2)
+    batches = FittingBatches(samples, batch_size, described)
+    for rows in batches:
+        with batches.halved_if_out_of_memory():
+            run(rows)
+
+
 def check_weights(model: nn.Module) -> None:
     """Raises `InputError` naming the first parameter that holds a NaN or an infinity."""
     for name, parameter in model.named_parameters():
@@ -171,11 +180,10 @@ def check_padding(inputs: Mapping[str, Any]) -> None:
 
 def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` if a row has more tokens than the model has positions."""
-    text = text_config(model)
-    limit = getattr(text, "max_position_embeddings", None)
+    limit = position_limit(model)
     for name in (*IDS, "inputs_embeds"):
         value = inputs.get(name)
-        if isinstance(limit, int) and isinstance(value, Tensor) and value.shape[1] > limit > 0:
+        if limit is not None and isinstance(value, Tensor) and value.shape[1] > limit:
             raise InputError(f"{value.shape[1]} tokens, but the model has positions for {limit}: use at most {limit}")
 
 

@@ -330,13 +330,30 @@ def _stack_of(model: PreTrainedModel, path: str) -> str:
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[str, PositionTable]]:
-    for path, module in model.named_modules():
-        named = path.rpartition(".")[2] in TABLES or path.endswith(SCHEME_TABLE)
-        if isinstance(module, nn.Embedding) and named:
-            yield path, PositionTable(path, module.weight, _offset(model, module))
+    yield from ((path, table) for path, _, table in _embeddings(model))
     for path, parameter in model.named_parameters():
         if path.rpartition(".")[2] in TABLES:  # of image models, with a row for each special token and patch
             yield path, PositionTable(path, parameter, 0)
+
+
+def _embeddings(model: nn.Module) -> Iterator[tuple[str, nn.Embedding, PositionTable]]:
+    for path, module in model.named_modules():
+        named = path.rpartition(".")[2] in TABLES or path.endswith(SCHEME_TABLE)
+        if isinstance(module, nn.Embedding) and named:
+            yield path, module, PositionTable(path, module.weight, _offset(model, module))
+
+
+def position_limit(model: nn.Module) -> int | None:
+    """Tokens of a row for which a model has positions; None where its configuration does not say.
+
+    Families after RoBERTa begin to count behind the padding's row of their table, so `max_position_embeddings` = 514
+    means 512 tokens.
+    """
+    limit = getattr(text_config(model), "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        return None
+    counted = [len(table.rows) for _, module, table in _embeddings(model) if module.padding_idx is not None]
+    return min([limit, *counted])
 
 
 def _offset(model: nn.Module, table: nn.Embedding) -> int:

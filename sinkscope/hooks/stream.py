@@ -12,12 +12,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Tokens
+from sinkscope.attention import TokenAxis
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.custom_attention import following
 from sinkscope.hooks.dispatch import Editor, editing
 from sinkscope.hooks.inputs import device_of, evaluating, part, samples_of
 from sinkscope.hooks.modules import (
+    MODALITIES,
     Block,
     Depth,
     attention_layers,
@@ -39,7 +40,7 @@ NO_STREAM = (
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One stack of a model: the decoder, which writes the text, else the first.
+    """One stack of a model: the decoder, which writes the text, else the one that reads text, else the first.
 
     `layers`: its self-attention layers by running number, as in a measurement; `blocks`: block d − 1 outputs depth d >
     0.
@@ -64,7 +65,8 @@ class Stream:
         else:
             layers = attention_layers(model)
             stacks = {layer.stack for layer in layers.values()}
-            first = next(iter(layers.values())).stack
+            names = [layer.stack for layer in layers.values()]
+            first = next((name for name in names if name not in MODALITIES), names[0])
         stack, writes = "decoder" if "decoder" in stacks else first, is_encoder_decoder(model)
         return cls(
             family(model),
@@ -126,7 +128,7 @@ class OpenStream:
         """Tokens that the cache held before this pass."""
         return self.passes.now.forward.start(self.stream.axis)
 
-    def tokens(self, start: int, stop: int, device: torch.device) -> Tokens:
+    def tokens(self, start: int, stop: int, device: torch.device) -> TokenAxis:
         """The tokens of columns `start` … `stop` − 1, counted from the first cached one."""
         return self.passes.now.forward.tokens(self.stream.axis, start, stop, device)
 

@@ -6,9 +6,11 @@ from sinkscope.interventions.finding import MassiveActivation as MassiveActivati
 from sinkscope.interventions.finding import largest_activations as largest_activations
 from sinkscope.interventions.finding import onset_depth as onset_depth
 from sinkscope.interventions.finding import sink_heads as sink_heads
-from sinkscope.interventions.fold import Constants as Constants
-from sinkscope.interventions.fold import FoldSink as FoldSink
-from sinkscope.interventions.fold import constants as constants
+from sinkscope.interventions.folding import Constants as Constants
+from sinkscope.interventions.folding import FoldSink as FoldSink
+from sinkscope.interventions.folding import Form as Form
+from sinkscope.interventions.folding import constants as constants
+from sinkscope.interventions.folding import fold as fold
 from sinkscope.interventions.head_controls import AnyHeads as AnyHeads
 from sinkscope.interventions.head_controls import HeadControl as HeadControl
 from sinkscope.interventions.head_controls import SameLayer as SameLayer
@@ -35,6 +37,7 @@ from sinkscope.interventions.reweigh import Temperature as Temperature
 from sinkscope.interventions.reweigh import VisualRedistribution as VisualRedistribution
 from sinkscope.interventions.reweigh import keep as keep
 from sinkscope.interventions.reweigh import kept as kept
+from sinkscope.interventions.reweigh import load as load
 from sinkscope.interventions.reweigh import load_calibrated as load_calibrated
 from sinkscope.interventions.reweigh import release as release
 from sinkscope.interventions.reweigh import save_calibrated as save_calibrated

@@ -16,6 +16,17 @@ from sinkscope.interventions.head_controls import ANY_HEADS, HeadControl, every_
 from sinkscope.interventions.intervention import Intervention, whole
 
 
+def head_pairs(heads: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """(layer, head) pairs. Raises `InputError` for anything else, for none, and for a pair given twice."""
+    pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in heads)
+    for head, pair in zip(heads, pairs, strict=True):
+        if len(pair) != 2 or not all(isinstance(value, int) and value >= 0 for value in pair):
+            raise InputError(f"head {head!r}: expected (layer, head), non-negative integers")
+    if not pairs or len(set(pairs)) != len(pairs):
+        raise InputError("heads: expected at least one (layer, head), all different")
+    return pairs
+
+
 @dataclass(frozen=True)
 class ZeroHeads(Intervention):
     """Σ_j A_tj v_j = 0 for each (layer, head): the output of the head in the attention function is zero.
@@ -32,13 +43,7 @@ class ZeroHeads(Intervention):
     against: HeadControl = ANY_HEADS
 
     def __post_init__(self) -> None:
-        pairs = tuple(tuple(pair) if isinstance(pair, Sequence) else () for pair in self.heads)
-        for head, pair in zip(self.heads, pairs, strict=True):
-            if len(pair) != 2 or not all(isinstance(value, int) and value >= 0 for value in pair):
-                raise InputError(f"head {head!r}: expected (layer, head), non-negative integers")
-        if not pairs or len(set(pairs)) != len(pairs):
-            raise InputError("heads: expected at least one (layer, head), all different")
-        object.__setattr__(self, "heads", pairs)
+        object.__setattr__(self, "heads", head_pairs(self.heads))
         if self.positions is not None:
             object.__setattr__(self, "positions", whole("positions", self.positions))
 

@@ -59,6 +59,7 @@ class QueryRows:
         query: Where the queries are.
         key: Where the keys are.
         hit: The keys that are changed.
+        reached: The queries that are changed: those with such a key, and with `beyond` those that no longer see it.
         scores: Logits on keys, −inf where masked; None if the weights are not a plain softmax.
         rest: Logits on learned slots.
         token: Weights on tokens.
@@ -71,6 +72,7 @@ class QueryRows:
     query: Places
     key: Places
     hit: Bool[Tensor, "_ 1 query key"]
+    reached: Bool[Tensor, "_ 1 query"]
     scores: Float[Tensor, "batch heads query key"] | None
     rest: Float[Tensor, "batch heads query slots"]
     token: Float[Tensor, "batch heads query key"]
@@ -115,14 +117,19 @@ class QueryRows:
         token: Float[Tensor, "batch heads query key"],
         slot: Float[Tensor, "batch heads query slots"],
         instead: Float[Tensor, "batch kv_heads key value_dim"] | None = None,
+        more: Float[Tensor, "batch heads query value_dim"] | None = None,
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """Σ_k w_k v_k as it leaves attention; `instead`: values that replace those of hit keys."""
+        """Σ_k w_k v_k as it leaves attention.
+
+        `instead`: values that replace those of hit keys; `more`: added to the sum, what is no token's and no slot's.
+        """
         call, terms = self.call, _terms(self.call)
         if instead is None:
             total = aggregated(token, slot, call.wide_value, terms)
         else:
             kept = aggregated(token.masked_fill(self.hit, 0.0), slot, call.wide_value, terms)
             total = kept + aggregated(token.masked_fill(~self.hit, 0.0), slot, instead, ())
+        total = total if more is None else total + more
         operation, known = call.operation, call.context
         if operation is None or known is None:
             return total
@@ -156,6 +163,11 @@ class Inside(Intervention):
     @property
     def targets(self) -> Targets:
         return self.on
+
+    @property
+    def beyond(self) -> bool:
+        """Whether queries are changed that no longer see a target, which a cache dropped or a window left behind."""
+        return False
 
     @property
     def positions_named(self) -> tuple[int, ...]:
@@ -271,23 +283,37 @@ class Calls:
         start = call.query_start - call.key_start
         return call, known.part(slice(start, start + queries)), known
 
-    def rows(self, invocation: Invocation, targets: Targets) -> Iterator[QueryRows]:
-        """The queries for which something is changed, a few at a time."""
+    def rows(self, invocation: Invocation, targets: Targets, *, beyond: bool = False) -> Iterator[QueryRows]:
+        """The queries for which something is changed, a few at a time. `beyond`: as in `Inside`."""
         targets.check_rows(len(invocation.output))
         call, query, key = self.of(invocation)
         for rows in call.row_parts():
             asking = query.part(rows)
             hit = targets.hit(asking, key)[:, None]
-            if bool(hit.any()):
-                yield _rows(call, self.layers[invocation.module], rows, asking, key, hit)
+            reached = targets.asks(asking)[:, None] if beyond else hit.any(-1)
+            if bool(reached.any()):
+                yield _rows(call, self.layers[invocation.module], rows, asking, key, hit, reached)
 
 
-def _rows(call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor) -> QueryRows:
+def differences(
+    calls: Calls, change: Inside, invocation: Invocation
+) -> Iterator[tuple[slice, Float[Tensor, "batch query heads value_dim"]]]:
+    """What a change adds to the output of a call: some queries, and the difference, exactly 0 where nothing changes."""
+    with full_precision(invocation.output.device):
+        for rows in calls.rows(invocation, change.targets, beyond=change.beyond):
+            difference = change.changed(rows) - rows.output(rows.token, rows.slot)
+            reached = rows.reached.transpose(1, 2)[..., None]  # the other rows stay bit-identical
+            yield rows.rows, difference.transpose(1, 2).where(reached, 0.0)
+
+
+def _rows(
+    call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor, reached: Tensor
+) -> QueryRows:
     samples, columns = slice(0, len(call.query)), slice(0, call.key.shape[2])
     rest = call.wide_query.new_empty(*call.query.shape[:2], rows.stop - rows.start, 0)
     if not call.is_softmax:
         weights = call.operation_weights(rows)
-        return QueryRows(call, layer, rows, query, key, hit, None, rest, weights.token, weights.slot)
+        return QueryRows(call, layer, rows, query, key, hit, reached, None, rest, weights.token, weights.slot)
     scores = call.scores(samples, rows, columns)
     if call.operation is not None and call.context is not None and call.operation.slots:
         rest = call.operation.slot_logits(call.wide_query, call.context)[:, :, rows]
@@ -296,7 +322,7 @@ def _rows(call: AttentionCall, layer: int, rows: slice, query: Places, key: Plac
     rest = rest.masked_fill(
         (scores == -torch.inf).all(-1, keepdim=True), -torch.inf
     )  # a query that sees no token sees no slot
-    bare = QueryRows(call, layer, rows, query, key, hit, scores, rest, scores, rest)
+    bare = QueryRows(call, layer, rows, query, key, hit, reached, scores, rest, scores, rest)
     token, slot = bare.softmax(scores)
     return replace(bare, token=token, slot=slot)
 
@@ -342,13 +368,8 @@ class Changing(Editor):
         self.calls.opened.edited(module)
         invocation: Invocation = self._running.pop(module)
         output = output.clone()
-        with full_precision(output.device):
-            for rows in self.calls.rows(invocation, self.change.targets):
-                before = rows.output(rows.token, rows.slot)
-                difference = self.change.changed(rows) - before
-                touched = rows.hit.any(-1).transpose(1, 2)[..., None]  # rows without a hit stay bit-identical
-                difference = difference.transpose(1, 2).where(touched, 0.0)
-                output[:, rows.rows] += difference.to(output.dtype)
+        for rows, difference in differences(self.calls, self.change, invocation):
+            output[:, rows] += difference.to(output.dtype)
         return output
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.interventions.fold import Constants
+from sinkscope.interventions.folding import Constants
 from sinkscope.interventions.inside import Inside, QueryRows, check_places
 
 Side = Literal["sink", "others"]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import GraniteSWAConfig, GraniteSWAForCausalLM, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    DynamicCache,
+    GraniteSWAConfig,
+    GraniteSWAForCausalLM,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
 
 from sinkscope.attention import CATALOG, AttentionSpec, LogitSlot, ZeroSlot, name_of
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -23,6 +32,7 @@ FIELDS = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 )
 OPERATION = ".self_attn.operation."
+SCALES = {"embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0}
 TOLERANCE = 1e-4  # of the logits' largest magnitude
 
 
@@ -67,17 +77,26 @@ def as_plain(model: nn.Module) -> PreTrainedModel:
         **bias,
         head_dim=model.config.head_dim,
         rope_parameters=rope,
+        **SCALES,
         layer_types=["full_attention"] * model.config.num_hidden_layers,
         attention_multiplier=model.config.head_dim**-0.5,
-        embedding_multiplier=1.0,
-        logits_scaling=1.0,
-        residual_multiplier=1.0,
     )
     # Not from state_dict(), where an attached model's weights are marked so that its host cannot load them.
     weights = {name: value.detach() for name, value in model.named_parameters() if OPERATION not in name}
     for number, module in enumerate(attention_layers(model)):
-        weights[f"model.layers.{number}.self_attn.sinks"] = _sinks(module, head_count(model, module))
-    plain = GraniteSWAForCausalLM(config)
+        weights[_sink(number)] = _sinks(module, head_count(model, module))
+    return _filled(GraniteSWAForCausalLM(config), weights, model)
+
+
+def _sink(layer: int) -> str:
+    """The name of a layer's sink logits in GraniteSWA."""
+    return f"model.layers.{layer}.self_attn.sinks"
+
+
+def _filled(
+    plain: GraniteSWAForCausalLM, weights: Mapping[str, Tensor], model: PreTrainedModel
+) -> GraniteSWAForCausalLM:
+    """`plain` with these weights, which must make it equal to `model`."""
     missing, unexpected = plain.load_state_dict(weights, strict=False)
     if model.config.tie_word_embeddings:
         missing = [name for name in missing if name != "lm_head.weight"]
@@ -85,6 +104,50 @@ def as_plain(model: nn.Module) -> PreTrainedModel:
         raise UnsupportedModelError(f"weights without a place in GraniteSWA: {', '.join([*missing, *unexpected])}")
     plain = plain.to(device=model.device, dtype=model.dtype).train(model.training)
     _check_equal(model, plain)
+    return plain
+
+
+def with_window_sinks(model: nn.Module, sinks: Sequence[Float[Tensor, " heads"]]) -> GraniteSWAForCausalLM:
+    """A model whose layers are all windows, as `GraniteSWAForCausalLM` with a learned sink b per layer and head.
+
+    Each row becomes softmax([q·k over the window, b_h]); weights are copied. For queries that have left token 0 behind,
+    b stands for it; a query that still sees token 0 sees both.
+
+    Raises `UnsupportedModelError`, by name, for a model that is not Llama-shaped, and for one with a layer that sees
+    every token: there token 0 stays visible, and would count twice, as itself and as b.
+    """
+    model = unwrapped(model)
+    config: Any = getattr(model, "config", None)
+    windows = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    if None in windows:
+        raise UnsupportedModelError(
+            f"family '{family(model)}': {windows.count(None)} of {len(windows)} layers see every token, so a sink "
+            "logit would count the sink twice, as the token and as the logit; it can be written where all "
+            "layers are windows that leave token 0 behind, and is a FoldSink everywhere"
+        )
+    if not isinstance(model, MistralForCausalLM) or config.hidden_act != "silu":
+        raise UnsupportedModelError(
+            f"family '{family(model)}': GraniteSWA has a Llama's blocks with silu, so a windowed MistralForCausalLM is "
+            "the one host"
+        )
+    plain = GraniteSWAForCausalLM(
+        GraniteSWAConfig(
+            **{name: getattr(config, name) for name in FIELDS},
+            **SCALES,
+            rope_parameters=dict(config.rope_parameters),
+            head_dim=config.head_dim,
+            layer_types=["sliding_attention"] * len(windows),
+            sliding_window=config.sliding_window,
+            attention_multiplier=config.head_dim**-0.5,
+        )
+    )
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    names = [_sink(number) for number in range(len(windows))]
+    closed = {name: torch.full_like(plain.get_parameter(name), CLOSED) for name in names}
+    plain = _filled(plain, weights | closed, model)
+    with torch.no_grad():
+        for name, values in zip(names, sinks, strict=True):
+            plain.get_parameter(name).copy_(values)
     return plain
 
 

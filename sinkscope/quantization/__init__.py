@@ -23,6 +23,7 @@ from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
 from sinkscope.quantization.kv import find_codebooks as find_codebooks
 from sinkscope.quantization.kv import quantized_cache as quantized_cache
 from sinkscope.quantization.kv.cache import full_layers as full_layers
+from sinkscope.quantization.kv.cache import rounded_layers as rounded_layers
 from sinkscope.quantization.linear import GPTQ as GPTQ
 from sinkscope.quantization.linear import DuQuant as DuQuant
 from sinkscope.quantization.linear import InputTransform as InputTransform

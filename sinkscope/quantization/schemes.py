@@ -19,11 +19,28 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
+from sinkscope.caches import ENGINES
 from sinkscope.errors import InputError, unknown
-from sinkscope.grids import EXACT, SHARE, Grid, check_codebooks
+from sinkscope.grids import (
+    E2M1_MAX,
+    E4M3_MAX,
+    EXACT,
+    SHARE,
+    Fp8,
+    Fp8Rows,
+    Grid,
+    LloydMax,
+    MinMax,
+    Numbers,
+    NvFp4,
+    Rotated,
+    RowFormat,
+    check_codebooks,
+    inner_of,
+)
 from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.kv import QuantizeCache, find_codebooks, quantized_cache
+from sinkscope.quantization.kv import QuantizeCache, calibrated_scales, find_codebooks, quantized_cache
 from sinkscope.quantization.linear import (
     GPTQ,
     DuQuant,
@@ -48,7 +65,11 @@ LINEAR = re.compile(
     r"(?:-(?P<rounding>gptq|slim))?(?:-g(?P<group>\d+))?(?P<asymmetric>-asym)?"
 )
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
-CACHED = re.compile(r"kv(\d+)-(token|kivi|head|kvquant)")
+CACHED = re.compile(r"kv(?P<bits>\d+)-(?P<ranges>token|kivi|head|kvquant)(?P<rotated>-rotated)?")
+SERVED = re.compile(
+    r"(?P<format>(?:fp8|nvfp4)(?:-calibrated)?|fp8_per_token_head|nvfp4_4over6|q8_0|q4_0"
+    r"|turboquant_(?:k8v4|4bit_nc|k3v4_nc|3bit_nc))(?P<rotated>-rotated|-unrotated)?(?P<all>-all)?"
+)
 GROUP = 32  # tokens that share the range of a key channel, as in KIVI
 INPUTS = 128  # inputs of an output that share bits and a range, at most, as in SliM-LLM
 SMOOTH = 0.5  # α of SmoothQuant
@@ -158,10 +179,13 @@ def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
         return _linear(name, match, tuple(skip)).scheme
     if match := COLUMNS.fullmatch(name):
         return _columns(name, float(match[1] or THRESHOLD), tuple(skip))
-    if match := CACHED.fullmatch(name):
-        if skip:
-            raise InputError(f"{name} rounds the cache, no linear map: leave out skip ({', '.join(skip)})")
-        return _cached(name, int(match[1]), match[2])
+    cached, served = CACHED.fullmatch(name), SERVED.fullmatch(name)
+    if skip and (cached or served):
+        raise InputError(f"{name} rounds the cache, no linear map: leave out skip ({', '.join(skip)})")
+    if cached:
+        return _cached(name, int(cached["bits"]), cached["ranges"], cached["rotated"] is not None)
+    if served and (scheme := _served(name, served["format"], served["rotated"], served["all"] is not None)):
+        return scheme
     if ":" in name:
         return _skipping(_as_scheme(imported(name), name.rpartition(":")[2]), skip)
     if name not in SCHEMES:
@@ -191,7 +215,7 @@ def _register(thing: Any, name: str | None, options: Mapping[str, Any]) -> Any:
     made = _as_scheme(thing, name, options)
     if name is None and any(known.maker is made.maker for known in SCHEMES.added.values()):
         return thing  # under the name that it has
-    if any(pattern.fullmatch(made.name) for pattern in (LINEAR, COLUMNS, CACHED)):
+    if any(pattern.fullmatch(made.name) for pattern in (LINEAR, COLUMNS, CACHED, SERVED)):
         raise InputError(f"scheme '{made.name}' is a name of sinkscope's own grammar: choose another name")
     SCHEMES.add(made.name, made)
     return thing
@@ -358,24 +382,96 @@ def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> Quantization
     return QuantizationScheme(name, says, make)
 
 
-def _cached(name: str, bits: int, ranges: str) -> QuantizationScheme:
+def _cached(name: str, bits: int, ranges: str, rotated: bool) -> QuantizationScheme:
     says = f"cached keys and values of {bits} bits, {CACHES[ranges]}"
     if ranges == "kvquant":
+        if rotated:
+            raise InputError(f"{name}: levels are fitted to keys before rotation by position; leave out -rotated")
         return _with_codebooks(name, bits, says)
     keys, values = Grid(bits), Grid(bits)
     if ranges == "kivi":
         keys = Grid(bits, "channel", group=GROUP)
     elif ranges == "head":
         keys, values = Grid(bits, "head"), Grid(bits, "head")
+    says += "; both multiplied by Hadamard matrices first" if rotated else ""
+    sides = (Rotated(keys), Rotated(values)) if rotated else (keys, values)
+    return _of_numbers(name, says, *sides, stored=ranges != "head" and bits <= 8)
+
+
+def _of_numbers(
+    name: str, says: str, keys: Numbers, values: Numbers, *, ends: int = 0, stored: bool = True
+) -> QuantizationScheme:
+    """A scheme of caches: the same numbers in a simulation and in a real cache."""
 
     def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
-        return QuantizeCache(keys, values, protect)
+        return QuantizeCache(keys, values, protect, ends=ends)
 
     def store(model: nn.Module, protect: Protect | None) -> Cache:
-        return quantized_cache(model, keys, values, protect)
+        return quantized_cache(model, keys, values, protect, ends=ends)
 
-    stored = ranges != "head" and bits <= 8
     return QuantizationScheme(name, says, make, caches=True, store=store if stored else None)
+
+
+SERVED_SAYS = {
+    "fp8": "E4M3 with scale 1.0 (vLLM: --kv-cache-dtype fp8)",
+    "fp8-calibrated": "E4M3 with a scale per layer, from calibration (vLLM: fp8 with k_scale and v_scale)",
+    "fp8_per_token_head": "E4M3 with a scale per token and head (vLLM)",
+    "nvfp4": "E2M1 in blocks of 16 with E4M3 scales (vLLM)",
+    "nvfp4-calibrated": "E2M1 in blocks of 16 with E4M3 scales, and a scale per layer from calibration (vLLM)",
+    "nvfp4_4over6": "E2M1 in blocks of 16 with E4M3 scales, the better of two for each block (vLLM)",
+    "q8_0": "8 bits in blocks of 32, rotated (llama.cpp: -ctk q8_0 -ctv q8_0)",
+    "q4_0": "4 bits in blocks of 32, rotated (llama.cpp: -ctk q4_0 -ctv q4_0)",
+    "turboquant_k8v4": "keys in E4M3, values of 4 bits; the first and last two layers whole (vLLM)",
+    "turboquant_4bit_nc": "keys rotated, on 16 levels; values of 4 bits; the first and last two layers whole (vLLM)",
+    "turboquant_k3v4_nc": "keys rotated, on 8 levels; values of 4 bits; the first and last two layers whole (vLLM)",
+    "turboquant_3bit_nc": "keys rotated, on 8 levels; values of 3 bits; the first and last two layers whole (vLLM)",
+}
+TURBOQUANT: dict[str, tuple[Numbers, Numbers]] = {
+    "turboquant_k8v4": (Fp8(), MinMax(4)),
+    "turboquant_4bit_nc": (Rotated(LloydMax(4)), MinMax(4)),
+    "turboquant_k3v4_nc": (Rotated(LloydMax(3)), MinMax(4)),
+    "turboquant_3bit_nc": (Rotated(LloydMax(3)), MinMax(3)),
+}
+ENDS = 2  # first and last layers that vLLM's TurboQuant leaves alone
+
+
+def _served(name: str, kind: str, rotated: str | None, everywhere: bool) -> QuantizationScheme | None:
+    """A cache as vLLM or llama.cpp has it, by its own name; None for a suffix that means nothing there.
+
+    `-rotated` and `-unrotated` are what the engine does not do by default, `-all` leaves no layer alone.
+    """
+    turbo, ggml = kind in TURBOQUANT, ENGINES.get(f"llama.cpp-{kind}")
+    if everywhere != (everywhere and turbo) or rotated == ("-rotated" if turbo or ggml else "-unrotated"):
+        return None
+    says = f"cached keys and values: {SERVED_SAYS[kind]}"
+    says = says.replace("the first and last two layers whole", "every layer") if everywhere else says
+    says += {"-rotated": "; rotated first", "-unrotated": "; without the rotation", None: ""}[rotated]
+    if kind.endswith("-calibrated"):
+        return _calibrated(name, says, kind, rotated is not None)
+    plain: RowFormat = Fp8Rows() if kind == "fp8_per_token_head" else Fp8()
+    plain = NvFp4(four_over_six=kind.endswith("4over6")) if kind.startswith("nvfp4") else plain
+    sides: tuple[Numbers, Numbers] = TURBOQUANT[kind] if turbo else (plain, plain)
+    if ggml is not None and ggml.numbers is not None:
+        sides = ggml.numbers
+    if rotated == "-rotated":
+        sides = Rotated(plain), Rotated(plain)
+    elif rotated == "-unrotated":
+        sides = inner_of(sides[0]), inner_of(sides[1])
+    return _of_numbers(name, says, *sides, ends=ENDS if turbo and not everywhere else 0)
+
+
+def _calibrated(name: str, says: str, kind: str, rotated: bool) -> QuantizationScheme:
+    """FP8 or NVFP4 whose scales are fitted to calibration texts: only simulated, since a cache knows no texts."""
+    four = kind.startswith("nvfp4")
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        top = E4M3_MAX * (E2M1_MAX if four else 1)
+        scales = calibrated_scales(model, calibration, top, protect=protect, rotated=rotated)
+        sides: list[Numbers] = [NvFp4(each) if four else Fp8(each) for each in scales]
+        keys, values = [Rotated(side) for side in sides] if rotated else sides  # type: ignore[arg-type]
+        return QuantizeCache(keys, values, protect)
+
+    return QuantizationScheme(name, says, make, caches=True, fits=True)
 
 
 def _with_codebooks(name: str, bits: int, says: str) -> QuantizationScheme:
@@ -451,6 +547,9 @@ NAMES = (
     "kv3-head",
     "kv2-head",
     "kv3-kvquant",
+    "kv4-token-rotated",
+    "kv4-kivi-rotated",
+    *SERVED_SAYS,
 )
 SCHEMES: Registry[QuantizationScheme] = Registry("scheme")
 SCHEMES.own.update({name: scheme_named(name) for name in NAMES})

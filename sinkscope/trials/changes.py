@@ -22,6 +22,7 @@ from sinkscope.hooks import Stream, row_length, unwrapped
 from sinkscope.interventions import (
     Constants,
     FoldSink,
+    Form,
     HideSink,
     Intervention,
     MeanSink,
@@ -45,11 +46,15 @@ from sinkscope.trials.words import TOLERANCE
 
 QUESTION = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
 """The arms of "does the sink matter"."""
+FOLDS: dict[str, Form] = {"fold-logit": "logit", "fold-sink": "logit+value", "fold-key": "key+value"}
+"""Arms that fold the sink into constants, by their form; `fold-sink` is one of `QUESTION`."""
+ARMS = tuple(dict.fromkeys((*QUESTION, *FOLDS)))
 OTHERS = "trim-others"
-CONSTANT = ("mean-sink", "fold-sink", "swap-sink")  # with numbers of other texts
+CONSTANT = ("mean-sink", "swap-sink", *FOLDS)  # with numbers of other texts
 AFTER_CURVE = (1, 2, 4, 8, 16, 32)  # the curve over `after`
 LOOKED_AT = 16  # texts in which the sink is looked for afterwards
-By = Literal["after", "layer"]
+BANDS = 6  # of neighboring layers
+By = Literal["after", "layer", "band"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +76,8 @@ class SinkArms:
 
     def arm(self, what: str) -> Arm:
         """The arm of this name. Raises `InputError` for an unknown one."""
-        if what not in (*QUESTION, OTHERS):
-            raise unknown("arm", what, (*QUESTION, OTHERS))
+        if what not in (*ARMS, OTHERS):
+            raise unknown("arm", what, (*ARMS, OTHERS))
 
         def control(draw: int, texts: Texts) -> Arm | None:
             others = other_targets(self.targets, texts, draw - self.seed, self.seed, self.length)
@@ -100,7 +105,9 @@ class SinkArms:
             if what == "swap-sink":
                 donors = tuple(number % len(self.known.keys) for number in _digests(texts))
                 return SwapSink(**common, constants=self.known, donors=donors)
-            return (MeanSink if what == "mean-sink" else FoldSink)(**common, constants=self.known)
+            if what in FOLDS:
+                return FoldSink(**common, constants=self.known, form=FOLDS[what])
+            return MeanSink(**common, constants=self.known)
         if what in ("trim-sink", OTHERS):
             return TrimMass(**common, off="sink" if what == "trim-sink" else "others")
         return (HideSink if what == "hide-sink" else MuteSink)(**common)
@@ -170,11 +177,11 @@ def matters(
     Args:
         model: Any transformers model with logits.
         inputs: Texts, as `measure` takes them; a fifth of them, at least eight, is for the choice and the constants.
-        what: Names of `QUESTION`.
+        what: Names of `QUESTION`, and `fold-logit` and `fold-key`: the other forms of `interventions.FoldSink`.
         on: Which tokens: positions, a choice or its words, `Tokens`. Default: the sinks, as measured.
         after: Queries at least this many tokens after a sink are changed.
         layers: Running numbers of layers, None for all.
-        by: "after": a curve over 1, 2, 4, 8, 16, 32; "layer": each layer by itself.
+        by: "after": a curve over 1, 2, 4, 8, 16, 32; "layer": each layer by itself; "band": sixths of the layers.
         calibrate_on: Other texts for the choice and the constants; all of `inputs` are scored then.
         controls: Draws of other keys; fewer where fewer keys come before the first query.
         epsilon: Of the sink rate.
@@ -189,8 +196,8 @@ def matters(
     changed query.
     """
     model = unwrapped(model)
-    if not what or (wrong := next((name for name in what if name not in QUESTION), None)):
-        raise unknown("arm", str(wrong or ""), QUESTION)
+    if not what or (wrong := next((name for name in what if name not in ARMS), None)):
+        raise unknown("arm", str(wrong or ""), ARMS)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
     steps: tuple[int, ...] = AFTER_CURVE if by == "after" else (after,)
@@ -217,9 +224,10 @@ def matters(
                     "swap-sink would change nothing: not run."
                 )
         groups: list[tuple[tuple[int, ...] | None, str]] = [(None if layers is None else tuple(layers), "")]
-        if by == "layer":
-            numbers = range(len(Stream.of(model).attention(model))) if layers is None else layers
-            groups = [((number,), f"@layer {number}") for number in numbers]
+        if by in ("layer", "band"):
+            numbers = list(range(len(Stream.of(model).attention(model))) if layers is None else layers)
+            bands = np.array_split(numbers, len(numbers) if by == "layer" else min(BANDS, len(numbers)))
+            groups = [(tuple(band.tolist()), _band(band.tolist())) for band in bands]
         elif by == "after":
             groups = [(groups[0][0], f"@{step}")]
         sets += [
@@ -239,7 +247,7 @@ def matters(
         notes.append("Fewer than two other keys come before the first query, so nothing is compared with others.")
     sink: dict[str, Any] = {"positions": list(main.targets.positions), "after": main.after, "by": by or ""}
     sink |= {"epsilon": epsilon, "chosen": tokens.describe() if isinstance(tokens, Tokens) else {}}
-    if by is None:
+    if by is None and not set(names) <= set(FOLDS):  # a fold leaves the measured weights, and takes no mass
         sink |= masses(model, parts.scored, main, others, batch_size)
         changes = {name: partial(main.change, name) for name in names}
         sink["afterwards"] = afterwards(model, parts.scored, changes, main.targets.positions, epsilon, batch_size)
@@ -361,7 +369,9 @@ WORDS = {
     "hide-sink": "hiding it",
     "mute-sink": "muting its value",
     "mean-sink": "its mean value in its place",
+    "fold-logit": "a constant logit in its place",
     "fold-sink": "a constant logit and value in its place",
+    "fold-key": "a constant key and value in its place",
     "swap-sink": "another text's key and value in its place",
 }
 
@@ -560,6 +570,11 @@ def parts_inputs(texts: Texts | None) -> Mapping[str, Any]:
     """The inputs of texts that there are."""
     assert texts is not None
     return texts.inputs
+
+
+def _band(layers: Sequence[int]) -> str:
+    """@layer 3, or @layers 0-4."""
+    return f"@layer {layers[0]}" if len(layers) == 1 else f"@layers {layers[0]}-{layers[-1]}"
 
 
 def _of_rows(targets: Targets, texts: Texts) -> Targets:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -112,19 +112,48 @@ def _terms(
     from_token: int = 0,
 ) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
     """−g and F / 2 of each text."""
-    check_decoder(model, batch)
     layers = Stream.of(model).attention(model)
-    with ExitStack() as stack, evaluating(model), _frozen(model), torch.inference_mode(False), torch.enable_grad():
+
+    def mixing(stack: ExitStack) -> _Mixing:
         opened = opening(model, stack)
         required(opened, layers)
         mixing = _Mixing(opened, layers, [option.change(opened) for option in options])
         opened.edit_attention(mixing)
         stack.enter_context(watching(mixing))
+        return mixing
+
+    return head_terms(model, batch, mixing, objective, draws, first, from_token)
+
+
+class Mixing(Protocol):
+    """Lets heads return o + Σ_k c_k (o'_k − o); `factors`: c = 0, (option, text, head), of each layer after a pass."""
+
+    @property
+    def factors(self) -> Mapping[nn.Module, Tensor]: ...
+
+
+def head_terms(
+    model: nn.Module,
+    batch: dict[str, Any],
+    mixing: Callable[[ExitStack], Mixing],
+    objective: str,
+    draws: int,
+    first: int,
+    from_token: int = 0,
+) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
+    """−g and F / 2 of each text, as `estimated_gains` has them, from one forward pass and 1 + `draws` backward passes.
+
+    `mixing`: mixes heads until a stack closes. `first`: the number of the batch's first text, which seeds the draws.
+    """
+    check_decoder(model, batch)
+    layers = Stream.of(model).attention(model)
+    with ExitStack() as stack, evaluating(model), _frozen(model), torch.inference_mode(False), torch.enable_grad():
+        mixed = mixing(stack)
         options_of = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
         logits = logits_of(model, batch, options_of)
         token_logs, counted = next_tokens(logits, batch, image_token(model), from_token)
         value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
-        factors = [mixing.factors[module] for module in layers]
+        factors = [mixed.factors[module] for module in layers]
         slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))
         bend = torch.zeros_like(slope)
         number = counted.sum(-1)

@@ -25,7 +25,15 @@ from sinkscope.interventions import All, Intervention
 from sinkscope.measurement import find_tokens, rows_of
 from sinkscope.measurement.peaks import check_whole
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import Prefix, QuantizationScheme, full_layers, own_tokens, scheme_named
+from sinkscope.quantization import (
+    Prefix,
+    QuantizationScheme,
+    QuantizeCache,
+    full_layers,
+    own_tokens,
+    rounded_layers,
+    scheme_named,
+)
 from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
 from sinkscope.quantization.memory import columns_kept, weight_bytes
 from sinkscope.quantization.protected import Protect, among, described
@@ -121,7 +129,7 @@ def scheme_trial(
     if chosen.caches:
         reading = ThroughCache(_context(scored, context))
         reading.check(scored)
-        record |= cache_share(model, scored) | {"stored": chosen.store is not None}
+        record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
         model,
         scored,
@@ -146,13 +154,13 @@ def scheme_trial(
     return trial if chosen.store is not None or not chosen.caches else _without_bytes(trial)
 
 
-def cache_share(model: nn.Module, texts: Texts) -> dict[str, Any]:
-    """How much of a model's cache its layers of full attention hold, which are those that a scheme of caches rounds.
+def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[str, Any]:
+    """How much of a model's cache the layers hold that a scheme of caches rounds, which are those of full attention.
 
     `layers_rounded` of `layers`, and `bytes_rounded`, their share of all bytes that a cache of one of these texts
-    holds: sliding windows, recurrent states and cross-attention are left whole.
+    holds: sliding windows, recurrent states and cross-attention are left whole, and ends if the scheme says so.
     """
-    kept = full_layers(model)
+    kept = rounded_layers(model, scheme.scheme) if isinstance(scheme, QuantizeCache) else full_layers(model)
     given = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
     with evaluating(model), torch.no_grad():
         held = DynamicCache(config=model.config)
@@ -417,8 +425,8 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
     if record.get("layers_rounded") != record.get("layers"):
         found.append(
             f"{record['layers_rounded']} of {record['layers']} layers are rounded, "
-            f"{100 * record['bytes_rounded']:.0f} % of the cache's bytes at this length; the others (windows, states) "
-            "are left whole."
+            f"{100 * record['bytes_rounded']:.0f} % of the cache's bytes at this length; the others (windows, states, "
+            "the ends that a scheme leaves alone) stay whole."
         )
     return found
 

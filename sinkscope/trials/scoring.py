@@ -93,12 +93,12 @@ def _predicted(model: nn.Module, texts: Texts, reading: Reading, cache: Cache | 
     stored = cache is not None
     feed = Feed(model, DynamicCache(config=model.config) if cache is None else cache)
     if isinstance(reading, Written):
-        new, coming = [], ids
+        new, coming = [], ids[:, feed.seen :]
         for _ in range(reading.n):
             coming = feed.read(coming).argmax(-1, keepdim=True)
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
-    logs = [feed.read(ids[:, : reading.context])[:, None].log_softmax(-1).cpu()]
+    logs = [feed.read(ids[:, feed.seen : reading.context])[:, None].log_softmax(-1).cpu()]
     held = held_bytes(feed.cache)
     rest = ids[:, reading.context : -1]
     for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():

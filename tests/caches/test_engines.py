@@ -15,6 +15,7 @@ import sinkscope as ss
 from sinkscope.caches.engines import ENGINES, decode, encode
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.grids import Fp8
 from sinkscope.trials import Feed
 
 TOKENS, CELLS, KEEP = 45, 12, 2
@@ -187,7 +188,9 @@ def by_blocks(x: list[float], kind: str) -> list[float]:
 def test_ggml_numbers_agree_with_the_reference_row_by_row(kind: Any, dim: int, values: bool, size: int) -> None:
     x = torch.randn(1, 1, 3, dim, generator=torch.Generator().manual_seed(2))
     x[0, 0, 1] = 0  # a block of zeros has no scale
-    found = decode(encode(x, kind, values), kind, values, x.dtype)
+    numbers = ENGINES[f"llama.cpp-{kind}"].numbers
+    assert numbers is not None
+    found = decode(encode(x, numbers[values]), numbers[values], dim, x.dtype)
     for row, wanted in zip(found[0, 0].tolist(), x[0, 0].tolist(), strict=True):
         rounded = rotated(by_blocks(rotated(wanted, size), kind), size)
         # A number that falls between two codes may go either way in fp32: none of these does.
@@ -196,9 +199,9 @@ def test_ggml_numbers_agree_with_the_reference_row_by_row(kind: Any, dim: int, v
 
 def test_fp8_has_no_scale_and_ends_at_448() -> None:
     x = torch.tensor([1e6, -1e6, 448.0, 447.0, 1.0625, 0.0078125, 2.0**-11, 0.0]).reshape(1, 1, 1, 8)
-    stored = encode(x, "fp8", False)
+    stored = encode(x, Fp8())
     assert stored[0].element_size() == 1
-    found = decode(stored, "fp8", False, x.dtype).flatten().tolist()
+    found = decode(stored, Fp8(), 8, x.dtype).flatten().tolist()
     assert found == [448, -448, 448, 448, 1.0, 0.0078125, 0, 0]  # three bits behind the point; least 2^-9
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GraniteSWAForCausalLM
+from transformers import AutoModelForCausalLM, GraniteSWAForCausalLM, MistralConfig, MistralForCausalLM
 
 import sinkscope as ss
 from sinkscope.checks import Answered, Card, Part, Row, engines
 from sinkscope.checks.exporting import sinks_json
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import ZeroHeads
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.statistics import Interval
@@ -121,3 +121,48 @@ def test_a_trial_of_zeroed_heads_gives_the_pruned_model(tmp_path: Path) -> None:
         wanted = model(input_ids=ids).logits
     with torch.no_grad():
         torch.testing.assert_close(again(ids).logits, wanted, atol=1e-4, rtol=1e-4)
+
+
+def mistral(window: int | None) -> MistralForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = MistralConfig(vocab_size=50, **sizes, num_key_value_heads=2, head_dim=8, sliding_window=window)
+    model = MistralForCausalLM(config).eval()
+    for weight in model.parameters():
+        weight.data *= 20 if weight.ndim == 2 else 1
+    return model
+
+
+def test_a_folded_sink_is_written_for_windows_that_left_it_behind(tmp_path: Path) -> None:
+    model, window = mistral(6), 6
+    texts = torch.randint(1, 50, (8, 30), generator=torch.Generator().manual_seed(1))
+    fold = ss.fold(model, texts[3:], "logit", on="positions:0", after=2, gone=True)
+    ss.export(model, out=tmp_path / "folded", fold=fold)
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "folded")
+    assert isinstance(written, GraniteSWAForCausalLM)
+    assert json.loads((tmp_path / "folded" / "fold.json").read_text())["form"] == "logit"
+    with torch.no_grad():
+        found, plain = written(texts[:3]).logits, model(texts[:3]).logits
+        with fold.applied(model):
+            expected = model(texts[:3]).logits
+    clear = 2 * (window - 1) + 1  # from here on nothing comes from a query that saw token 0
+    torch.testing.assert_close(found[:, clear:], expected[:, clear:], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(found[:, :clear], expected[:, :clear], atol=1e-2), "there it counts twice"
+    assert not torch.allclose(found[:, clear:], plain[:, clear:], atol=1e-2), "the sink is missed"
+
+
+def test_a_sink_that_would_count_twice_is_not_written(tmp_path: Path) -> None:
+    texts = torch.randint(1, 50, (4, 20), generator=torch.Generator().manual_seed(1))
+    fold = ss.fold(mistral(6), texts, "logit", on="positions:0", after=2)
+    with pytest.raises(UnsupportedModelError, match="2 of 2 layers see every token"):
+        ss.export(mistral(None), out=tmp_path / "a", fold=fold)
+    with pytest.raises(UnsupportedModelError, match="4 of 4 layers see every token"):
+        ss.export("nano", out=tmp_path / "a", fold=fold)
+    for other, message in (
+        (replace(fold, form="logit+value"), "no value"),
+        (replace(fold, layers=(0,)), "in all layers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ss.export(mistral(6), out=tmp_path / "a", fold=other)
+    with pytest.raises(InputError, match="and no engine"):
+        ss.export(mistral(6), "vLLM", tmp_path / "a", fold=fold)

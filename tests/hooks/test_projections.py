@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks.dispatch import Invocation, watching
-from sinkscope.hooks.modules import attention_layers, family, position_embedding, unembedding
+from sinkscope.hooks.modules import attention_layers, family, position_embedding, position_limit, unembedding
 from sinkscope.hooks.projections import head_count, key_projection, output_projection
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import build
@@ -155,6 +155,19 @@ def test_the_unembedding_gives_the_logits():
     with torch.no_grad():
         last = model.transformer(**inputs).last_hidden_state
         torch.testing.assert_close(last @ unembedding(model).mT, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("name", ["llama", "opt", "gpt2", "bart", "roberta", "esm", "markuplm"])
+def test_a_model_reads_as_many_tokens_as_it_has_positions_for_and_no_more(name: str) -> None:
+    family = FAMILIES[name]
+    model = family.build()
+    limit = position_limit(model)
+    assert limit is not None
+    with torch.no_grad():
+        model(**family.inputs(samples=1, tokens=limit))
+        if model.config.model_type != "llama":  # rotations have no last position
+            with pytest.raises((IndexError, RuntimeError)):
+                model(**family.inputs(samples=1, tokens=limit + 1))
 
 
 def test_missing_sites_name_family_and_site():

@@ -130,7 +130,7 @@ def made(model: PreTrainedModel, on: tuple[int, ...] = (0,)) -> Constants:
 
 
 @pytest.mark.parametrize(("name", "host"), HOSTS)
-@pytest.mark.parametrize("what", ["hide", "mute", "sink", "others", "mean", "fold", "key", "swap"])
+@pytest.mark.parametrize("what", ["hide", "mute", "sink", "others", "mean", "logit", "fold", "key", "swap"])
 @pytest.mark.parametrize("on", [(0,), (0, 2)], ids=str)
 def test_an_arm_is_the_attention_written_out(name: str, host: str, what: str, on: tuple[int, ...]) -> None:
     model, inputs = a_model(name, host), {"input_ids": ids()}
@@ -142,6 +142,10 @@ def test_an_arm_is_the_attention_written_out(name: str, host: str, what: str, on
         "sink": (TrimMass(on, AFTER, off="sink"), {}),
         "others": (TrimMass(on, AFTER, off="others"), {}),
         "mean": (MeanSink(on, AFTER, constants=known), {"value": value}),
+        "logit": (
+            FoldSink(on, AFTER, constants=known, form="logit"),
+            {"value": torch.zeros_like(value), "logit": joined(known, on)},
+        ),
         "fold": (FoldSink(on, AFTER, constants=known), {"value": value, "logit": joined(known, on)}),
         "key": (FoldSink(on, AFTER, constants=known, form="key+value"), {"key": key, "value": value}),
         "swap": (SwapSink(on, AFTER, constants=known, donors=(1,)), {"key": known.keys[1], "value": known.values[1]}),

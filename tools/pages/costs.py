@@ -86,7 +86,73 @@ def _number(x: float, sign: str = "") -> str:
     return f"{x:{sign}.3f}".replace("-", "−")
 
 
+def chunk_sinks() -> str:
+    """Sinks per text that each chunk brings, and what they take from later tokens, in percent of all attention."""
+    lines = ["| model | | chunk 1 | 2 | 3 | 4 |", "|---|---|---|---|---|---|"]
+    for title, stored in _chunks():
+        found = stored["parts"]["sinks"]["result"]
+        lines.append(f"| {title} | sinks, read alone | {' | '.join(f'{mean[0]:.2f}' for mean in found['sinks'])} |")
+        for cache, means in found["sink_mass"].items():
+            what = cache.replace("first 1", "first 1 recomputed")
+            lines.append(f"| | attention they take, {what} | {' | '.join(f'{100 * m[0]:.1f} %' for m in means)} |")
+    return "\n".join(lines)
+
+
+def chunk_repairs() -> str:
+    """What joining costs, and what each repair gives back at equal recomputation."""
+    return _repairs("in order")
+
+
+def chunk_orders() -> str:
+    """The same with the chunks of each text in a random order, against reading them at once in that order."""
+    return _repairs("shuffled")
+
+
+def chunk_needles() -> str:
+    """Answers in a chat about facts in the chunks."""
+    [(title, stored)] = [each for each in _chunks() if "needles" in each[1]["parts"]]
+    result = stored["parts"]["needles"]["result"]
+    lines = [f"| {title} | right answers | on how many chats |", "|---|---|---|"]
+    for arm in result["arms"]:
+        share = [f"{100 * arm[name]:.0f}" for name in ("recall", "recall_low", "recall_high")]
+        lines.append(f"| {arm['arm']} | {share[0]} % ({share[1]} to {share[2]}) | {result['needles'][0]} |")
+    return "\n".join(lines)
+
+
+def _repairs(part: str) -> str:
+    lines = [
+        "| model | arm | tokens recomputed per text | KL | loss | KL given back | better than random by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, stored in _chunks():
+        result = stored["parts"][part]["result"]
+        for arm in result["arms"]:
+            if arm["role"] in ("baseline", "arm"):
+                given = "" if arm["recovered"] is None else _range(arm, "recovered", 0, 100, " %")
+                better = "" if arm["beats_by"] is None else _range(arm, "beats_by", 3)
+                cells = [
+                    str(result["facts"][arm["arm"]]["tokens_per_text"]),
+                    _range(arm, "kl", 3),
+                    _range(arm, "lost", 3),
+                ]
+                lines.append(
+                    f"| {title}, {result['texts']} texts | {' | '.join([arm['arm'], *cells, given, better])} |"
+                )
+    return "\n".join(lines)
+
+
+def _range(row: dict[str, Any], name: str, digits: int, times: float = 1, unit: str = "") -> str:
+    value, low, high = (f"{times * row[key]:.{digits}f}" for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{value}{unit} ({low} to {high})".replace("-", "−")
+
+
+def _chunks() -> list[tuple[str, dict[str, Any]]]:
+    files = {"SmolLM2": "joined_chunks", "`nano`": "joined_chunks_nano"}
+    return [(title, json.loads((REAL / f"{name}.json").read_text())) for title, name in files.items()]
+
+
 BLOCKS = {
+    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "which_policy.md": (steps, long),
     "stream_for_ever.md": (sinks,),
     "write_your_own_policy.md": (eviction,),

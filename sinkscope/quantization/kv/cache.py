@@ -8,15 +8,16 @@ from typing import Any
 
 from jaxtyping import Bool
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.grids import Grid
+from sinkscope.grids import Blocks, Numbers, Rotated, rotation_of
 from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
+from sinkscope.quantization.kv.rotated import plain_readers, turn_attention
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.protected import Protect, among, in_a_pass, resolved
 from sinkscope.registry import renamed_argument
@@ -45,18 +46,42 @@ class SinkQuantizedCache(FollowingCache):
             )
         self.scheme, self.protect = scheme, protect
         width = config.head_dim if isinstance(model, LabForCausalLM) else None
-        kinds = full_layers(model)
-        if not kinds:
-            raise no_full_layer(model)
-        for index in kinds:
-            layer = self.layers[index]
+        for index in rounded_layers(model, scheme):
+            layer, own = self.layers[index], scheme.at(index)
             hybrid = isinstance(layer, LinearAttentionAndFullAttentionLayer)
             self.layers[index] = (
-                HybridSinkQuantizedLayer(scheme, width, number_of_states=layer.number_of_states)
+                HybridSinkQuantizedLayer(own, width, number_of_states=layer.number_of_states)
                 if hybrid
-                else SinkQuantizedLayer(scheme, width)
+                else SinkQuantizedLayer(own, width)
             )
         self._ids: Tensor | None = None  # all ids so far, if protected tokens are known by their text
+        if isinstance(scheme.keys, Rotated) or isinstance(scheme.values, Rotated):
+            plain = plain_readers(model)
+            for index, rounding in enumerate(self.layers):
+                if isinstance(rounding, SinkQuantizedLayer):
+                    rounding.stays_turned = index in plain
+            self._turn(model)
+
+    def _hook(self, model: nn.Module) -> None:
+        super()._hook(model)
+        if any(layer.stays_turned for layer in self.quantized):  # a copy: the original is hooked when its layers exist
+            self._turn(model)
+
+    def _turn(self, model: nn.Module) -> None:
+        """Rotate queries and outputs in the layers that return keys and values as they are stored."""
+        if not any(layer.stays_turned for layer in self.quantized):
+            return
+        schemes = {
+            index: layer.scheme
+            for index, layer in enumerate(self.layers)
+            if isinstance(layer, SinkQuantizedLayer) and layer.stays_turned
+        }
+
+        def turns(index: int, query: int, output: int) -> tuple[Blocks | None, Blocks | None]:
+            own = schemes.get(index)
+            return (None, None) if own is None else (rotation_of(own.keys, query), rotation_of(own.values, output))
+
+        turn_attention(model, self, turns)
 
     @property
     def quantized(self) -> list[SinkQuantizedLayer]:
@@ -115,11 +140,12 @@ class SinkQuantizedCache(FollowingCache):
 @renamed_argument("spared", "protect")
 def quantized_cache(
     model: nn.Module,
-    keys: Grid,
-    values: Grid,
+    keys: Numbers,
+    values: Numbers,
     protect: Protect | None = None,
     window: int = 0,
     *,
+    ends: int = 0,
     before_rotation: bool = False,
 ) -> SinkQuantizedCache:
     """A cache for `model.generate(..., past_key_values=cache)` that stores packed codes.
@@ -134,11 +160,13 @@ def quantized_cache(
 
     Args:
         model: The model, from whose passes the cache learns padding and ids.
-        keys: A grid of 1 to 8 bits over a "token", or over a "channel" with groups of tokens; 16 bits round nothing.
+        keys: A grid of 1 to 8 bits over a "token", or over a "channel" with groups of tokens; 16 bits round nothing. Or
+            a format of single vectors (`grids.RowFormat`), or either of them `grids.Rotated`.
         values: Likewise.
         protect: Tokens in full precision. Choices by position or id apply to all tokens; choices that need whole texts
             (`Measured` …) are resolved in the first pass, which costs one more pass of the model, for each row alone.
         window: The newest tokens, in full precision.
+        ends: So many first and last layers stay as they are (`rounded_layers`).
         before_rotation: Refused: a transformers cache gets rotated keys, and attention reads them as they come back, so
             all keys would be rotated back and forth at each token. `QuantizeCache` simulates it.
 
@@ -156,7 +184,7 @@ def quantized_cache(
             "keys before rotation cannot be stored: a cache gets rotated keys, and attention reads them as they come "
             "back; QuantizeCache(..., before_rotation=True) simulates it"
         )
-    return SinkQuantizedCache(model, CacheScheme(keys, values, window), protect)
+    return SinkQuantizedCache(model, CacheScheme(keys, values, window, ends), protect)
 
 
 def full_layers(model: nn.Module) -> list[int]:
@@ -173,6 +201,31 @@ def full_layers(model: nn.Module) -> list[int]:
         if hybrid or (type(layer) is DynamicLayer and kind in (None, "full_attention")):
             indices.append(index)
     return indices
+
+
+def rounded_layers(model: nn.Module, scheme: CacheScheme) -> list[int]:
+    """The layers that a scheme rounds: those of full attention, without the `ends` of the model.
+
+    At most half of the layers are left at either end, and none in hybrids with recurrent states, as in vLLM
+    (vllm/model_executor/layers/quantization/turboquant/config.py, `get_boundary_skip_layers`). Raises
+    `UnsupportedModelError` if no layer has full attention, and `InputError` if the ends leave none.
+    """
+    from transformers import DynamicCache
+
+    full = full_layers(model)
+    if not full:
+        raise no_full_layer(model)
+    layers: list[Any] = DynamicCache(config=text_config(model)).layers
+    if not scheme.ends or any(isinstance(layer, LinearAttentionLayer) for layer in layers):
+        return full
+    ends = min(scheme.ends, len(layers) // 2)
+    kept = [index for index in full if ends <= index < len(layers) - ends]
+    if not kept:
+        raise InputError(
+            f"the first and last {scheme.ends} layers stay as they are, which are all {len(layers)} of this model: "
+            "nothing would be rounded; give ends=0, or a scheme's name with -all"
+        )
+    return kept
 
 
 def no_full_layer(model: nn.Module) -> UnsupportedModelError:

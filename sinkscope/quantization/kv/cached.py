@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from sinkscope.caches import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.grids import Codebooks, Grid
+from sinkscope.grids import Codebooks, Numbers
 from sinkscope.hooks import Editor, OpenStream, family, parameters
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
-from sinkscope.quantization.kv.cache import full_layers, no_full_layer
+from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_layers
 from sinkscope.quantization.kv.rounding import Front, rounded
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
@@ -50,23 +50,25 @@ class QuantizeCache(Intervention):
     `before_rotation`. Sources: Liu et al. 2024 (KIVI), Hooper et al. 2024 (KVQuant).
 
     Attributes:
-        keys: The grid of keys.
-        values: The grid of values.
+        keys: The grid of keys, or another format of `quantized_cache`.
+        values: Likewise.
         protect: Tokens in full precision.
         window: The newest tokens, in full precision.
         before_rotation: Round keys before rotation (KVQuant); how each layer rotates is measured.
         codebooks: Uneven levels and outliers in full precision instead of the grids (`find_codebooks`).
+        ends: So many first and last layers stay as they are (`rounded_layers`).
     """
 
-    keys: Grid
-    values: Grid
+    keys: Numbers
+    values: Numbers
     protect: Protect | None = None
     window: int = 0
     before_rotation: bool = False
     codebooks: Codebooks | None = None
+    ends: int = 0
 
     def __post_init__(self) -> None:
-        CacheScheme(self.keys, self.values, self.window)
+        _ = self.scheme  # raises
         if (books := self.codebooks) is None:
             return
         if (self.keys, self.values) != books.grids or self.window or not self.before_rotation:
@@ -81,17 +83,18 @@ class QuantizeCache(Intervention):
 
     @property
     def scheme(self) -> CacheScheme:
-        return CacheScheme(self.keys, self.values, self.window)
+        return CacheScheme(self.keys, self.values, self.window, self.ends)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         _check(model)
         opened = OpenStream(model, stack)
-        modules = full_modules(model, opened)
+        modules = full_modules(model, opened, self.scheme)
         protected = ProtectedInPass(model, self.protect, stack)
         rotations = rotations_of(model) if self.before_rotation else {}
         turned = {module: rotations.get(index) for module, index in modules.items()}
         codes = None if self.codebooks is None else {module: (self.codebooks, at) for module, at in modules.items()}
-        opened.edit_attention(_Rounding(self.scheme, opened, protected, turned, self.before_rotation, codes))
+        schemes = {module: self.scheme.at(index) for module, index in modules.items()}
+        opened.edit_attention(_Rounding(self.scheme, schemes, opened, protected, turned, self.before_rotation, codes))
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> QuantizeCache:
         return replace(self, protect=random_tokens(self.protect, generator, model, inputs))
@@ -111,6 +114,7 @@ class _Rounding(Editor):
     """Rounds the arguments of attention functions. `turned`: how each layer rotates its keys."""
 
     scheme: CacheScheme
+    schemes: Mapping[nn.Module, CacheScheme]
     opened: OpenStream
     protected: ProtectedInPass
     turned: Mapping[nn.Module, Rotation | None]
@@ -177,19 +181,22 @@ class _Rounding(Editor):
 
     def _rounded(self, module: nn.Module, x: Tensor, left: Tensor, keys: bool) -> Tensor:
         if self.codes is None:
-            return rounded(x, self.scheme.keys if keys else self.scheme.values, left)
+            scheme = self.schemes[module]
+            return rounded(x, scheme.keys if keys else scheme.values, left)
         books, layer = self.codes[module]
         return books.rounded_keys(layer, x, left) if keys else books.rounded_values(layer, x, left)
 
 
-def full_modules(model: nn.Module, opened: OpenStream) -> dict[nn.Module, int]:
-    """The attention layers whose cache holds keys and values of all tokens; every pass must call each of them.
+def full_modules(model: nn.Module, opened: OpenStream, scheme: CacheScheme | None = None) -> dict[nn.Module, int]:
+    """The attention layers that a scheme rounds, by default all whose cache holds keys and values of all tokens.
+
+    Every pass must call each of them.
 
     Raises `UnsupportedModelError` if there is none, and if a latent is cached.
     """
     if opened.stream.stack != "decoder":
         raise no_full_layer(model)
-    full = set(full_layers(model))
+    full = set(full_layers(model) if scheme is None else rounded_layers(model, scheme))
     indices = {module: getattr(module, "layer_idx", -1) for module in opened.stream.attention(model)}
     modules = {module: index for module, index in indices.items() if index in full}
     if not modules:

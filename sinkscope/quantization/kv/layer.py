@@ -12,7 +12,18 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 
 from sinkscope.caches import Coming, FollowedLayer
 from sinkscope.errors import InputError
-from sinkscope.grids import Grid, Steps, encode, pack, stored_steps, unpack
+from sinkscope.grids import (
+    Grid,
+    RowFormat,
+    Steps,
+    check_finite,
+    encode,
+    inner_of,
+    pack,
+    rotation_of,
+    stored_steps,
+    unpack,
+)
 from sinkscope.quantization.kv.scheme import CacheScheme
 
 ROOM = 32  # storage grows by one spare block per so many blocks
@@ -21,11 +32,12 @@ ROOM = 32  # storage grows by one spare block per so many blocks
 class Closed:
     """Keys or values of closed blocks: (batch, heads, block, …) of packed codes, steps and lower ends.
 
-    A grid of 16 bits stores the numbers themselves. Blocks are written once.
+    A grid of 16 bits stores the numbers themselves; a format of single vectors what it makes of them. Blocks are
+    written once.
     """
 
-    def __init__(self, grid: Grid, block: int) -> None:
-        self.grid, self.block = grid, block
+    def __init__(self, numbers: Grid | RowFormat, block: int) -> None:
+        self.numbers, self.block = numbers, block
         self.parts: dict[str, Tensor] = {}
         self._width = 0
 
@@ -39,22 +51,26 @@ class Closed:
     ) -> None:
         """Close blocks, each given by its row and its number; the blocks of a row close in order."""
         self._width = x.shape[-1]
-        new = {"plain": x} if self.grid.exact else self._encoded(x.float(), protected)
+        new = self._encoded(x, protected)
         self._make_room(int(blocks.max()) + 1, batch, new)
         for name, tensor in new.items():
             self.parts[name][rows, :, blocks] = tensor
 
     def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
         """Decode the first blocks into `out`; protected tokens get whatever their codes decode to."""
-        count = out.shape[2]
-        if self.grid.exact:
+        count, grid = out.shape[2], self.numbers
+        if not isinstance(grid, Grid):
+            stored = tuple(part[:, :, :count] for part in self.parts.values())
+            out.copy_(grid.decode(stored, self._width))
+            return
+        if grid.exact:
             out.copy_(self.parts["plain"][:, :, :count])
             return
-        steps, codes = self.steps(count), self.grid.cut(self.codes(count))
-        if self.grid.symmetric:
-            codes = codes.to(torch.int16) - self.grid.top
+        steps, codes = self.steps(count), grid.cut(self.codes(count))
+        if grid.symmetric:
+            codes = codes.to(torch.int16) - grid.top
         plain = out.dtype == torch.float32
-        cut = self.grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
+        cut = grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
         torch.mul(codes, steps.step, out=cut)
         if steps.low is not None:
             cut += steps.low
@@ -70,7 +86,8 @@ class Closed:
     def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
         """The codes of the first blocks, starting at 0."""
         packed = self.parts["codes"][:, :, :count]
-        flat = unpack(packed, self.grid.bits, self.block * self._width)
+        assert isinstance(self.numbers, Grid)
+        flat = unpack(packed, self.numbers.bits, self.block * self._width)
         return flat.unflatten(-1, (self.block, self._width))
 
     def over_batch(self, change: Callable[[Tensor], Tensor]) -> None:
@@ -78,9 +95,16 @@ class Closed:
         self.parts = {name: change(tensor) for name, tensor in self.parts.items()}
 
     def _encoded(self, x: Tensor, protected: Tensor | None) -> dict[str, Tensor]:
-        steps = stored_steps(x, self.grid, protected)
-        codes = encode(x, steps, self.grid) + (self.grid.top if self.grid.symmetric else 0)
-        stored = {"codes": pack(codes.flatten(-2), self.grid.bits), "step": steps.step.to(torch.float16)}
+        grid = self.numbers
+        if not isinstance(grid, Grid):
+            check_finite(x)
+            return {str(number): part for number, part in enumerate(grid.encode(x))}
+        if grid.exact:
+            return {"plain": x}
+        x = x.float()
+        steps = stored_steps(x, grid, protected)
+        codes = encode(x, steps, grid) + (grid.top if grid.symmetric else 0)
+        stored = {"codes": pack(codes.flatten(-2), grid.bits), "step": steps.step.to(torch.float16)}
         return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
 
     def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
@@ -109,11 +133,13 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     pass of several tokens these see each other in full precision, as a prompt does in KIVI and in transformers'
     `QuantizedCache`.
 
-    `width`: the number of channels that a key must have, if known.
+    `width`: the number of channels that a key must have, if known. `stays_turned`: rotated keys and values are returned
+    as they are stored, for attention that rotates queries and outputs instead.
     """
 
     is_sliding = False
     is_croppable = False
+    stays_turned = False
     pads: Int[Tensor, " batch"] | None
     _protects: Bool[Tensor, "batch query"] | None
 
@@ -131,7 +157,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._check(coming, key_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        new = key_states.detach(), value_states.detach()
+        new = self._turned((key_states.detach(), value_states.detach()))
         mask, self._protects = self._protects, None
         if mask is not None and bool(mask.any()):
             self._keep_protected(new, mask.to(key_states.device))
@@ -145,7 +171,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._close(before, now)
         returned = self._returned(now) if returned is None else returned
         self._drop_closed(now)
-        return returned
+        return returned if self.stays_turned else self._turned(returned)
 
     def get_seq_length(self) -> int:
         return self.seen
@@ -197,7 +223,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self.seen = 0
         self.pads = None
         scheme = self.scheme
-        self._sides = Closed(scheme.keys, scheme.block), Closed(scheme.values, scheme.block)
+        self._sides = tuple(Closed(inner_of(side), scheme.block) for side in (scheme.keys, scheme.values))
         self._open: Pair | None = None  # the last columns, including all that are not closed
         self._open_protected: Tensor | None = None
         self._protects = None
@@ -223,6 +249,12 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     def _starts(self, rows: int) -> list[int]:
         """The column of each row's first token."""
         return [0] * rows if self.pads is None else self.pads.tolist()
+
+    def _turned(self, states: Pair) -> Pair:
+        """Keys and values rotated, or rotated back: both by the same symmetric matrix."""
+        sides = self.scheme.keys, self.scheme.values
+        turns = (rotation_of(side, x.shape[-1]) for side, x in zip(sides, states, strict=True))
+        return tuple(x if turn is None else turn(x.float()).to(x.dtype) for x, turn in zip(states, turns, strict=True))  # type: ignore[return-value]
 
     def _append(self, new: Pair, mask: Tensor | None) -> None:
         """Append new columns to the open ones."""

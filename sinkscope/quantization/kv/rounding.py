@@ -6,20 +6,42 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.grids import Grid, Steps, decode, encode, steps_of, stored_steps, to_fp16
+from sinkscope.grids import (
+    Grid,
+    Numbers,
+    Rotated,
+    Steps,
+    check_finite,
+    decode,
+    encode,
+    rotation_of,
+    steps_of,
+    stored_steps,
+    straight_through,
+    to_fp16,
+)
 
 
 def rounded(
-    x: Float[Tensor, "batch heads token dim"], grid: Grid, left: Bool[Tensor, "batch token"]
+    x: Float[Tensor, "batch heads token dim"], grid: Numbers, left: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, "batch heads token dim"]:
     """x as rounded by a cache that reads tokens one by one; tokens where `left` is True stay, and are part of no range.
 
     Real tokens come first in each row, then padding. Over a "channel" in groups, the tokens after the last whole group
     stay as well. Ranges that grow with the text are those of all tokens up to and including the token.
     """
+    protected = left[:, None, :, None]
+    if isinstance(grid, Rotated):
+        turn = rotation_of(grid, x.shape[-1])
+        plain = rounded(x.detach().float() if turn is None else turn(x.detach().float()), grid.inner, left)
+        plain = (plain if turn is None else turn(plain)).to(x.dtype)
+        return straight_through(x, torch.where(protected, x.detach(), plain))
+    if not isinstance(grid, Grid):
+        check_finite(x, protected)
+        return straight_through(x, torch.where(protected, x.detach(), grid.rounded(x.detach())))
     if grid.exact:
         return x
-    wide, protected = x.detach().float(), left[:, None, :, None]
+    wide = x.detach().float()
     if grid.over == "token" or grid.group is not None:
         whole = x.shape[2] if grid.over == "token" else x.shape[2] // grid.group * grid.group  # type: ignore[operator]
         if not whole:
@@ -32,7 +54,7 @@ def rounded(
     values = decode(encode(wide, steps, grid), steps, grid).to(x.dtype)
     values = torch.where(protected, x[:, :, :whole].detach(), values)
     values = torch.cat([values, x[:, :, whole:].detach()], 2)
-    return x + (values - x.detach()) if x.requires_grad else values
+    return straight_through(x, values)
 
 
 def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from sinkscope.errors import InputError
-from sinkscope.grids import Grid
+from sinkscope.grids import Grid, Numbers, RowFormat, described_numbers, inner_of, layer_numbers
 
 PACKED = 8  # bits of a stored code, at most
 Count = TypeVar("Count", int, Tensor)
@@ -16,7 +16,10 @@ Count = TypeVar("Count", int, Tensor)
 
 @dataclass(frozen=True)
 class CacheScheme:
-    """The grids of keys and values; the newest `window` tokens stay in full precision.
+    """How keys and values are rounded; the newest `window` tokens stay in full precision.
+
+    `keys`, `values`: a grid, a format that stores each token by itself, or either of them `Rotated`. `ends`: so many
+    first and last layers stay as they are, at most half of the layers each.
 
     A range over tokens is known once all of them are cached, so tokens close in blocks: blocks of the larger `group` of
     the grids over a "channel", and of 1 if no grid is over a "channel". A block closes, once and for good, when all its
@@ -25,16 +28,19 @@ class CacheScheme:
     Ranges over a "head", over the "tensor" (all heads of a row of the batch) and over a "channel" without groups grow
     with the text: each token is rounded with the range of all tokens up to and including it.
 
-    Raises `InputError` for groups over tokens of which one does not divide the other, and for a negative window.
+    Raises `InputError` for groups over tokens of which one does not divide the other, and for negative numbers.
     """
 
-    keys: Grid
-    values: Grid
+    keys: Numbers
+    values: Numbers
     window: int = 0
+    ends: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
-            raise InputError(f"window = {self.window!r}: expected a number of tokens, at least 0")
+        for name, what in (("window", "tokens"), ("ends", "layers")):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise InputError(f"{name} = {number!r}: expected a number of {what}, at least 0")
         small, large = sorted(self._groups)
         if large % small:
             raise InputError(
@@ -55,7 +61,11 @@ class CacheScheme:
     @property
     def exact(self) -> bool:
         """Whether nothing is rounded."""
-        return self.keys.exact and self.values.exact
+        return all(isinstance(grid, Grid) and grid.exact for grid in self._inner)
+
+    def at(self, layer: int) -> CacheScheme:
+        """The scheme of one layer: scales of whole tensors differ between layers."""
+        return replace(self, keys=layer_numbers(self.keys, layer), values=layer_numbers(self.values, layer))
 
     def closed(self, tokens: Count) -> Count:
         """How many of a row's first `tokens` tokens are rounded."""
@@ -65,7 +75,9 @@ class CacheScheme:
 
     def check_stored(self) -> None:
         """Raises `InputError` for grids whose codes cannot be stored."""
-        for name, grid in (("keys", self.keys), ("values", self.values)):
+        for name, grid in zip(("keys", "values"), self._inner, strict=True):
+            if not isinstance(grid, Grid):
+                continue
             if grid.bits > PACKED and not grid.exact:
                 raise InputError(
                     f"{name} of {grid.bits} bits: codes have 1 to {PACKED} bits; 16 bits store the numbers"
@@ -78,10 +90,16 @@ class CacheScheme:
 
     def describe(self) -> dict[str, Any]:
         """As JSON-able data."""
-        return {"keys": vars(self.keys), "values": vars(self.values), "window": self.window}
+        about = {"keys": described_numbers(self.keys), "values": described_numbers(self.values), "window": self.window}
+        return about | ({"ends": self.ends} if self.ends else {})
+
+    @property
+    def _inner(self) -> tuple[Grid | RowFormat, Grid | RowFormat]:
+        return inner_of(self.keys), inner_of(self.values)
 
     @property
     def _groups(self) -> tuple[int, int]:
         return tuple(  # type: ignore[return-value]
-            grid.group or 1 if grid.over == "channel" and not grid.exact else 1 for grid in (self.keys, self.values)
+            grid.group or 1 if isinstance(grid, Grid) and grid.over == "channel" and not grid.exact else 1
+            for grid in self._inner
         )

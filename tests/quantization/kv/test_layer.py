@@ -88,10 +88,12 @@ def test_a_block_read_back_is_what_its_grid_says_bit_for_bit() -> None:
         out = feed(layer, both, one_by_one(12))
         for side, x, found in zip(layer._sides, both, out, strict=True):
             blocks = x.unflatten(2, (-1, side.block))
-            wanted = blocks if side.grid.exact else fake_quantize(blocks, side.grid, steps=side.steps(blocks.shape[2]))
+            wanted = (
+                blocks if side.numbers.exact else fake_quantize(blocks, side.numbers, steps=side.steps(blocks.shape[2]))
+            )
             assert torch.equal(found, wanted.flatten(2, 3))
-            if not side.grid.exact:
-                error = (side.grid.cut(blocks) - side.grid.cut(wanted)).abs()
+            if not side.numbers.exact:
+                error = (side.numbers.cut(blocks) - side.numbers.cut(wanted)).abs()
                 assert (error <= side.steps(blocks.shape[2]).step / 2 * (1 + 1e-4)).all()
 
 

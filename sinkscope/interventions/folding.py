@@ -13,12 +13,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import Invocation, batches, checked_inputs, evaluating, row_length, unwrapped, watching
+from sinkscope.hooks import (
+    Invocation,
+    Stream,
+    batches,
+    checked_inputs,
+    evaluating,
+    head_count,
+    row_length,
+    unwrapped,
+    watching,
+)
+from sinkscope.interventions.heads import head_pairs
 from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
-from sinkscope.interventions.targets import AFTER, Places, Targets
+from sinkscope.interventions.targets import AFTER, Places, Targets, check_after
+from sinkscope.measurement import find_tokens
+from sinkscope.sinks import Choice, Measured, parse
 
-Form = Literal["logit+value", "key+value"]
-FORMS = ("logit+value", "key+value")
+Form = Literal["logit", "logit+value", "key+value"]
+FORMS = ("logit", "logit+value", "key+value")
 SAME = 1e-3  # keys and values within this share of their length count as equal
 
 
@@ -96,37 +109,143 @@ class Constants:
 class FoldSink(Inside):
     """The sink as constants per head, from *other* texts, for queries t ≥ p + `after` of the keys p in `on`.
 
-    `form="logit+value"`: the logit q_t·k_p ← its mean over texts and queries, per head; v_p ← its mean, per key-value
-    head. `form="key+value"`: k_p and v_p ← their means, so that the logit still depends on the query. With a text's own
-    key and value, `key+value` changes nothing; if the first token is the same in all texts, its key and value are
-    constants, and folding them is exact across texts.
+    | form | logit of p | value of p |
+    |---|---|---|
+    | `logit` | b_h, the mean of q_t·k_p over texts and queries | 0 (a learned sink, as in gpt-oss) |
+    | `logit+value` | b_h | the mean of v_p over texts, per key-value head |
+    | `key+value` | q_t · the mean of k_p over texts: it still depends on the query | the mean of v_p |
+
+    With a text's own key and value, `key+value` changes nothing; if the first token is the same in all texts, its key
+    and value are constants, and folding them is exact across texts. Queries before p + `after` keep the sink: hidden
+    from all of them, it would be replaced by the next token. Made by `fold`. Source: Gu et al. 2025, section 5 (key
+    biases with v = 0 trained in place of a sink); folding a trained model's is ours.
+
+    Args:
+        constants: What keys become; from `constants`.
+        form: A row of the table.
+        heads: Only these (layer, head); None for all of `layers`.
+        gone: Queries that no longer see p, since a window left it behind or a cache dropped it, get the constants too;
+            then no cache needs to keep p. Not for `key+value`, whose key has a position.
     """
 
     constants: Constants
     form: Form = "logit+value"
+    heads: Sequence[tuple[int, int]] | None = None
+    gone: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.form not in FORMS:
             raise unknown("form", self.form, FORMS)
+        if self.gone and self.form == "key+value":
+            raise InputError("gone with form 'key+value': a key has a position, from which a stream moves away")
         self.constants.check(self.targets)
+        if self.heads is not None:
+            heads = head_pairs(self.heads)
+            object.__setattr__(self, "heads", heads)
+            layers = tuple(sorted({layer for layer, _ in heads}))
+            if self.layers is not None and tuple(sorted(self.layers)) != layers:
+                raise InputError(f"layers = {self.layers}, and heads of layers {layers}: give one of the two")
+            object.__setattr__(self, "layers", layers)
+
+    @property
+    def beyond(self) -> bool:
+        return self.gone
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         if self.form == "key+value":
             check_places(model, stack)
+        layers = Stream.of(model).layers
+        for layer, head in self.heads or ():
+            if layer < len(layers) and head >= (count := head_count(model, layers[layer])):
+                raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
         super().attach(model, stack)
 
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        output = self._beyond(rows) if self.gone else self._in_place(rows)
+        if self.heads is None:
+            return output
+        chosen = torch.zeros(output.shape[1], dtype=torch.bool, device=output.device)
+        chosen[[head for layer, head in self.heads if layer == rows.layer]] = True
+        return torch.where(chosen[:, None, None], output, rows.output(rows.token, rows.slot))
+
+    def describe(self) -> dict[str, Any]:
+        heads = None if self.heads is None else [list(pair) for pair in self.heads]
+        more = {"form": self.form, "heads": heads, "gone": self.gone, "constants": self.constants.describe()}
+        return super().describe() | more
+
+    def _in_place(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        """Constants where p is: the other keys, masks and slots stay."""
         key, value = self.constants.vectors(rows)
         if self.form == "key+value":
             constant = rows.scores_on(key)
         else:
             constant = self.constants.logit(rows, self.targets).expand_as(rows.logits)
         scores = torch.where(rows.hit & (rows.logits > -torch.inf), constant, rows.logits)
-        return rows.output(*rows.softmax(scores), value)
+        return rows.output(*rows.softmax(scores), torch.zeros_like(value) if self.form == "logit" else value)
 
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"form": self.form, "constants": self.constants.describe()}
+    def _beyond(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        """p hidden, and behind the keys a column for each target, with its logit and value, whether p is there or not.
+
+        For queries that see p this is what `_in_place` computes, since a softmax has no order.
+        """
+        pairs, scores = self.targets.pairs(), rows.logits.masked_fill(rows.hit, -torch.inf)
+        tables = self.constants.logits
+        logits = torch.stack([tables[first][rows.layer][:, p] for p, first in pairs], -1).to(scores.device)
+        late = torch.stack([rows.query.position >= first for _, first in pairs], -1)[:, None]
+        columns = torch.where(late, logits[None, :, None, :], -torch.inf).expand(*scores.shape[:3], -1)
+        weights = torch.cat([scores, rows.rest, columns], -1).softmax(-1).nan_to_num(0.0)
+        token, slot, folded = weights.split([scores.shape[-1], rows.rest.shape[-1], len(pairs)], -1)
+        if self.form == "logit":
+            return rows.output(token, slot)
+        value = self.constants.values[:, rows.layer].mean(0)[:, [p for p, _ in pairs]].to(scores.device)
+        value = value.repeat_interleave(scores.shape[1] // len(value), 0)
+        return rows.output(token, slot, more=torch.einsum("bhqp,hpd->bhqd", folded, value))
+
+
+def fold(
+    model: nn.Module,
+    inputs: Any,
+    form: Form = "logit+value",
+    *,
+    on: Any = None,
+    after: int = AFTER,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[tuple[int, int]] | None = None,
+    gone: bool = False,
+    batch_size: int = 8,
+) -> FoldSink:
+    """The sinks of `model` as constants per head, measured over `inputs`; apply them to other texts.
+
+        folded = ss.fold(model, texts, form="logit+value")
+        with folded.applied(model):
+            model(other_texts)
+
+    Costs one pass over the texts, and one more where `on` must be measured.
+
+    Args:
+        model: Any transformers model whose weights are a softmax.
+        inputs: Texts to measure the constants on, as `measure` takes them.
+        form: `logit`, `logit+value` or `key+value`; the table is in `FoldSink`.
+        on: Which tokens: positions, a choice or its words, `Tokens`. Default: the sinks, as measured in `inputs`.
+        after: Queries at least this many tokens after a sink are changed.
+        layers: Running numbers of layers, None for all.
+        heads: Only these (layer, head).
+        gone: Also for queries that no longer see the sink.
+        batch_size: Texts that go through the model at once.
+
+    Raises `InputError` for an unknown form, `NothingChosenError` where there is no sink, and as `constants` does.
+    """
+    if form not in FORMS:
+        raise unknown("form", form, FORMS)
+    check_after(after)
+    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
+    if choice is None:
+        raise InputError("on = 'none': some token is folded")
+    tokens = find_tokens(model, inputs, choice, batch_size=batch_size) if isinstance(choice, Choice) else choice
+    targets = Targets.of(tokens, after)
+    known = constants(model, inputs, targets, after, batch_size=batch_size)
+    return FoldSink(targets, after, layers, constants=known, form=form, heads=heads, gone=gone)
 
 
 def constants(

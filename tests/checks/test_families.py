@@ -1,0 +1,30 @@
+"""The report card of every family's tiny model: what does not apply says so, and the rest runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sinkscope.checks import check
+from sinkscope.errors import UnsupportedModelError
+from tests.families.registry import FAMILIES
+
+NEED_IMAGES = {"clip"}  # beside their tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_section_answers_or_says_why_not(name: str) -> None:
+    family = FAMILIES[name]
+    if not family.exists:
+        pytest.skip(f"the installed transformers has no {family.config}")
+    model = family.build()
+    if model.main_input_name != "input_ids" or name in NEED_IMAGES:
+        with pytest.raises(UnsupportedModelError, match=r"reads .* tokens"):
+            check(model, None, count=6, tokens=96, name=name)
+        return
+    card = check(model, None, count=6, tokens=96, name=name)
+    assert [part.name for part in card.parts] == ["sink", "bos", "cache"]
+    for part in card.parts:
+        assert bool(part.first.answer) != bool(part.first.missing)
+    assert card.part("sink").first.answer
+    assert card.part("bos").first.missing == "the model has no tokenizer"
