@@ -30,7 +30,7 @@ RELEASED = Path(__file__).parent / "records" / "released"
 A_SINK = 3.0  # percent of heads
 RATE = "heads with a sink (%)"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, OCHRE, SLATE)
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "sinkscope",  # the same file for the same records
     "svg.fonttype": "none",
     "font.size": 9,

@@ -223,9 +223,8 @@ def verdict_(
         show_verdicts(judged)
         _show_totals(judged)
         if judged[0].findings is None:
-            note(
-                f"no record yet; to judge what an interrupted run has finished: sinkscope experiment run {name} --backend none"
-            )
+            judge = f"sinkscope experiment run {name} --backend none"
+            note(f"no record yet; to judge what an interrupted run has finished: {judge}")
     report_damage(damaged)
 
 
@@ -296,8 +295,9 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
         show(plain(f"\n{standing_of(each.question, findings).words}"))
         if findings and (warning := without_sinks(each.question, findings)):
             note(warning)
-        for label in [label for label in findings.runs if label not in each.question.labels] if findings else ():
-            note(f"not judged: {_count_runs(len(findings.runs[label]))} of '{label}', a variation that is gone")
+        for label, runs in findings.runs.items() if findings else ():
+            if label not in each.question.labels:
+                note(f"not judged: {_count_runs(len(runs))} of '{label}', a variation that is gone")
 
 
 def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:
