@@ -46,6 +46,10 @@ from sinkscope.trials.predictions import TextScores as TextScores
 from sinkscope.trials.predictions import text_scores as text_scores
 from sinkscope.trials.recall import Recalled as Recalled
 from sinkscope.trials.recall import recalled as recalled
+from sinkscope.trials.rotating import key_shapes as key_shapes
+from sinkscope.trials.rotating import reconstruction_errors as reconstruction_errors
+from sinkscope.trials.rotating import redundancy as redundancy
+from sinkscope.trials.rotating import rotation_trial as rotation_trial
 from sinkscope.trials.run import run as run
 from sinkscope.trials.schemes import scheme_trial as scheme_trial
 from sinkscope.trials.speed import Speed as Speed
