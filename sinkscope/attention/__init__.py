@@ -6,7 +6,18 @@ from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.lse import token_share, with_sink, without_sink
-from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Strict, Tokens, Window, Without
+from sinkscope.attention.masks import (
+    Alone,
+    Causal,
+    Document,
+    Full,
+    Mask,
+    Strict,
+    TokenAxis,
+    VisiblePrefix,
+    Window,
+    Without,
+)
 from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
@@ -52,6 +63,7 @@ from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Kept, Visibility, held_columns
+from sinkscope.registry import moved
 
 __all__ = [
     "ALIASES",
@@ -102,7 +114,6 @@ __all__ = [
     "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
-    "Prefix",
     "QueryKeyNorm",
     "Relu",
     "ScaledSoftmax",
@@ -116,12 +127,13 @@ __all__ = [
     "StickBreaking",
     "Strict",
     "SuffixSlot",
-    "Tokens",
+    "TokenAxis",
     "ValueBias",
     "ValueGate",
     "ValueGradient",
     "ValueStateGate",
     "Visibility",
+    "VisiblePrefix",
     "Weights",
     "Window",
     "Without",
@@ -142,3 +154,7 @@ __all__ = [
     "with_sink",
     "without_sink",
 ]
+
+__getattr__ = moved(
+    __name__, {"Tokens": "sinkscope.attention.TokenAxis", "Prefix": "sinkscope.attention.VisiblePrefix"}
+)  # old names, for one release

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,7 +87,8 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
 
 def corpus_of(config: Any) -> str:
     """What a model reads where nothing is said: code if it was trained on that here, prose otherwise."""
-    shipped = Path(getattr(config, "name_or_path", "")).parent == FOLDER
+    folder = FOLDER / getattr(config, "name_or_path", "")  # a name, or a folder, which replaces FOLDER
+    shipped = folder.parent == FOLDER and folder.is_dir()
     return "python" if shipped or config.model_type == "sinkscope_lab" else "prose"
 
 

@@ -33,6 +33,7 @@ from sinkscope.hooks.inputs import (
     checked_inputs,
     device_of,
     evaluating,
+    in_batches,
     part,
     samples_of,
 )
@@ -169,6 +170,7 @@ __all__ = [
     "hidden_given",
     "hidden_returned",
     "hosted",
+    "in_batches",
     "is_encoder_decoder",
     "is_experts",
     "key_projection",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sinkscope.attention import Tokens
+from sinkscope.attention import TokenAxis
 from sinkscope.errors import InputError
 from sinkscope.hooks import Forward, Stream, arguments, documents_of, row_length, unobserved, unwrapped
 
@@ -91,7 +91,7 @@ def every_column(
     document = documents_of(model, forward, arguments(model, (), inputs), total)
     if document is not None:
         learned = (torch.arange(total, device=index.device) < forward.prefix).expand_as(index)
-        within = Tokens(index, document.expand_as(index), real).within_documents(apart=learned)
+        within = TokenAxis(index, document.expand_as(index), real).within_documents(apart=learned)
         order = torch.where(learned, index, within + forward.prefix)
     document = torch.zeros_like(index) if document is None else document.expand_as(index)
     return TokenColumns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))

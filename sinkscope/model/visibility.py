@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention import Causal, Document, Full, Mask, Prefix, Tokens, Visibility
+from sinkscope.attention import Causal, Document, Full, Mask, TokenAxis, Visibility, VisiblePrefix
 from sinkscope.attention.masks import And, Or, leaves
 from sinkscope.errors import InputError
 
@@ -36,7 +36,7 @@ def causal(mask: Mask) -> Mask:
 
 def longest_prefix(mask: Mask) -> int:
     """The length of the longest prefix in a mask: that many first tokens may see each other; 0 where there is none."""
-    return max((leaf.length for leaf in leaves(mask) if isinstance(leaf, Prefix)), default=0)
+    return max((leaf.length for leaf in leaves(mask) if isinstance(leaf, VisiblePrefix)), default=0)
 
 
 def _looks_back(mask: Mask) -> bool:
@@ -45,7 +45,7 @@ def _looks_back(mask: Mask) -> bool:
         return _looks_back(mask.first) or _looks_back(mask.second)
     if isinstance(mask, Or):
         return _looks_back(mask.first) and _looks_back(mask.second)
-    return isinstance(mask, Causal | Prefix)
+    return isinstance(mask, Causal | VisiblePrefix)
 
 
 def bidirectional(mask: Mask) -> Mask:
@@ -132,5 +132,5 @@ class BesideSinks(Visibility):
         return not self.is_causal and not any(isinstance(mask, Document) for mask in leaves(self.mask))
 
 
-def _shifted(tokens: Tokens, by: int) -> Tokens:
+def _shifted(tokens: TokenAxis, by: int) -> TokenAxis:
     return replace(tokens, order=tokens.order + by)

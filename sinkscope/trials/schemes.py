@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    drawn_from,
     full_layers,
     own_tokens,
     rounded_layers,
@@ -115,7 +116,8 @@ def scheme_trial(
     scored, calibration = parts.scored, parts.calibration or parts.scored
     check_whole(scored.inputs)
     choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
-    built = _Builder(model, chosen, scored, calibration, seed)
+    length = _context(scored, context) if chosen.caches else None
+    built = SchemeArms(model, chosen, scored, calibration, seed, length)
     arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
     if not isinstance(scheme, str | QuantizationScheme):
@@ -127,7 +129,8 @@ def scheme_trial(
     record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
     record |= columns_kept(model, baseline, scored.inputs)
     if chosen.caches:
-        reading = ThroughCache(_context(scored, context))
+        assert length is not None
+        reading = ThroughCache(length)
         reading.check(scored)
         record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
@@ -171,7 +174,7 @@ def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[st
 
 
 @dataclass
-class _Builder:
+class SchemeArms:
     """Builds the arms of one trial, on texts that are split already."""
 
     model: nn.Module
@@ -179,6 +182,7 @@ class _Builder:
     scored: Texts
     calibration: Texts
     seed: int
+    context: int | None = None  # tokens that are cached at once
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -190,21 +194,21 @@ class _Builder:
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
             raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
-        found = [self._arm(name, None, None, baseline=True)]
+        found = [self.arm(name, None, None, baseline=True)]
         for word, choice in choices.items():
             if isinstance(choice, Prefix) and not self.scheme.caches:
                 found += self._behind(word, choice)
                 continue
             wanted = self._in_a_cache(word, choice) if isinstance(choice, Prefix) else choice
             try:
-                tokens = self._tokens(wanted, self.scored)
+                tokens = self.tokens(wanted, self.scored)
             except NothingChosenError as error:
                 if not forgiving:
                     raise
                 self.notes.append(f"'{word}' protects nothing: {error}.")
                 continue
-            fitted = self._tokens(wanted, self.calibration) if self.scheme.fits else None
-            found.append(self._arm(word, tokens, fitted, choice=wanted))
+            fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
+            found.append(self.arm(word, tokens, fitted, choice=wanted))
             first = self._first(tokens)
             if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in found):
                 found.append(first)
@@ -218,7 +222,7 @@ class _Builder:
             made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
         return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
 
-    def _tokens(self, choice: Protect, texts: Texts) -> Tokens:
+    def tokens(self, choice: Protect, texts: Texts) -> Tokens:
         """What a choice protects in these texts: positions as they were chosen in the texts for calibration."""
         rows = rows_of(columns_of(self.model, texts.inputs))
         if isinstance(choice, Tokens):
@@ -242,7 +246,7 @@ class _Builder:
             raise InputError(f"'{choice}' protects no token of these texts, so there is nothing to compare")
         return tokens
 
-    def _arm(
+    def arm(
         self, name: str, tokens: Tokens | None, fitted: Tokens | None, *, choice: Protect | None = None, **options: Any
     ) -> Arm:
         made = cache(lambda: self.made(tokens, fitted))
@@ -262,14 +266,15 @@ class _Builder:
 
         def control(draw: int, texts: Texts) -> Arm:
             assert tokens is not None
-            random = tokens.random(np.random.default_rng([draw, 0]))
+            random = tokens.random(np.random.default_rng([draw, 0]), free=drawn_from(tokens, self.context))
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
-            return self._arm(f"{name} {draw}", random, other)
+            return self.arm(f"{name} {draw}", random, other)
 
+        options["full_prompt"] = self.scheme.store is not None
         if tokens is None:
             return Arm(name, opened, facts={"protects": None}, **options)
         facts = {"protects": described(tokens), "tokens_per_text": tokens.count()}
-        same = (_digest(tokens), None if fitted is None else _digest(fitted))
+        same = (self.scheme.name, _digest(tokens), None if fitted is None else _digest(fitted))
         touched = self._touched(tokens) if self.scheme.protects == "served" else None
         return Arm(name, opened, control, touched, same=same, facts=facts, **options)
 
@@ -278,8 +283,8 @@ class _Builder:
         served, fitted = self._as_many_first(tokens), None
         if self.scheme.fits:
             count = math.ceil(tokens.any_head().sum(-1).mean())
-            fitted = self._tokens(First(count), self.calibration)
-        return replace(self._arm(f"first {tokens.count():.3g}", served, fitted), control=None)
+            fitted = self.tokens(First(count), self.calibration)
+        return replace(self.arm(f"first {tokens.count():.3g}", served, fitted), control=None)
 
     def _as_many_first(self, tokens: Tokens) -> Tokens:
         rows = tokens.rows
@@ -403,7 +408,7 @@ def _digest(tokens: Tokens) -> str:
     return hashlib.sha256(np.packbits(tokens.any_head()).tobytes()).hexdigest()
 
 
-def _warn(arms: list[Arm], built: _Builder, baseline: Intervention) -> None:
+def _warn(arms: list[Arm], built: SchemeArms, baseline: Intervention) -> None:
     """Warnings about an intervention that was calibrated before it came here."""
     warn_of_choice(built.scheme.name, baseline, None)
     for arm in arms:

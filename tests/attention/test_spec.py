@@ -28,7 +28,7 @@ def test_name_round_trip(variant):
 
 
 def test_masks_survive_json():
-    spec = zoo.AttentionSpec(mask=(zoo.Causal() & zoo.Window(8)) | zoo.Prefix(2))
+    spec = zoo.AttentionSpec(mask=(zoo.Causal() & zoo.Window(8)) | zoo.VisiblePrefix(2))
     assert zoo.AttentionSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).mask == spec.mask
 
 

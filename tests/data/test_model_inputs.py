@@ -69,4 +69,6 @@ def test_what_was_trained_here_reads_code_and_others_prose():
 
     assert of("sinkscope_lab", "runs/mine") == "python"
     assert of("jamba", SHIPPED["nano-hybrid"]) == "python"
+    assert of("jamba", "nano-hybrid") == "python"
+    assert of("jamba", "somebody/nano-hybrid") == "prose"
     assert of("llama", "meta-llama/Llama-3.1-8B") == "prose"

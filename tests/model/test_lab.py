@@ -28,7 +28,7 @@ SIZES = {
 }
 MASKED = {
     "window": zoo.AttentionSpec(mask=zoo.Causal() & zoo.Window(4)),
-    "prefix": zoo.AttentionSpec(mask=zoo.Causal() | zoo.Prefix(3)),
+    "prefix": zoo.AttentionSpec(mask=zoo.Causal() | zoo.VisiblePrefix(3)),
 }
 OPERATIONS: dict[str, zoo.AttentionSpec] = {str(variant): variant.spec for variant in VARIANTS} | MASKED
 KINDS = {  # an operation for each piece that a host must treat in a way of its own

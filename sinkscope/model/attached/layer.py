@@ -29,7 +29,7 @@ from sinkscope.attention import (
     PathName,
     Sizes,
     SlotTerms,
-    Tokens,
+    TokenAxis,
     dot_product,
     operation_of,
 )
@@ -266,9 +266,9 @@ def _seen(cache: Cache, module: nn.Module) -> int | Tensor:
     return cache.get_seq_length() if isinstance(kept, DummyLayer) else cache.get_seq_length(layer)
 
 
-def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> Tokens:
+def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> TokenAxis:
     """Places of tokens in their row, the first at `first`."""
-    return Tokens(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
+    return TokenAxis(torch.arange(tokens.shape[2], device=tokens.device)[None] + first)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
