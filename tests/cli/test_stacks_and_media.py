@@ -221,7 +221,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         (("intervene", "t5", "--what", "swap-position", "--samples", "2"), "position"),
         (("intervene", "classifier", "--what", "suppress-bands", "--images", "images"), "no unembedding"),
         (("intervene", "classifier", "--what", "hide-sink"), "sinkscope measure takes --images DIR"),
-        (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt goes with models that read text"),
+        (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt is for models that read text"),
         (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),
     ],
