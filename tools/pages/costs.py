@@ -110,12 +110,12 @@ def chunk_orders() -> str:
 
 def chunk_needles() -> str:
     """Answers in a chat about facts in the chunks."""
-    [(title, stored)] = [each for each in _chunks() if "needles" in each[1]["parts"]]
-    result = stored["parts"]["needles"]["result"]
-    lines = [f"| {title} | right answers | on how many chats |", "|---|---|---|"]
-    for arm in result["arms"]:
-        share = [f"{100 * arm[name]:.0f}" for name in ("recall", "recall_low", "recall_high")]
-        lines.append(f"| {arm['arm']} | {share[0]} % ({share[1]} to {share[2]}) | {result['needles'][0]} |")
+    lines = ["| model | arm | right answers |", "|---|---|---|"]
+    for title, stored in _chunks():
+        result = stored["parts"].get("needles", {"result": {"arms": []}})["result"]
+        for arm in result["arms"]:
+            share = _range(arm, "recall", 0, 100, " %")
+            lines.append(f"| {title}, {result['needles'][0]} chats | {arm['arm']} | {share} |")
     return "\n".join(lines)
 
 
@@ -148,7 +148,8 @@ def _range(row: dict[str, Any], name: str, digits: int, times: float = 1, unit: 
 
 def _chunks() -> list[tuple[str, dict[str, Any]]]:
     files = {"SmolLM2": "joined_chunks", "`nano`": "joined_chunks_nano"}
-    return [(title, json.loads((REAL / f"{name}.json").read_text())) for title, name in files.items()]
+    paths = {title: REAL / f"{name}.json" for title, name in files.items()}
+    return [(title, json.loads(path.read_text())) for title, path in paths.items() if path.is_file()]
 
 
 BLOCKS = {
