@@ -110,7 +110,8 @@ def best_scale(
 ) -> tuple[float, Float[Tensor, "in"]]:
     """The exponent r and the factors s with the least Σ |(W − Q(W s) / s) x|², summed over weights that read x.
 
-    `weights`: (…, out, in) each; `size`: the mean |x|; `moments`: Σ x xᵀ, so that Σ |D x|² = Σ_o D_o M D_oᵀ. The first of equal exponents wins.
+    `weights`: (…, out, in) each; `size`: the mean |x|; `moments`: Σ x xᵀ, so that Σ |D x|² = Σ_o D_o M D_oᵀ. The first
+    of equal exponents wins.
     """
     if not float(size.max()) > 0:
         return 0.0, torch.ones_like(size)
