@@ -22,7 +22,7 @@ style := $(venv)/ruff check . && $(venv)/ruff format --check .
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: .venv/run.stamp ## measure a model, train two, write the report: the main job
+demo: .venv/run.stamp ## check a pretrained model, train two small ones, one page: five minutes
 	$(venv)/sinkscope demo $(ARGS)
 
 test: .venv/dev.stamp ## lint, type-check and run the fast tests
@@ -75,7 +75,7 @@ clean: ## remove the environments, builds and caches; runs/ stays
 
 # A stamp stands for a finished installation, so it is written last.
 .venv/run.stamp: $(inputs) constraints.txt
-	.ci/install .venv constraints.txt
+	.ci/install .venv constraints.txt gguf
 	touch $@
 
 .venv/dev.stamp: $(inputs) constraints.txt

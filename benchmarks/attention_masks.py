@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.attention_paths import resident
 from benchmarks.sides import Figure, at_most, beside, in_turns, report
-from sinkscope.attention import CATALOG, Causal, Document, Mask, Prefix, Visibility, Window
+from sinkscope.attention import CATALOG, Causal, Document, Mask, Visibility, VisiblePrefix, Window
 
 HEADS, DIM, LENGTH, LONG, ROUNDS = 8, 64, 2048, 8192, 5
 CAUSAL = Causal()
@@ -28,7 +28,7 @@ MASKS: dict[str, Mask] = {
     "window of 256": CAUSAL & Window(256),
     "documents of 512": CAUSAL & Document(),
     "one document": CAUSAL & Document(),
-    "prefix of 32": CAUSAL | Prefix(32),
+    "prefix of 32": CAUSAL | VisiblePrefix(32),
     "left padding": CAUSAL,
 }
 NO_SLOWER = ("window of 256", "documents of 512", "one document", "prefix of 32", "left padding")

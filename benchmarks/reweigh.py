@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.sides import Figure, at_most, beside, in_turns, report
-from sinkscope.attention import Tokens
+from sinkscope.attention import TokenAxis
 from sinkscope.hooks import Invocation
 from sinkscope.hooks.dispatch import KernelLse
 from sinkscope.interventions import Reweigh
@@ -40,8 +40,8 @@ class _Opened:
 
     seen = 0
 
-    def tokens(self, start: int, stop: int, device: torch.device) -> Tokens:
-        return Tokens.plain(stop - start, start=start, device=device)
+    def tokens(self, start: int, stop: int, device: torch.device) -> TokenAxis:
+        return TokenAxis.plain(stop - start, start=start, device=device)
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -53,9 +53,10 @@ _HOME = {
     "HiddenNorms": "sinkscope.measurement",
     "QueryKeyValueNorms": "sinkscope.measurement",
     "QueryKeyAngles": "sinkscope.measurement",
+    "GradientNorms": "sinkscope.measurement",
     "effect": "sinkscope.trials.changes",
     "fold": "sinkscope.interventions",
-    "load": "sinkscope.model",
+    "load": "sinkscope.interventions",
     "attach": "sinkscope.model",
     "detach": "sinkscope.model",
     "trainable_only": "sinkscope.model",
@@ -102,9 +103,11 @@ if TYPE_CHECKING:
     from sinkscope.experiments.registries import question as question
     from sinkscope.experiments.registries import task as task
     from sinkscope.interventions import fold as fold
+    from sinkscope.interventions import load as load
     from sinkscope.interventions.registering import intervention as intervention
     from sinkscope.measurement import AttentionReceived as AttentionReceived
     from sinkscope.measurement import EntriesReceived as EntriesReceived
+    from sinkscope.measurement import GradientNorms as GradientNorms
     from sinkscope.measurement import HiddenNorms as HiddenNorms
     from sinkscope.measurement import Measurement as Measurement
     from sinkscope.measurement import QueryKeyAngles as QueryKeyAngles
@@ -117,7 +120,6 @@ if TYPE_CHECKING:
     from sinkscope.measurement.observers.observer import observer as observer
     from sinkscope.model import attach as attach
     from sinkscope.model import detach as detach
-    from sinkscope.model import load as load
     from sinkscope.model import trainable_only as trainable_only
     from sinkscope.quantization.schemes import scheme as scheme
     from sinkscope.report.writing import write_report as write_report

@@ -1,9 +1,6 @@
 """Old names, for one release: changes of attention weights are interventions, choosing them is a trial."""
 
-from __future__ import annotations
-
-import importlib
-import warnings
+from sinkscope.registry import moved
 
 MOVED = {
     **{
@@ -23,11 +20,4 @@ MOVED = {
     "Choice": "trials.StoredChoice",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in MOVED:
-        raise AttributeError(f"module 'sinkscope.calibration' has no attribute '{name}'")
-    room, _, new = MOVED[name].partition(".")
-    value = getattr(importlib.import_module(f"sinkscope.{room}"), new)
-    warnings.warn(f"sinkscope.calibration.{name} is sinkscope.{MOVED[name]} now", DeprecationWarning, stacklevel=2)
-    return value
+__getattr__ = moved(__name__, {old: f"sinkscope.{new}" for old, new in MOVED.items()})

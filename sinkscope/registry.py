@@ -165,6 +165,20 @@ def renamed(old: str, new: str) -> Callable[[str], Any]:
     return get
 
 
+def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module some of whose names moved: old name to the full new one; a `DeprecationWarning`."""
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, new = names[name].rpartition(".")
+        value = getattr(importlib.import_module(place), new)
+        warnings.warn(f"{module}.{name} is {names[name]} now", DeprecationWarning, stacklevel=2)
+        return value
+
+    return get
+
+
 def renamed_argument(old: str, new: str) -> Callable[[Taker], Taker]:
     """Read the keyword argument `old` of a function or class as `new`, with a `DeprecationWarning`."""
 

@@ -1,11 +1,8 @@
 """The former name of many models in `sinkscope.measurement`, for one release."""
 
-from __future__ import annotations
+from sinkscope.registry import moved
 
-import importlib
-import warnings
-
-NOW = {
+NAMES = {
     "Entry": "SurveyEntry",
     "LayerRate": "LayerRate",
     "Progress": "SurveyProgress",
@@ -16,10 +13,4 @@ NOW = {
     "survey": "measure_models",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in NOW:
-        raise AttributeError(f"module 'sinkscope.survey' has no attribute '{name}'")
-    new = f"sinkscope.measurement.{NOW[name]}"
-    warnings.warn(f"sinkscope.survey.{name} is {new} now", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module("sinkscope.measurement"), NOW[name])
+__getattr__ = moved(__name__, {old: f"sinkscope.measurement.{new}" for old, new in NAMES.items()})

@@ -107,6 +107,31 @@ def test_every_name_can_be_called_after_every_module_was_imported(tiny_llama: Ll
 
 
 @pytest.mark.parametrize(
+    ("room", "old", "name"),
+    [
+        ("attention", "Tokens", "TokenAxis"),
+        ("attention", "Prefix", "VisiblePrefix"),
+        ("data", "Document", "TextDocument"),
+        ("data", "Reading", "InputReading"),
+        ("measurement", "read", "read_call"),
+    ],
+)
+def test_names_of_before_warn_and_are_the_new_ones(room: str, old: str, name: str) -> None:
+    module = importlib.import_module(f"sinkscope.{room}")
+    with pytest.warns(DeprecationWarning, match=rf"sinkscope\.{room}\.{old} is sinkscope\.{room}\.{name} now"):
+        assert getattr(module, old) is getattr(module, name)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = module.nothing_of_the_kind
+
+
+def test_batches_of_before_call_a_function() -> None:
+    rows: list[slice] = []
+    with pytest.warns(DeprecationWarning, match="FittingBatches"):
+        ss.hooks.in_batches(rows.append, 5, 2)
+    assert rows == [slice(0, 2), slice(2, 4), slice(4, 5)]
+
+
+@pytest.mark.parametrize(
     ("old", "name"),
     [("probes", "measure"), ("measuring", "find_tokens"), ("measurements", "Measurement"), ("metrics", "lift")],
 )

@@ -6,11 +6,23 @@ from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.functional import Explanation, attend, explain
 from sinkscope.attention.lse import token_share, with_sink, without_sink
-from sinkscope.attention.masks import Alone, Causal, Document, Full, Mask, Prefix, Strict, Tokens, Window, Without
+from sinkscope.attention.masks import (
+    Alone,
+    Causal,
+    Document,
+    Full,
+    Mask,
+    Strict,
+    TokenAxis,
+    VisiblePrefix,
+    Window,
+    Without,
+)
 from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
     Elu,
+    Entmax,
     Linear,
     NormalizerPiece,
     PowerSigmoid,
@@ -26,7 +38,17 @@ from sinkscope.attention.operation import Attended, Operation, Weights, operatio
 from sinkscope.attention.operation import Path as PathName
 from sinkscope.attention.oracle import CASES as PARITY_CASES
 from sinkscope.attention.oracle import Disagreement, Parity, parity
-from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.outputs import (
+    ElementGate,
+    Exclusive,
+    HeadGate,
+    HeadNorm,
+    OwnValueGate,
+    ValueBias,
+    ValueGate,
+    ValueGradient,
+    ValueStateGate,
+)
 from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.attention.pieces import PACKAGE as REGISTERED_BY
 from sinkscope.attention.pieces import Learned, Sizes, is_registered
@@ -36,11 +58,12 @@ from sinkscope.attention.pieces import Slot as SlotPiece
 from sinkscope.attention.scores import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.attention.visibility import Kept, Visibility, held_columns
+from sinkscope.registry import moved
 
 __all__ = [
     "ALIASES",
@@ -56,12 +79,14 @@ __all__ = [
     "Causal",
     "ClippedSoftmax",
     "Context",
+    "Cosine",
     "Difference",
     "Disagreement",
     "Document",
     "DotProduct",
     "ElementGate",
     "Elu",
+    "Entmax",
     "Entry",
     "Exclusive",
     "Explanation",
@@ -70,6 +95,7 @@ __all__ = [
     "ForgettingGate",
     "Full",
     "HeadGate",
+    "HeadNorm",
     "Kept",
     "Kernel",
     "KeySlot",
@@ -83,11 +109,11 @@ __all__ = [
     "NormalizerPiece",
     "Operation",
     "OutputPiece",
+    "OwnValueGate",
     "Parity",
     "PathName",
     "PowerSigmoid",
     "PowerSoftmax",
-    "Prefix",
     "QueryKeyNorm",
     "Relu",
     "ScaledSoftmax",
@@ -101,10 +127,13 @@ __all__ = [
     "StickBreaking",
     "Strict",
     "SuffixSlot",
-    "Tokens",
+    "TokenAxis",
     "ValueBias",
     "ValueGate",
+    "ValueGradient",
+    "ValueStateGate",
     "Visibility",
+    "VisiblePrefix",
     "Weights",
     "Window",
     "Without",
@@ -125,3 +154,7 @@ __all__ = [
     "with_sink",
     "without_sink",
 ]
+
+__getattr__ = moved(
+    __name__, {"Tokens": "sinkscope.attention.TokenAxis", "Prefix": "sinkscope.attention.VisiblePrefix"}
+)  # old names, for one release

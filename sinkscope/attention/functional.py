@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sinkscope.attention.catalog import resolve
 from sinkscope.attention.context import Bias
 from sinkscope.attention.kernels import known
-from sinkscope.attention.masks import Causal, Combinable, Full, Mask, Tokens
+from sinkscope.attention.masks import Causal, Combinable, Full, Mask, TokenAxis
 from sinkscope.attention.operation import Attended, Operation, Path, Taken, chosen
 from sinkscope.attention.paths import chunked, flash, fused, sdpa, streamed
 from sinkscope.attention.spec import AttentionSpec
@@ -206,10 +206,10 @@ class DenseVisibility(Visibility):
                 f"mask {tuple(allowed.shape)} {allowed.dtype}: expected booleans that broadcast to "
                 f"(batch, 1, {queries}, {keys}), True = may attend"
             )
-        asking = Tokens.plain(queries, start=max(0, keys - queries), device=query.device)  # the last of the keys
+        asking = TokenAxis.plain(queries, start=max(0, keys - queries), device=query.device)  # the last of the keys
         awake = allowed.any(-1)[:, 0]  # a query that may attend to nothing is padding: zero output, no slot
-        known = Tokens.plain(keys, device=query.device)
-        return cls(Full(), Tokens(asking.order.expand(len(awake), -1), None, awake), known, allowed)
+        known = TokenAxis.plain(keys, device=query.device)
+        return cls(Full(), TokenAxis(asking.order.expand(len(awake), -1), None, awake), known, allowed)
 
     @property
     def is_full(self) -> bool:

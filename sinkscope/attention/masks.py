@@ -1,7 +1,7 @@
 """Which key a query may attend to: small predicates on token indices that combine with `&` and `|`.
 
     Causal() & Window(256)          sliding window, as in Mistral
-    Causal() | Prefix(5)            prefix language modeling
+    Causal() | VisiblePrefix(5)     prefix language modeling
     Causal() & Document()           packed documents that do not see each other
 
 A mask is a frozen, JSON-able value. `Visibility` (in `visibility.py`) binds it to the tokens at hand.
@@ -25,7 +25,7 @@ from sinkscope.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenAxis:
     """The tokens on one side of an attention map.
 
     `order`: index of the token in its own row, counted in real tokens from 0 (it orders tokens; rotary positions may
@@ -39,12 +39,12 @@ class Tokens:
     valid: Bool[Tensor, "#batch tokens"] | None = None
 
     @classmethod
-    def plain(cls, length: int, *, start: int = 0, device: torch.device | None = None) -> Tokens:
+    def plain(cls, length: int, *, start: int = 0, device: torch.device | None = None) -> TokenAxis:
         """`length` real tokens, the first with index `start`."""
         return cls(torch.arange(start, start + length, device=device)[None])
 
     @classmethod
-    def padded(cls, attention_mask: Tensor, document: Int[Tensor, "batch tokens"] | None = None) -> Tokens:
+    def padded(cls, attention_mask: Tensor, document: Int[Tensor, "batch tokens"] | None = None) -> TokenAxis:
         """From a transformers attention mask: 1 for real tokens, 0 for padding, on either side."""
         real = attention_mask.bool()
         # Counting real tokens makes a padded row equal to the same row without padding, on whichever side it is padded.
@@ -74,13 +74,13 @@ class Tokens:
         first = count.masked_fill(~starts, 0).cummax(-1).values
         return torch.empty_like(index).scatter(-1, index, count - first)
 
-    def part(self, columns: slice, samples: slice = slice(None)) -> Tokens:
+    def part(self, columns: slice, samples: slice = slice(None)) -> TokenAxis:
         """The tokens of a slice for some of the samples; arrays shared by all samples stay shared."""
         parts: list[Any] = []
         for values in (self.order, self.document, self.valid):
             rows = samples if values is not None and len(values) > 1 else slice(None)
             parts.append(None if values is None else values[rows, columns])
-        return Tokens(*parts)
+        return TokenAxis(*parts)
 
 
 Columns = Int[Tensor, "#batch query"]
@@ -100,7 +100,7 @@ class Combinable:
     kind: str
     needs_every_key: ClassVar[bool] = True
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         """Which keys each query may attend to, by the tokens' own order and documents."""
         raise NotImplementedError
 
@@ -110,14 +110,14 @@ class Combinable:
     def __or__(self, other: Mask) -> Or:
         return Or(self, _mask(other))
 
-    def span(self, query: Tokens, key: Tokens) -> Span | None:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span | None:
         """Columns outside of which no query sees anything; None if unknown or unbounded.
 
         `key.order` must rise from column to column. Costs O(T log T).
         """
         return None
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         """Whether queries see every column inside their span except padding; False if unknown."""
         return False
 
@@ -128,15 +128,15 @@ class Causal(Combinable):
 
     kind: Literal["causal"] = "causal"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         # By the tokens' own order, not by column: under a cache query 0 is not key 0, and padding shifts each row.
         return key.order[:, None, :] <= query.order[:, :, None]
 
-    def span(self, query: Tokens, key: Tokens) -> Span:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span:
         stop = _columns(key, query.order, right=True)
         return torch.zeros_like(stop), stop
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         return True
 
 
@@ -146,7 +146,7 @@ class Full(Combinable):
 
     kind: Literal["full"] = "full"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return torch.ones(1, query.count, key.count, dtype=torch.bool, device=key.order.device)
 
 
@@ -160,35 +160,35 @@ class Window(Combinable):
     size: Annotated[int, Field(ge=1)]
     kind: Literal["window"] = "window"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         # Both sides, so that a window also makes sense under `Full()`; `Causal()` takes the future side away.
         return (query.order[:, :, None] - key.order[:, None, :]).abs() < self.size
 
-    def span(self, query: Tokens, key: Tokens) -> Span:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span:
         return (
             _columns(key, query.order - self.size, right=True),
             _columns(key, query.order + self.size, right=False),
         )
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         return True
 
 
 @piece
-class Prefix(Combinable):
+class VisiblePrefix(Combinable):
     """The first `length` tokens of a row are seen by every query: k < length (Gu et al. 2025, section 6)."""
 
     length: Annotated[int, Field(ge=1)]
     kind: Literal["prefix"] = "prefix"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return (key.order[:, None, :] < self.length).expand(-1, query.count, -1)
 
-    def span(self, query: Tokens, key: Tokens) -> Span:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span:
         stop = _columns(key, torch.full_like(query.order, self.length), right=False)
         return torch.zeros_like(stop), stop
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         return True
 
 
@@ -201,12 +201,12 @@ class Document(Combinable):
 
     kind: Literal["document"] = "document"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         if query.document is None or key.document is None:
             raise InputError("a document mask needs document numbers: pass `documents` where the mask is bound")
         return query.document[:, :, None] == key.document[:, None, :]
 
-    def span(self, query: Tokens, key: Tokens) -> Span | None:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span | None:
         if query.document is None or key.document is None:
             return None
         # Stable, so that the columns of a document stay in order: its first and its last are those of its group.
@@ -218,7 +218,7 @@ class Document(Combinable):
         last = column.gather(1, (stop - 1).clamp(min=0))
         return first.where(start < stop, key.count), (last + 1).where(start < stop, 0)
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         """True if each document is contiguous."""
         return key.document is not None and bool((key.document[:, 1:] >= key.document[:, :-1]).all())
 
@@ -229,7 +229,7 @@ class Strict(Combinable):
 
     kind: Literal["strict"] = "strict"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return key.order[:, None, :] != query.order[:, :, None]
 
 
@@ -240,7 +240,7 @@ class Without(Combinable):
     places: Places
     kind: Literal["without"] = "without"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         named = _at(key, self.places)[:, None, :]
         # A key's own query keeps it: the row of token 0 would otherwise be empty, and an empty row has no softmax.
         return ~named | (key.order[:, None, :] == query.order[:, :, None])
@@ -253,7 +253,7 @@ class Alone(Combinable):
     places: Places
     kind: Literal["alone"] = "alone"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         named = _at(query, self.places)[:, :, None]
         return ~named | (key.order[:, None, :] == query.order[:, :, None])
 
@@ -266,16 +266,16 @@ class And(Combinable):
     second: Mask
     kind: Literal["and"] = "and"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return self.first.visible(query, key) & self.second.visible(query, key)
 
-    def span(self, query: Tokens, key: Tokens) -> Span | None:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span | None:
         one, other = self.first.span(query, key), self.second.span(query, key)
         if one is None or other is None:
             return one or other
         return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         return self.first.solid(query, key) and self.second.solid(query, key)
 
 
@@ -287,16 +287,16 @@ class Or(Combinable):
     second: Mask
     kind: Literal["or"] = "or"
 
-    def visible(self, query: Tokens, key: Tokens) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return self.first.visible(query, key) | self.second.visible(query, key)
 
-    def span(self, query: Tokens, key: Tokens) -> Span | None:
+    def span(self, query: TokenAxis, key: TokenAxis) -> Span | None:
         one, other = self.first.span(query, key), self.second.span(query, key)
         if one is None or other is None:
             return None
         return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
 
-    def solid(self, query: Tokens, key: Tokens) -> bool:
+    def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         """True if both spans begin in the same column."""
         if not (self.first.solid(query, key) and self.second.solid(query, key)):
             return False
@@ -304,7 +304,7 @@ class Or(Combinable):
         return one is not None and other is not None and torch.equal(*torch.broadcast_tensors(one[0], other[0]))
 
 
-Own = Causal | Full | Window | Prefix | Document | Strict | Without | Alone | And | Or
+Own = Causal | Full | Window | VisiblePrefix | Document | Strict | Without | Alone | And | Or
 Mask = Annotated[Own | Combinable, OpenTo("mask", Own, Combinable)]
 MASKS = get_args(Own)
 
@@ -338,12 +338,12 @@ def describe(mask: Mask) -> str:
     return f"{mask.kind}({', '.join(values)})" if values else mask.kind
 
 
-def _at(tokens: Tokens, places: Places) -> Bool[Tensor, "batch tokens"]:
+def _at(tokens: TokenAxis, places: Places) -> Bool[Tensor, "batch tokens"]:
     """Which tokens stand at one of these positions of their row."""
     return torch.isin(tokens.order, tokens.order.new_tensor(places))
 
 
-def _columns(key: Tokens, order: Int[Tensor, "#batch query"], *, right: bool) -> Columns:
+def _columns(key: TokenAxis, order: Int[Tensor, "#batch query"], *, right: bool) -> Columns:
     """Number of columns before each of these places of the row; including the place if `right`."""
     rows = max(len(key.order), len(order))
     known, wanted = (x.expand(rows, -1).contiguous() for x in (key.order, order))
@@ -407,7 +407,7 @@ def _implies(one: Mask, other: Mask) -> bool:
         return isinstance(other, Causal | Window | Document | Without | Alone)
     if isinstance(one, Window) and isinstance(other, Window):
         return one.size <= other.size
-    if isinstance(one, Prefix) and isinstance(other, Prefix):
+    if isinstance(one, VisiblePrefix) and isinstance(other, VisiblePrefix):
         return one.length <= other.length
     if isinstance(one, Without) and isinstance(other, Without):
         return set(one.places) >= set(other.places)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.attention.masks import Causal, Full, Mask, Span, Tokens, Window, conjuncts
+from sinkscope.attention.masks import Causal, Full, Mask, Span, TokenAxis, Window, conjuncts
 from sinkscope.errors import InputError
 
 
@@ -21,8 +21,8 @@ class Visibility:
     """
 
     mask: Mask
-    query: Tokens
-    key: Tokens
+    query: TokenAxis
+    key: TokenAxis
 
     @classmethod
     def of(
@@ -44,11 +44,11 @@ class Visibility:
                 f"{queries} queries for {keys} keys: queries are the last of the keys, so at most as many are possible"
             )
         if attention_mask is not None:
-            key = Tokens.padded(attention_mask, documents)
+            key = TokenAxis.padded(attention_mask, documents)
         else:
-            key = Tokens(torch.arange(keys, device=device)[None], documents)
+            key = TokenAxis(torch.arange(keys, device=device)[None], documents)
         if queries > keys:  # only `Full` reaches this, which never compares the two orders
-            return cls(mask, Tokens.plain(queries, device=device), key)
+            return cls(mask, TokenAxis.plain(queries, device=device), key)
         return cls(mask, key if queries == keys else key.part(slice(keys - queries, keys)), key)
 
     @property
@@ -144,7 +144,7 @@ class Visibility:
 
     def _band(self) -> _Band | None:
         """The band below the diagonal with all visible keys, if queries are the keys and the mask is causal."""
-        # By identity: only the same `Tokens` on both sides is known to be square; subclasses write masks of their own.
+        # By identity: only one object on both sides is known to be square; subclasses write masks of their own.
         if self.query is not self.key or type(self) is not Visibility:
             return None
         parts = conjuncts(self.mask)
@@ -181,7 +181,7 @@ class Kept(Visibility):
     @classmethod
     def of_columns(cls, whole: Visibility, columns: Int[Tensor, "batch _ kept"]) -> Kept:
         """`whole` over the keys that `columns` name."""
-        here = Tokens.plain(columns.shape[-1], device=columns.device)  # only counts them: who sees whom is in `dense`
+        here = TokenAxis.plain(columns.shape[-1], device=columns.device)  # a count alone: `dense` has who sees whom
         return cls(whole.mask, whole.query, here, whole, columns)
 
     @property

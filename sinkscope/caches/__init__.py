@@ -3,6 +3,7 @@
 from sinkscope.caches import registering as registering  # so that entry points of policies are taken
 from sinkscope.caches.budgets import AdaptiveHeads, Budget, HeadClasses, Pyramid, Uniform, budget_of
 from sinkscope.caches.call import EvictionCall
+from sinkscope.caches.chunks import Chunks, join_chunks
 from sinkscope.caches.engines import ENGINES, EngineCache, ServedCache, engine
 from sinkscope.caches.eviction import EvictingCache, caching, evicting
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
@@ -20,6 +21,7 @@ __all__ = [
     "POLICIES",
     "AdaptiveHeads",
     "Budget",
+    "Chunks",
     "Coming",
     "Distance",
     "EngineCache",
@@ -53,6 +55,7 @@ __all__ = [
     "evicting",
     "head_effects",
     "held",
+    "join_chunks",
     "keys_within",
     "measured_rotations",
     "policy_of",

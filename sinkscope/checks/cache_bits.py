@@ -14,7 +14,7 @@ from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import full_layers, scheme_named
+from sinkscope.quantization import drawn_from, full_layers, scheme_named
 from sinkscope.sinks import Tokens
 from sinkscope.statistics import Interval
 from sinkscope.trials import REFERENCE, Arm, Texts, ThroughCache, Trial, run
@@ -41,18 +41,18 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     given = Texts.of(model, texts.ids)
     sinks = subject.sinks(texts)
     tokens = None if sinks is None else sinks.on(rows_of(columns_of(model, given.inputs)))
-    arms = []
+    arms, context = [], int(texts.ids.shape[1] // 2)
     for bits in BITS:
-        arms.append(_arm(f"{bits} bits", bits, None))
+        arms.append(_arm(f"{bits} bits", bits, None, context))
         if tokens is not None:
-            arms.append(_arm(f"{bits} bits, protected", bits, tokens))
+            arms.append(_arm(f"{bits} bits, protected", bits, tokens, context))
     trial = run(
         model,
         given,
         arms,
-        reading=ThroughCache(texts.ids.shape[1] // 2, None),
+        reading=ThroughCache(context, None),
         controls=subject.controls,
-        batch_size=subject.batch_size,
+        batch_size=subject.at_once(texts),
         seed=subject.seed,
         calibrated_on={"texts": len(texts.choosing), "in_sample": False},
         about={"kind": "cache-bits"},
@@ -60,12 +60,10 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     )
     rows = [_row(trial, bits, protected, sinks) for bits in BITS for protected in (False, True)]
     found = [row for row in rows if row is not None]
-    return Answered(
-        _answer(trial, found, sinks), tuple(found), {"context": int(texts.ids.shape[1] // 2), "scheme": KIND}
-    )
+    return Answered(_answer(trial, found, sinks), tuple(found), {"context": context, "scheme": KIND})
 
 
-def _arm(name: str, bits: int, tokens: Tokens | None) -> Arm:
+def _arm(name: str, bits: int, tokens: Tokens | None, context: int) -> Arm:
     scheme = scheme_named(f"kv{bits}-{KIND}")
     assert scheme.store is not None
     store = scheme.store
@@ -76,10 +74,11 @@ def _arm(name: str, bits: int, tokens: Tokens | None) -> Arm:
 
     def control(draw: int, texts: Texts) -> Arm:
         assert tokens is not None
-        return _arm(f"{name} {draw}", bits, tokens.random(np.random.default_rng([draw, bits])))
+        random = tokens.random(np.random.default_rng([draw, bits]), free=drawn_from(tokens, context))
+        return _arm(f"{name} {draw}", bits, random, context)
 
     facts = {"scheme": scheme.name, "protects": None if tokens is None else list(tokens.positions)[:16]}
-    return Arm(name, opened, None if tokens is None else control, facts=facts)
+    return Arm(name, opened, None if tokens is None else control, full_prompt=True, facts=facts)
 
 
 def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row | None:

@@ -30,7 +30,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         calibrate_on=texts.choosing,
         controls=subject.controls,
         seed=subject.seed,
-        batch_size=subject.batch_size,
+        batch_size=subject.at_once(texts),
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in trial.named("arm")]

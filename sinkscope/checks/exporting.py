@@ -16,8 +16,8 @@ from sinkscope.checks.row import Answered, Row
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_json, write_text
 from sinkscope.hooks import unwrapped
-from sinkscope.interventions import FoldSink
-from sinkscope.model import load, load_tokenizer
+from sinkscope.interventions import FoldSink, load
+from sinkscope.model import load_tokenizer
 from sinkscope.model.plain import as_plain, with_window_sinks, zero_heads
 from sinkscope.statistics import Interval
 from sinkscope.trials import Trial

@@ -25,7 +25,8 @@ from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, subject
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, unwrapped
-from sinkscope.model import load, load_tokenizer
+from sinkscope.interventions import load
+from sinkscope.model import load_tokenizer
 from sinkscope.trials import explained
 
 PACKAGES = ("sinkscope", "torch", "transformers")

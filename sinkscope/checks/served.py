@@ -36,7 +36,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
             arms,
             reading=ThroughCache(texts.ids.shape[1] // 2, None),
             controls=0,
-            batch_size=subject.batch_size,
+            batch_size=subject.at_once(texts),
             seed=subject.seed,
             about={"kind": "engines"},
             progress=progress,

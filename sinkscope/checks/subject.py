@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.caches import trained_length
 from sinkscope.data import (
+    corpus_of,
     fed,
     natural_windows,
     ordinary_tokens,
@@ -26,9 +27,8 @@ from sinkscope.data import (
 )
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
 from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, family, is_encoder_decoder
+from sinkscope.hooks import Stream, family, is_encoder_decoder, reads_at_once
 from sinkscope.measurement import Measurement, find_tokens, measure
-from sinkscope.model import LabConfig
 from sinkscope.sinks import EPSILON, Measured, NothingChosenError, Tokens
 
 TOKENS, TEXTS = 128, 24
@@ -132,6 +132,12 @@ class CheckedModel:
             self._tokens[texts.sha256] = found
         return self._tokens[texts.sha256]
 
+    def at_once(self, texts: TextSet) -> int:
+        """Texts per pass behind a cache: all, where states force token by token, since a step costs as much for few."""
+        if reads_at_once(self.model, DynamicCache(config=self.model.config)):
+            return self.batch_size
+        return max(self.batch_size, len(texts.ids))
+
     def reads_text(self) -> str:
         """Empty where there are texts; else why not."""
         if self.tokenizer is None:
@@ -193,7 +199,7 @@ class _Made:
             return ["random tokens"]
         if self.own is not None:
             return ["your texts"]
-        return [CODE, PROSE] if isinstance(self.model.config, LabConfig) else [PROSE, CODE]
+        return [CODE, PROSE] if corpus_of(self.model.config) == "python" else [PROSE, CODE]
 
     def set_of(self, kind: str, *, chat: bool) -> TextSet:
         """Texts of a kind. Raises `InputError` where there are not two to score."""

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of runs, measurements and the report.")] = Path("sinkscope-demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="Take about 90 seconds, with stored training curves.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take about 90 seconds: a small model on three inputs, one training.")
+    ] = False,
     plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure a model, then watch an attention sink emerge with softmax and stay away with sigmoid (10–20 minutes)."""
+    """Check a pretrained model, then train two small ones side by side; one page (five minutes on two cores)."""
     check_writable(out)
     from sinkscope import demo as room
 
@@ -46,16 +48,15 @@ def _show_cost(plan: DemoPlan, as_json: bool) -> None:
     from sinkscope.training import load_recipe
 
     plans = [plan_training(load_recipe(plan.recipe, plan.overrides(attention))) for attention in plan.attentions]
-    seconds = sum(each.here.total[1] for each in plans)
-    if plan.seconds is not None:
-        seconds = min(seconds, plan.seconds)
+    seconds = min(sum(each.here.total[1] for each in plans), plan.seconds)
     memory = sum(each.memory.total for each in plans)
     if as_json:
         show_json({"runs": plan.attentions, "seconds": seconds, "memory": memory})
         return
     show(
         plain(
-            f"about {duration(seconds)} of training ({', '.join(plan.attentions)}), half a minute for measuring and "
-            f"the report, and {memory / 2**30:.1f} GiB of memory, estimated from one step"
+            f"at most {duration(plan.seconds)} and the report: {'a report card' if plan.card else 'measuring'}, then "
+            f"{duration(seconds)} of training ({', '.join(plan.attentions)}) as far as time allows, with "
+            f"{memory / 2**30:.1f} GiB of memory, estimated from one step"
         )
     )

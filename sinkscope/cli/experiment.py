@@ -222,6 +222,9 @@ def verdict_(
     else:
         show_verdicts(judged)
         _show_totals(judged)
+        if judged[0].findings is None:
+            judge = f"sinkscope experiment run {name} --backend none"
+            note(f"no record yet; to judge what an interrupted run has finished: {judge}")
     report_damage(damaged)
 
 
@@ -292,6 +295,9 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
         show(plain(f"\n{standing_of(each.question, findings).words}"))
         if findings and (warning := without_sinks(each.question, findings)):
             note(warning)
+        for label, runs in findings.runs.items() if findings else ():
+            if label not in each.question.labels:
+                note(f"not judged: {_count_runs(len(runs))} of '{label}', a variation that is gone")
 
 
 def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:

@@ -63,6 +63,7 @@ def measure_several(
         return
     from transformers.utils.logging import disable_progress_bar
 
+    from sinkscope.interventions import load
     from sinkscope.measurement import measure_models
 
     disable_progress_bar()  # of loading weights; downloads keep theirs
@@ -72,7 +73,7 @@ def measure_several(
         if spec.corpus == AUTO and spec.text is None and {*options.TEXT_KINDS} & {*spec.inputs}:
             note(ABOUT_TEXT)
         with watching_models() as watch:
-            survey = measure_models(spec, folder, watch, others=None if output.out else folder.parent)
+            survey = measure_models(spec, folder, watch, others=None if output.out else folder.parent, loader=load)
         comparisons, differences = _compared(survey, position)
         paths = _write(survey, comparisons, differences, position)
     if output.as_json:

@@ -19,7 +19,7 @@ def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
     """Load a model, without a progress bar for its weights; downloads keep theirs."""
     from transformers.utils.logging import disable_progress_bar
 
-    from sinkscope.model import load
+    from sinkscope.interventions import load
 
     disable_progress_bar()
     return load(

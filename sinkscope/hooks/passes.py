@@ -22,7 +22,7 @@ from torch.nn import functional
 from transformers import Cache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from sinkscope.attention import Document, Tokens
+from sinkscope.attention import Document, TokenAxis
 from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import was_reordered
@@ -135,7 +135,7 @@ class Forward:
         """Absolute position of the first column of this pass: only the tokens that a model writes are cached."""
         return self.seen if axis == "tokens" else 0
 
-    def tokens(self, axis: Axis, start: int, stop: int, device: torch.device) -> Tokens:
+    def tokens(self, axis: Axis, start: int, stop: int, device: torch.device) -> TokenAxis:
         """The tokens of columns `start` … `stop` − 1, counted from the first cached one, followed by padding.
 
         Raises `UnsupportedModelError` if the model's mask covers something other than these tokens.
@@ -144,9 +144,9 @@ class Forward:
             raise self._unknown(stop - start)
         real = self.real.get(axis)
         if real is None:
-            return Tokens.plain(stop - start, start=start, device=device)
+            return TokenAxis.plain(stop - start, start=start, device=device)
         real = functional.pad(real.to(device), (0, max(0, stop - real.shape[1])))
-        return Tokens.padded(real).part(slice(start, stop))
+        return TokenAxis.padded(real).part(slice(start, stop))
 
     def at(self, axis: Axis, positions: tuple[int, ...] | None, hidden: Tensor) -> Bool[Tensor, "_ position"]:
         """Which columns of hidden states (batch, position, width) hold these positions; None: every real token."""

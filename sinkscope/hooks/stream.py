@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention import Tokens
+from sinkscope.attention import TokenAxis
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.custom_attention import following
 from sinkscope.hooks.dispatch import Editor, editing
@@ -128,7 +128,7 @@ class OpenStream:
         """Tokens that the cache held before this pass."""
         return self.passes.now.forward.start(self.stream.axis)
 
-    def tokens(self, start: int, stop: int, device: torch.device) -> Tokens:
+    def tokens(self, start: int, stop: int, device: torch.device) -> TokenAxis:
         """The tokens of columns `start` … `stop` − 1, counted from the first cached one."""
         return self.passes.now.forward.tokens(self.stream.axis, start, stop, device)
 

@@ -41,6 +41,7 @@ from sinkscope.interventions.reweigh import Temperature as Temperature
 from sinkscope.interventions.reweigh import VisualRedistribution as VisualRedistribution
 from sinkscope.interventions.reweigh import keep as keep
 from sinkscope.interventions.reweigh import kept as kept
+from sinkscope.interventions.reweigh import load as load
 from sinkscope.interventions.reweigh import load_calibrated as load_calibrated
 from sinkscope.interventions.reweigh import release as release
 from sinkscope.interventions.reweigh import save_calibrated as save_calibrated

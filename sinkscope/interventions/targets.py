@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from sinkscope.attention import Tokens as Columns
-from sinkscope.attention import Visibility
+from sinkscope.attention import TokenAxis, Visibility
 from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import whole
-from sinkscope.sinks import Tokens as Chosen
+from sinkscope.sinks import Tokens
 
 AFTER = 8  # queries after a sink that keep it: without it they would make the next token the sink
 NEVER = np.iinfo(np.int64).max
@@ -47,12 +46,12 @@ class Targets:
         """
         if isinstance(on, Targets):
             return on
-        if isinstance(on, Chosen):
+        if isinstance(on, Tokens):
             return cls._of_tokens(on, after)
         return cls.behind(whole("on", on), after)
 
     @classmethod
-    def _of_tokens(cls, tokens: Chosen, after: int) -> Targets:
+    def _of_tokens(cls, tokens: Tokens, after: int) -> Targets:
         if tokens.rows is None:
             return cls.behind(whole("on", tokens.positions), after)
         if bool((tokens.rows.document > 0).any()):
@@ -129,7 +128,7 @@ class Places:
     real: Bool[Tensor, "batch token"]
 
     @classmethod
-    def of(cls, tokens: Columns, starts: Bool[Tensor, "_ token"] | None = None) -> Places:
+    def of(cls, tokens: TokenAxis, starts: Bool[Tensor, "_ token"] | None = None) -> Places:
         """The columns of rows; `starts`: those that begin a document, None if each row is one."""
         order = tokens.order
         real = torch.ones_like(order, dtype=torch.bool) if tokens.valid is None else tokens.valid

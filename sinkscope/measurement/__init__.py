@@ -7,4 +7,11 @@ follow (`metrics` has the formulas); `find_tokens` chooses tokens. The names are
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from sinkscope.registry import moved
+
+_here, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_before = moved(__name__, {"read": "sinkscope.measurement.read_call"})  # old names, for one release
+
+
+def __getattr__(name: str) -> object:
+    return _here(name) if name != "read" else _before(name)

@@ -12,6 +12,8 @@ from .definitions import Definition as Definition
 from .evidence import evidence_for as evidence_for
 from .evidence import find_tokens as find_tokens
 from .evidence import rows_of as rows_of
+from .gradients import GradientNorms as GradientNorms
+from .gradients import norm_factor as norm_factor
 from .head_metrics import HEAD_METRICS as HEAD_METRICS
 from .head_metrics import HeadMetric as HeadMetric
 from .head_metrics import applicable as applicable

@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from sinkscope.attention import Context, Tokens, Visibility
+from sinkscope.attention import Context, TokenAxis, Visibility
 from sinkscope.hooks import Forward, documents_of, text_config
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKeys
@@ -132,7 +132,7 @@ class PackedDocument:
         key = self._tokens(whole.key)
         return replace(whole, query=key if whole.query is whole.key else self._tokens(whole.query), key=key)
 
-    def _tokens(self, tokens: Tokens) -> Tokens:
+    def _tokens(self, tokens: TokenAxis) -> TokenAxis:
         order, document, valid = (
             None
             if known is None
@@ -140,7 +140,7 @@ class PackedDocument:
             for known in (tokens.order, tokens.document, tokens.valid)
         )
         assert order is not None
-        return Tokens(order, document, None if valid is None or bool(valid.all()) else valid)
+        return TokenAxis(order, document, None if valid is None or bool(valid.all()) else valid)
 
     def _context(self, whole: Context) -> Context:
         return Context(

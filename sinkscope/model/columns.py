@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sinkscope.attention import Tokens
+from sinkscope.attention import TokenAxis
 from sinkscope.errors import InputError
 from sinkscope.hooks import Forward, Stream, arguments, documents_of, row_length, unobserved, unwrapped
 
@@ -91,14 +91,14 @@ def every_column(
     document = documents_of(model, forward, arguments(model, (), inputs), total)
     if document is not None:
         learned = (torch.arange(total, device=index.device) < forward.prefix).expand_as(index)
-        within = Tokens(index, document.expand_as(index), real).within_documents(apart=learned)
+        within = TokenAxis(index, document.expand_as(index), real).within_documents(apart=learned)
         order = torch.where(learned, index, within + forward.prefix)
     document = torch.zeros_like(index) if document is None else document.expand_as(index)
     return TokenColumns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))
 
 
 def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tensor, "batch position"] | None:
-    """Ids of whole rows, real tokens moved to the front and −1 behind them."""
+    """Ids of whole rows, real tokens moved to the front, followed by −1."""
     if ids is None:
         return None
     moved = ids.gather(1, torch.argsort((~real).int(), dim=-1, stable=True))
@@ -106,7 +106,7 @@ def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tens
 
 
 def _own_ids(forward: Forward) -> Int[Tensor, "batch position"] | None:
-    """Ids of a pass, behind the learned tokens that stand before its sequence."""
+    """Ids of a pass, with −1 for the learned tokens before its sequence."""
     if forward.ids is None:
         return None
     return functional.pad(forward.ids, (0 if forward.seen else forward.prefix, 0), value=UNKNOWN)

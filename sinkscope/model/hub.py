@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
-_OPENS = "sinkscope.interventions"  # the room that opens such folders; it imports this one
 
 _HEADS = (
     AutoModelForCausalLM,
@@ -68,8 +66,7 @@ def load(
         raise InputError("device and device_map exclude each other")
     place = resolve(name)
     if (Path(place) / CALIBRATED).exists():
-        options = {"dtype": dtype, "device": device, "attn": attn, "device_map": device_map}
-        return importlib.import_module(_OPENS).load_calibrated(place, **options)
+        raise InputError(f"'{name}' is a model saved with a calibration: load it with sinkscope.load")
     if str(name) in SHIPPED and dtype == "auto":
         dtype = torch.float32
     try:
@@ -137,7 +134,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
 
 
 def own_files(name: str | Path) -> str:
-    """Where a model's own configuration, tokenizer and processor are: `resolve`, behind a calibration's folder."""
+    """Where a model's own configuration, tokenizer and processor are; inside the folder, for one with a calibration."""
     place = resolve(name)
     return str(Path(place) / UNCALIBRATED) if (Path(place) / CALIBRATED).exists() else place
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sinkscope.attention import Learned, Tokens, Visibility
+from sinkscope.attention import Learned, TokenAxis, Visibility
 from sinkscope.errors import InputError, unknown
 
 
@@ -89,7 +89,7 @@ class TokenPositions:
         return self
 
 
-def restarted(tokens: Tokens, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
+def restarted(tokens: TokenAxis, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
     """Index of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
 
     Tokens of one document need not be neighbors: a document mask lets them see each other anywhere.
@@ -158,7 +158,7 @@ class LearnedTable(PositionScheme):
         length = self.table.num_embeddings
         if not torch.compiler.is_compiling() and int(positions.max()) >= length:
             raise InputError(
-                f"a token stands at position {int(positions.max())}, but learned positions end at {length - 1} "
+                f"a token is at position {int(positions.max())}, but learned positions end at {length - 1} "
                 "(max_position_embeddings)"
             )
         return hidden + self.table(positions.clamp(min=0)).to(hidden.dtype)

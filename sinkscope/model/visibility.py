@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkscope.attention import Causal, Document, Full, Mask, Prefix, Tokens, Visibility
+from sinkscope.attention import Causal, Document, Full, Mask, TokenAxis, Visibility, VisiblePrefix
 from sinkscope.attention.masks import And, Or, leaves
 from sinkscope.errors import InputError
 
@@ -27,7 +27,7 @@ def causal(mask: Mask) -> Mask:
     if isinstance(mask, Or):
         first, second = causal(mask.first), causal(mask.second)
         return first if first == second else Or(first, second)
-    if isinstance(mask, And) and longest_prefix(mask.first):  # the triangle belongs beside the prefix, not above it
+    if isinstance(mask, And) and longest_prefix(mask.first):  # so that the prefix stays visible
         return And(causal(mask.first), mask.second)
     if isinstance(mask, And) and longest_prefix(mask.second):
         return And(mask.first, causal(mask.second))
@@ -36,7 +36,7 @@ def causal(mask: Mask) -> Mask:
 
 def longest_prefix(mask: Mask) -> int:
     """The length of the longest prefix in a mask: that many first tokens may see each other; 0 where there is none."""
-    return max((leaf.length for leaf in leaves(mask) if isinstance(leaf, Prefix)), default=0)
+    return max((leaf.length for leaf in leaves(mask) if isinstance(leaf, VisiblePrefix)), default=0)
 
 
 def _looks_back(mask: Mask) -> bool:
@@ -45,7 +45,7 @@ def _looks_back(mask: Mask) -> bool:
         return _looks_back(mask.first) or _looks_back(mask.second)
     if isinstance(mask, Or):
         return _looks_back(mask.first) and _looks_back(mask.second)
-    return isinstance(mask, Causal | Prefix)
+    return isinstance(mask, Causal | VisiblePrefix)
 
 
 def bidirectional(mask: Mask) -> Mask:
@@ -90,7 +90,7 @@ def bind(
     if attention_mask is not None:
         attention_mask = F.pad(attention_mask, (sinks, 0), value=1)
     plain = Visibility.of(mask, queries, keys, attention_mask=attention_mask, documents=documents, device=device)
-    if not sinks or isinstance(mask, Causal | Full):  # sink tokens stand first: these masks treat them as they should
+    if not sinks or isinstance(mask, Causal | Full):  # sink tokens come first: these masks are right for them already
         return plain
     return BesideSinks(mask, plain.query, plain.key, sinks, is_causal)
 
@@ -132,5 +132,5 @@ class BesideSinks(Visibility):
         return not self.is_causal and not any(isinstance(mask, Document) for mask in leaves(self.mask))
 
 
-def _shifted(tokens: Tokens, by: int) -> Tokens:
+def _shifted(tokens: TokenAxis, by: int) -> TokenAxis:
     return replace(tokens, order=tokens.order + by)

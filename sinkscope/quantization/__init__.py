@@ -22,8 +22,11 @@ from sinkscope.quantization.kv import SinkQuantizedCache as SinkQuantizedCache
 from sinkscope.quantization.kv import SinkQuantizedLayer as SinkQuantizedLayer
 from sinkscope.quantization.kv import find_codebooks as find_codebooks
 from sinkscope.quantization.kv import quantized_cache as quantized_cache
+from sinkscope.quantization.kv import read_states as read_states
+from sinkscope.quantization.kv import rounded_states as rounded_states
 from sinkscope.quantization.kv.cache import full_layers as full_layers
 from sinkscope.quantization.kv.cache import rounded_layers as rounded_layers
+from sinkscope.quantization.linear import AWQ as AWQ
 from sinkscope.quantization.linear import GPTQ as GPTQ
 from sinkscope.quantization.linear import DuQuant as DuQuant
 from sinkscope.quantization.linear import InputTransform as InputTransform
@@ -48,6 +51,7 @@ from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.prefix import prefix_cost as prefix_cost
 from sinkscope.quantization.prefix.serving import own_tokens as own_tokens
 from sinkscope.quantization.protected import ProtectedInPass as ProtectedInPass
+from sinkscope.quantization.protected import drawn_from as drawn_from
 from sinkscope.quantization.protected import random_tokens as random_tokens
 from sinkscope.quantization.protected import resolved as resolved
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES

@@ -90,6 +90,18 @@ def random_tokens(
     return resolved(protect, model, inputs).random(rng)
 
 
+def drawn_from(tokens: Tokens, context: int | None) -> Bool[np.ndarray, "row token"] | None:
+    """Where controls of tokens are drawn in texts of which the first `context` tokens are cached at once.
+
+    Among those, if all chosen tokens are: a token that is not cached yet takes no bytes, and no query reads it rounded.
+    None for everywhere.
+    """
+    chosen = tokens.any_head()
+    if context is None or bool(chosen[:, context:].any()):
+        return None
+    return np.broadcast_to(np.arange(chosen.shape[1]) < context, chosen.shape)
+
+
 class ProtectedInPass:
     """Which tokens of each pass are protected, until `stack` closes: in whole passes, chunks and cached decoding.
 

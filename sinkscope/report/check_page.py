@@ -15,18 +15,22 @@ CHAT = " in the chat format"
 def check_page(card: Card) -> Page:
     """The answers first, then a table for each section, and the meaning of the words."""
     record = card.record
-    sections = [Section(part.title, _sentence(part), {}, _table(part), unfolded=True) for part in card.parts]
-    if card.lines_for:
-        frame = pd.DataFrame([dict(line) for line in card.lines_for])
-        sentence = "Settings whose arm was measured above, as read in the engine's source; none of them was run here."
-        sections.append(Section("Lines for engines", sentence, {}, frame, unfolded=True))
-    sections.append(Section("What the words mean", explained(), {}))
     facts = {
         "versions": joined(record["versions"].items()),
         "texts": joined((text["name"], f"{text['n']} texts, sha256 {text['sha256'][:16]}") for text in record["texts"]),
         "model": joined((name, record[name]) for name in ("class", "dtype", "device", "parameters", "model_sha256")),
     }
-    return Page(f"Report card of {record['model']}", "", (), sections, facts, answer=card.answers())
+    return Page(f"Report card of {record['model']}", "", (), card_sections(card), facts, answer=card.answers())
+
+
+def card_sections(card: Card) -> list[Section]:
+    """A table for each section, lines for engines, and the meaning of the words."""
+    sections = [Section(part.title, _sentence(part), {}, _table(part), unfolded=True) for part in card.parts]
+    if card.lines_for:
+        frame = pd.DataFrame([dict(line) for line in card.lines_for])
+        sentence = "Settings whose arm was measured above, as read in the engine's source; none of them was run here."
+        sections.append(Section("Lines for engines", sentence, {}, frame, unfolded=True))
+    return [*sections, Section("What the words mean", explained(), {})]
 
 
 def _sentence(part: Part) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
 from sinkscope.measurement import Measurement
 from sinkscope.report import sections
 from sinkscope.report.curves import RATIO, SINK
@@ -20,73 +18,62 @@ ABOUT_INPUTS = (
 )
 
 
+NO_SINK = 1.0  # percent: a sink rate below which no sink is said to have emerged
+
+
 def demo_page(
-    inputs: pd.DataFrame,
-    look: Mapping[str, Measurement],
-    runs: Sequence[StoredRun],
-    trained: Mapping[str, Measurement],
-    epsilon: float,
-) -> Page:
-    """The full demonstration: `look` is the shipped model on several inputs, `trained` the models of `runs`."""
-    return Page(
-        title=f"When an attention sink emerges: {' and '.join(run.label for run in runs)}",
-        lead=(
-            "Two language models of the same size were trained on the same text in the same order. They differ in one "
-            "thing: how scores become attention. The sink rate is the percentage of (layer, head) pairs in which the "
-            f"first token receives more than {epsilon:g} of the attention."
-        ),
-        headlines=[card for run in runs for card in _cards(run)],
-        sections=[
-            sections.training(runs, f"{outcome(runs)} {sections.ABOUT_TRAINING}"),
-            *_described(trained, epsilon),
-            sections.inputs(inputs, ABOUT_INPUTS),
-        ],
-        provenance=_facts(runs, {**look, **trained}),
-    )
-
-
-def quick_page(
-    inputs: pd.DataFrame,
-    look: Mapping[str, Measurement],
+    model: str,
+    first: Sequence[Section],
+    measured: Mapping[str, Measurement],
     stored: Sequence[Seeds],
-    live: StoredRun,
+    live: Sequence[StoredRun],
     epsilon: float,
+    answer: Sequence[str] = (),
 ) -> Page:
-    """The quick demonstration: stored curves, the beginning of a live run, and maps of the first of `look`."""
-    means = [each.mean for each in stored]
-    shown = [*means, live] if live.rows else means
-    first = next(iter(look))
+    """What was found of a trained model, then its maps, then the live runs beside the stored ones.
+
+    Args:
+        model: Its name.
+        first: Sections about it, from its report card or from several inputs.
+        measured: Its measurements, drawn as maps.
+        stored: Complete runs whose curves are part of the package.
+        live: The runs that were trained here.
+        epsilon: ε of all sink rates.
+        answer: Sentences above everything else.
+    """
+    shown = [*(each.mean for each in stored), *(run for run in live if run.rows)]
     return Page(
-        title="An attention sink, measured and watched: the quick look",
+        title=f"An attention sink, measured and watched: {model}",
         lead=(
-            "A small language model that comes with sinkscope, measured on this machine. The curves of complete runs "
-            "were stored, each the mean of several seeds; only the beginning of the live run was trained here. The "
-            "sink rate is the percentage of (layer, head) pairs in which the first token receives more than "
-            f"{epsilon:g} of the attention."
+            f"{model} was measured on this machine. The live runs are small language models that were trained here for "
+            "minutes; the stored curves are of complete runs, each the mean of several seeds. Runs with softmax and "
+            "with sigmoid differ in nothing else. The sink rate is the percentage of (layer, head) pairs in which the "
+            f"first token receives more than {epsilon:g} of the attention."
         ),
         headlines=[card for run in shown for card in _cards(run)],
         sections=[
-            sections.inputs(inputs, ABOUT_INPUTS),
-            sections.training(shown, f"{quick_outcome(stored, live)} {sections.ABOUT_TRAINING}"),
-            *_described({first: look[first]}, epsilon),
+            *first,
+            *sections.describe({name: one.data for name, one in measured.items()}, epsilon),
+            sections.training(shown, f"{outcome(stored, live)} {sections.ABOUT_TRAINING}"),
         ],
-        provenance=_facts(shown, look),
+        provenance=facts(shown, {name: one.record for name, one in measured.items()}),
+        answer=answer,
     )
 
 
-def outcome(runs: Sequence[StoredRun]) -> str:
-    """The final sink rates of the runs, in a sentence."""
-    parts = [f"{run.label} ended at {_percent(run.last(SINK))} after {run.step:,} steps" for run in runs]
-    return f"Sink rate at position 0: {'; '.join(parts)}."
+def outcome(stored: Sequence[Seeds], live: Sequence[StoredRun]) -> str:
+    """The results of the stored curves and of the live runs, in a few sentences."""
+    wording = [*map(_ended, stored), *map(_reached, live)]
+    rates = [run.last(SINK) for run in live if evaluated(run)]
+    if rates and all(rate is not None and rate < NO_SINK for rate in rates):
+        wording.append("No sink has emerged yet in what was trained here.")
+    return " ".join(wording)
 
 
-def quick_outcome(stored: Sequence[Seeds], live: StoredRun) -> str:
-    """The results of the stored curves and of the live run, in a few sentences."""
-    wording = " ".join(map(_ended, stored))
-    if not evaluated(live):
-        return f"{wording} The live run was stopped before its first evaluation."
-    reached = _percent(live.last(SINK))
-    return f"{wording} The live run was stopped at step {live.step:,}, at {reached}: a beginning, not a result."
+def _reached(run: StoredRun) -> str:
+    if not evaluated(run):
+        return f"The run {run.label} was stopped before its first evaluation."
+    return f"The run {run.label} reached {_percent(run.last(SINK))} by step {run.step:,}: a beginning, not a result."
 
 
 def evaluated(run: StoredRun) -> bool:
@@ -96,7 +83,7 @@ def evaluated(run: StoredRun) -> bool:
 
 def _ended(seeds: Seeds) -> str:
     mean, ends = seeds.mean, seeds.ends(SINK)
-    onset = next((step for step, rate in zip(*mean.curve(SINK), strict=True) if rate > 1), None)
+    onset = next((step for step, rate in zip(*mean.curve(SINK), strict=True) if rate > NO_SINK), None)
     passed = "" if onset is None else f", having passed 1 % at step {onset:,}"
     several = f", {ends[0]:.1f} to {ends[1]:.1f} % over {len(seeds.runs)} seeds" if ends and len(seeds.runs) > 1 else ""
     name = f"{seeds.label[:1].upper()}{seeds.label[1:]}"
@@ -111,14 +98,6 @@ def _cards(run: StoredRun) -> list[Headline]:
         if ratio is None
         else [*cards, Headline(f"{ratio:.1f} ×", f"hidden norm of the first token against the others, {run.label}")]
     )
-
-
-def _described(measurements: Mapping[str, Measurement], epsilon: float) -> list[Section]:
-    return sections.describe({name: measured.data for name, measured in measurements.items()}, epsilon)
-
-
-def _facts(runs: Sequence[StoredRun], measurements: Mapping[str, Measurement]) -> dict[str, str]:
-    return facts(runs, {name: measured.record for name, measured in measurements.items()})
 
 
 def _percent(value: float | None) -> str:

@@ -105,6 +105,21 @@ class Tokens:
         """Tokens that any layer and head chooses."""
         return np.asarray(self.mask.any((1, 2)))
 
+    def columns(self, attention_mask: Any) -> Bool[np.ndarray, "row column"]:
+        """The same over the columns of padded inputs, left or right; padding is False.
+
+        `attention_mask`: (row, column), numpy or torch, true for real tokens. Raises `InputError` if the texts have
+        other numbers of real tokens.
+        """
+        real = np.asarray(attention_mask).astype(bool)
+        known = self.on(Rows.plain(real.sum(-1))) if self.rows is None else self
+        assert known.rows is not None
+        if len(known.rows) != len(real) or (known.rows.real.sum(-1) != real.sum(-1)).any():
+            raise InputError("these tokens were chosen in texts with other numbers of real tokens than the mask has")
+        mask = np.zeros_like(real)
+        mask[real] = known.any_head()[known.rows.real]
+        return mask
+
     def kv(self, group: int) -> Tokens:
         """The same for key-value heads, each of which serves `group` query heads: a token counts if any head of the
         group has it. Raises `InputError` if the heads are not a multiple of the group.

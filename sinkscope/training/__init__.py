@@ -28,7 +28,7 @@ from sinkscope.training.run import (
 )
 from sinkscope.training.schedule import Constant
 from sinkscope.training.session import inputs_of, spread, train, train_kind
-from sinkscope.training.sink import SinkCallback, SinkLogger, sink_metrics
+from sinkscope.training.sink import SinkCallback, SinkLogger, gradient_metrics, sink_metrics
 
 __all__ = [
     "CHECKPOINTS",
@@ -54,6 +54,7 @@ __all__ = [
     "changed",
     "checkpoint_step",
     "fingerprint",
+    "gradient_metrics",
     "host",
     "inputs_of",
     "joined",

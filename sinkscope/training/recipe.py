@@ -24,7 +24,7 @@ from pydantic import (
 )
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, Prefix, Window, named, resolve
+from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, VisiblePrefix, Window, named, resolve
 from sinkscope.data import DataConfig, RandomTokens
 from sinkscope.errors import InputError
 from sinkscope.invalid import ConfigPart, in_one_line, unknown_field
@@ -247,7 +247,7 @@ class Recipe(ConfigPart):
         if self.loss.window is not None:
             mask = mask & Window(self.loss.window)
         if self.loss.prefix:
-            prefix = Prefix(self.loss.prefix)
+            prefix = VisiblePrefix(self.loss.prefix)
             mask = mask | (prefix & Document() if by_document else prefix)
         return operation if mask is operation.mask else replace(operation, mask=mask)
 

@@ -16,6 +16,7 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import check_weights
 from sinkscope.measurement import (
     AttentionReceived,
+    GradientNorms,
     HiddenNorms,
     Measurement,
     measure,
@@ -36,6 +37,7 @@ METRICS = (
     "sink/lift",
     "sink/hidden_norm_ratio",
 )
+GRADIENTS = ("sink/gradient_ratio", "sink/gradient_bloat", "sink/gradient_compress", "sink/gradient_change")
 
 Inputs = Tensor | Mapping[str, Tensor]
 Keep = Callable[[int, dict[str, list[float | None]]], None]
@@ -62,6 +64,7 @@ class SinkCallback(TrainerCallback):
         samples: the number of samples, if `inputs` is None.
         batch_size: samples that are run at once.
         also: further metrics of the model, logged with the sink.
+        gradients: log `gradient_metrics` as well, read from the training's own backward pass at each measured step.
         heads: numbers per head, which are too many for a reporter.
         keep: called with each measured step and its numbers per head.
 
@@ -80,6 +83,7 @@ class SinkCallback(TrainerCallback):
         samples: int = 100,
         batch_size: int = 32,
         also: Callable[[Any], Mapping[str, float]] | None = None,
+        gradients: bool = False,
         heads: HeadNumbers | None = None,
         keep: Keep = lambda step, numbers: None,
     ) -> None:
@@ -90,6 +94,8 @@ class SinkCallback(TrainerCallback):
         self.epsilon = epsilon
         self.batch_size = batch_size
         self.also = also
+        self.gradients = gradients
+        self._reading: GradientNorms | None = None
         self.heads, self.keep = heads, keep
         self.first = (tokens, samples)
         self.inputs: Any = inputs
@@ -119,17 +125,31 @@ class SinkCallback(TrainerCallback):
             self._bind(_calling_trainer(self))
         return self._log(control) if state.global_step == 0 else control
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        if self.gradients and state.is_world_process_zero and self._due(state.global_step + 1, state):
+            self._reading = GradientNorms(kwargs["model"]).__enter__()
+        return control
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        due = state.global_step % self.every == 0 or state.global_step >= state.max_steps
-        return self._log(control) if due else control
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.__exit__(None, None, None)
+        if not self._due(state.global_step, state):
+            return control
+        return self._log(control, {} if reading is None else gradient_metrics(reading))
 
-    def _log(self, control: TrainerControl) -> TrainerControl:
+    def _due(self, step: int, state: TrainerState) -> bool:
+        return step % self.every == 0 or step >= state.max_steps
+
+    def _log(self, control: TrainerControl, gradients: Mapping[str, float] | None = None) -> TrainerControl:
         with self.full_model.model() as model:
             if model is None:
                 return control
-            values = self._metrics(model)
+            values = self._metrics(model) | dict(gradients or {})
         due = control.should_log
         self.trainer.control = control
         self.trainer.log(values)
@@ -224,6 +244,18 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     values = received(measurement.data)
     mass, step = float(metrics.sink_mass(values)[0]), float(metrics.step(values)[0])
     return dict(zip(METRICS, (first, position, rate, mass, step, ratio), strict=True))
+
+
+def gradient_metrics(gradients: GradientNorms) -> dict[str, float]:
+    """The metrics of a backward pass that are logged in training, of the first token in attention's branches.
+
+    `sink/gradient_ratio`: R_GS, `sink/gradient_bloat`, `sink/gradient_compress`, `sink/gradient_change`, as
+    `GradientNorms` defines them: means over rows, then medians over layers. NaN for models that are not pre-norm.
+    """
+    ratios = gradients.ratios().isel(position=0)
+    found = [gradients.sink_ratio(), ratios.bloat, ratios.compress, ratios.change]
+    means = [one.sel(branch="mixer").mean("sample") for one in found]
+    return dict(zip(GRADIENTS, (float(mean.median()) for mean in means), strict=True))
 
 
 def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:

@@ -22,6 +22,9 @@ from sinkscope.trials.choosing import Chosen as Chosen
 from sinkscope.trials.choosing import Option as Option
 from sinkscope.trials.choosing import choose_heads as choose_heads
 from sinkscope.trials.choosing import passes as passes
+from sinkscope.trials.chunks import chunk_arms as chunk_arms
+from sinkscope.trials.chunks import chunk_sinks as chunk_sinks
+from sinkscope.trials.chunks import chunk_trial as chunk_trial
 from sinkscope.trials.eviction import eviction_trial as eviction_trial
 from sinkscope.trials.eviction import policy_arms as policy_arms
 from sinkscope.trials.feeding import Feed as Feed
@@ -35,6 +38,7 @@ from sinkscope.trials.methods import zero_tuning as zero_tuning
 from sinkscope.trials.needles import Alphabet as Alphabet
 from sinkscope.trials.needles import Asked as Asked
 from sinkscope.trials.needles import Needles as Needles
+from sinkscope.trials.needles import asked_in_chat as asked_in_chat
 from sinkscope.trials.needles import noise as noise
 from sinkscope.trials.old_choices import StoredChoice as StoredChoice
 from sinkscope.trials.old_choices import stored_choice as stored_choice
@@ -44,6 +48,10 @@ from sinkscope.trials.predictions import TextScores as TextScores
 from sinkscope.trials.predictions import text_scores as text_scores
 from sinkscope.trials.recall import Recalled as Recalled
 from sinkscope.trials.recall import recalled as recalled
+from sinkscope.trials.rotating import key_shapes as key_shapes
+from sinkscope.trials.rotating import reconstruction_errors as reconstruction_errors
+from sinkscope.trials.rotating import redundancy as redundancy
+from sinkscope.trials.rotating import rotation_trial as rotation_trial
 from sinkscope.trials.run import run as run
 from sinkscope.trials.schemes import scheme_trial as scheme_trial
 from sinkscope.trials.speed import Speed as Speed

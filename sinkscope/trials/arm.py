@@ -100,6 +100,8 @@ class Arm:
         against: The arm to which KL and agreement are computed, if not the unchanged model: "full, with the prefix".
         series: Arms of one series differ in their budget and are drawn as one line.
         baseline: Whether this is what the others are to improve on, such as everything rounded.
+        full_prompt: Whether its first pass is the unchanged model's, as in quantized caches, whose prompts see
+            themselves in full precision: that pass is then not run again, and `seconds` lack it.
         same: Equal for arms that do the same, so that they run once; None for an arm like no other.
         facts: What it does, as JSON-able data: budgets in keys and bytes, positions, fields as they are used.
     """
@@ -111,6 +113,7 @@ class Arm:
     against: str = REFERENCE
     series: str = ""
     baseline: bool = False
+    full_prompt: bool = False
     same: Hashable | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ Watch = Callable[[], None]
 
 @dataclass
 class Feed:
-    """A model with the cache that it fills. `seen`: tokens that were read so far.
+    """A model with the cache that it fills. `seen`: tokens read so far, or in the cache from before.
 
     Positions are always given: some families count from 0 at each pass without them.
     """
@@ -37,6 +37,7 @@ class Feed:
         self._takes = frozenset(inspect.signature(self.model.forward).parameters)
         if is_encoder_decoder(self.model) or "past_key_values" not in self._takes:
             raise InputError(f"{type(self.model).__name__} is no decoder that reads on from a cache")
+        self.seen = self.seen or self.cache.get_seq_length()
 
     def read(self, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
         """Read tokens in one pass; the logits after the last of them, fp32."""

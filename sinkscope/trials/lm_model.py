@@ -9,8 +9,9 @@ import torch
 
 from sinkscope.caches import POLICIES, Protect, StreamingCache, evicting, policy_of
 from sinkscope.errors import InputError, unknown
+from sinkscope.interventions import load
 from sinkscope.model import attach as attach_operation
-from sinkscope.model import load, load_tokenizer
+from sinkscope.model import load_tokenizer
 from sinkscope.sinks import First
 from sinkscope.trials.arm import Arm, cached
 from sinkscope.trials.harness import cached_class, load_hflm

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -41,12 +43,12 @@ class Alphabet:
 class Asked:
     """Texts with needles, and questions about them.
 
-    `context`: (row, position); `keys`: what is asked for, in turn, (row, question), none twice; `answers`: the value
-    that stands behind each; `places`: where its key stands in the context.
+    `context`: (row, position); `keys`: what is asked for, in turn, (row, question), none twice, or a question's tokens,
+    (row, question, token); `answers`: the value that follows each; `places`: where its key is in the context.
     """
 
     context: Int[Tensor, "row position"]
-    keys: Int[Tensor, "row question"]
+    keys: Int[Tensor, "row question *token"]
     answers: Int[Tensor, "row question"]
     places: Int[Tensor, "row question"]
 
@@ -118,6 +120,83 @@ def hidden_in(
         drawn = free[torch.randperm(len(free), generator=generator)[: 2 * pairs]]
         keys[row], values[row] = drawn.split(pairs)
     return _placed(context, keys, values, shape, generator)
+
+
+NAMES = "London Paris Rome Boston Chicago Tokyo Berlin Dublin Moscow Athens Madrid Vienna Prague Sydney Oxford Dallas"
+WORDS = "apple river window silver orange bread garden winter horse paper music summer bridge stone forest coffee"
+
+
+def asked_in_chat(
+    tokenizer: Any, texts: Int[Tensor, "row position"], lengths: Sequence[int], *, asked: int, seed: int, each: int = 1
+) -> Asked:
+    """Facts in passages of a chat, asked for in later turns: "The secret word of Paris is apple."
+
+    The context is a user's message with the passages, and the assistant's reply that it has read them. A passage has
+    `lengths[i]` tokens of a text, `each` of its stretches replaced by facts; the first also holds what the template
+    puts before a message. Questions are turns of their own, up to the word that is the answer. Keys and answers are
+    single tokens, so that questions have one length; a guess among the words is right once in as many as there are.
+
+    Args:
+        tokenizer: One with a chat template.
+        texts: Ids of prose, without special tokens, as long as the passages at least.
+        lengths: Tokens of each passage.
+        asked: Questions per text, fewer than there are facts.
+        seed: Of names, words and places.
+        each: Facts in each passage.
+
+    Raises `InputError` where there is no chat template, or where facts, names or words do not fit.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("questions in a chat need a tokenizer with a chat template: use hidden_in for plain text")
+    before, reply, turn = _turns(tokenizer)
+    names, words = (_single(tokenizer, spelled.split()) for spelled in (NAMES, WORDS))
+    pairs = each * len(lengths)
+    if not 0 < asked < pairs or pairs > min(len(names), len(words)):
+        raise InputError(f"{asked} of {pairs} facts asked: fewer than there are, and at most {len(names)} facts")
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    head, tail = ids(before), ids(reply + "I have read the passages.")
+    generator = torch.Generator().manual_seed(seed)
+    contexts, keys, answers, places = [], [], [], []
+    for row in texts:
+        name, word = (torch.randperm(len(kind), generator=generator)[:pairs].tolist() for kind in (names, words))
+        facts = [ids(f" The secret word of{names[n]} is{words[w]}.") for n, w in zip(name, word, strict=True)]
+        context, left = list(head), row.tolist()
+        for number, length in enumerate(lengths):
+            mine = facts[number * each : (number + 1) * each]
+            room = length - sum(map(len, mine)) - (len(head) if number == 0 else 0)
+            if room < each or len(left) < room:
+                raise InputError(f"a passage of {length} tokens has no room for {each} facts, or the text is too short")
+            prose, left = left[:room], left[room:]
+            cuts = sorted(torch.randperm(room, generator=generator)[:each].tolist())
+            for start, stop, fact in zip([0, *cuts], [*cuts, room], [*mine, []], strict=True):
+                context += prose[start:stop] + fact
+        chosen = torch.randperm(pairs, generator=generator)[:asked].tolist()
+        questions = [f"{turn}What is the secret word of{names[name[c]]}?{reply}" for c in chosen]
+        keys.append(
+            [ids(f"{text}The secret word of{names[name[c]]} is") for text, c in zip(questions, chosen, strict=True)]
+        )
+        answers.append([ids(words[word[c]])[0] for c in chosen])
+        places.append([context.index(ids(names[name[c]])[0]) for c in chosen])
+        contexts.append(context + tail)
+    return Asked(*(torch.tensor(part) for part in (contexts, keys, answers, places)))
+
+
+def _turns(tokenizer: Any) -> tuple[str, str, str]:
+    """What the template puts before a first message, between it and a reply, and between a reply and a message."""
+    marks = ("MARK-ONE", "MARK-TWO", "MARK-THREE")
+    turns = [{"role": role, "content": mark} for role, mark in zip(("user", "assistant", "user"), marks, strict=True)]
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    before, rest = text.split(marks[0])
+    reply, rest = rest.split(marks[1])
+    return before, reply, rest.split(marks[2])[0]
+
+
+def _single(tokenizer: Any, words: Sequence[str]) -> list[str]:
+    """The words that are one token after a space, with that space."""
+    return [f" {word}" for word in words if len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1]
 
 
 def noise(

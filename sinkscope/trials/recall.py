@@ -18,10 +18,10 @@ from sinkscope.trials.needles import Asked
 class Recalled:
     """Which answers were right. `unseen`: the questions came after the cache had dropped what it drops, (row,
     question); `seen`: the first question already stood at the context's end, and was asked once more, as a choice,
-    (row,)."""
+    (row,), None where a question has several tokens."""
 
     unseen: Bool[Tensor, "row question"]
-    seen: Bool[Tensor, " row"]
+    seen: Bool[Tensor, " row"] | None
 
 
 def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0) -> dict[str, Recalled]:
@@ -33,15 +33,20 @@ def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0
     of the values that are asked for in this text, of which about one in four is right by chance. `start`: the number of
     the first text, for arms that differ between texts.
     """
-    return {arm.name: Recalled(_unseen(model, asked, arm, start), _seen(model, asked, arm, start)) for arm in arms}
+    return {
+        arm.name: Recalled(
+            _unseen(model, asked, arm, start), None if asked.keys.ndim > 2 else _seen(model, asked, arm, start)
+        )
+        for arm in arms
+    }
 
 
 def _unseen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
     right = []
     with feeding(model, arm, asked.context, start) as feed:
-        feed.read(asked.context)
+        feed.read(asked.context[:, feed.seen :])
         for key, answer in zip(asked.keys.split(1, 1), asked.answers.split(1, 1), strict=True):
-            right.append(feed.read(key).argmax(-1).cpu() == answer[:, 0])
+            right.append(feed.read(key.flatten(1)).argmax(-1).cpu() == answer[:, 0])
             feed.read(answer)
     return torch.stack(right, 1)
 
@@ -50,7 +55,7 @@ def _seen(model: nn.Module, asked: Asked, arm: Arm, start: int) -> Tensor:
     key = asked.keys[:, :1]
     ids = torch.cat([asked.context, key], 1)
     with feeding(model, arm, ids, start) as feed:
-        feed.read(ids)
+        feed.read(ids[:, feed.seen :])
         among = feed.read(key).cpu().gather(1, asked.answers)
         others = asked.answers != asked.answers[:, :1]  # two keys may have one value
         return ((among < among[:, :1]) | ~others).all(1)

@@ -335,8 +335,11 @@ def _so_far(scores_by_arm: Mapping[str, Sequence[Scores]], plan: Sequence[_Plann
 def _recall(answers: Mapping[str, Sequence[Recalled]], plan: Sequence[_Planned]) -> dict[str, Any]:
     names = [one.equal_to or one.arm.name for one in plan]
     unseen = [torch.cat([part.unseen for part in answers[name]]).double().numpy() for name in names]
-    seen = [torch.cat([part.seen for part in answers[name]]).double().numpy() for name in names]
-    return {"recall": (("arm", "row", "question"), np.stack(unseen)), "recall_seen": (("arm", "row"), np.stack(seen))}
+    arrays: dict[str, Any] = {"recall": (("arm", "row", "question"), np.stack(unseen))}
+    seen = [[part.seen for part in answers[name] if part.seen is not None] for name in names]
+    if all(seen):
+        arrays["recall_seen"] = ("arm", "row"), np.stack([torch.cat(parts).double().numpy() for parts in seen])
+    return arrays
 
 
 def _dataset(

@@ -1,4 +1,4 @@
-"""What quantizing a model costs, and what protecting tokens gives back: the arms of such a trial."""
+"""What quantizing a model costs, and what protecting tokens recovers: the arms of such a trial."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    drawn_from,
     full_layers,
     own_tokens,
     rounded_layers,
@@ -71,18 +72,18 @@ def scheme_trial(
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """What `scheme` costs on these texts, and how much of it protecting tokens gives back.
+    """What `scheme` costs on these texts, and how much of it protecting tokens recovers.
 
     Arms, on the same texts: the unchanged model; everything rounded (the baseline, named as the scheme); each choice of
     tokens with `controls` random choices that match it text by text; and the first tokens of its budget. A `Prefix` is
-    compared with the unchanged model behind the same prefix, whose own cost is that of the changed text ("full behind
-    …"), and beside it stands the same prefix rounded as any text ("…, rounded"): what full-precision keys and values of
-    the prefix are worth. For caches a prefix must be what every text begins with, and protects those tokens.
+    compared with the unchanged model after the same prefix ("full behind …"), whose own cost is that of the changed
+    text, and with the same prefix rounded as any text ("…, rounded"), which shows what full-precision keys and values
+    of the prefix are worth. For caches, a prefix must be what every text begins with, and protects those tokens.
 
     Nothing is scored on what it was calibrated on: a scheme that fits weights or ranges takes half of the texts, a
     choice of positions (`Measured`) a fifth, at least eight. `Outliers` and `Measured(by="row")` are found in the
-    scored texts themselves, in full precision, which the verdict says. Linear maps are read in one pass; caches through
-    the cache, `context` tokens at once and then one at a time, since one pass shows nothing of a cache.
+    scored texts themselves, in full precision, which the verdict says. Schemes of linear maps are scored in one
+    pass; those of caches through the cache, `context` tokens at once and then one at a time.
 
     Args:
         model: Any transformers model with logits.
@@ -91,16 +92,16 @@ def scheme_trial(
         protect: A choice, its words, a prefix, or several by name; {} for the cost alone. A function among them is
             given the inputs of the texts to calibrate on, and finds a prefix there. Default: for schemes that round
             activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
-        controls: Random choices for each choice.
-        calibrate_on: Texts of one's own to calibrate on; all of `inputs` are scored then.
-        calibrated_source: What these are called in the record.
+        controls: Number of random controls per choice.
+        calibrate_on: Other texts to calibrate on; then all of `inputs` are scored.
+        calibrated_source: Their name in the record.
         in_sample: Calibrate and score on all texts; the verdict says so.
         context: Tokens of each text that a cache is filled with at once. Default: half of a text.
-        tolerance: τ in nats a token, for the words.
+        tolerance: τ in nats per token, for the words of the verdict.
         batch_size: Texts that go through the model at once; no result depends on it.
-        seed: Of the controls.
-        out: A folder for finished batches, from which an interrupted trial goes on.
-        about: More for the record.
+        seed: Seed of the controls.
+        out: A folder for finished batches, from which an interrupted trial continues.
+        about: Further entries of the record.
         progress: Called after each arm of each batch.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
@@ -115,7 +116,8 @@ def scheme_trial(
     scored, calibration = parts.scored, parts.calibration or parts.scored
     check_whole(scored.inputs)
     choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
-    built = _Builder(model, chosen, scored, calibration, seed)
+    length = _context(scored, context) if chosen.caches else None
+    built = SchemeArms(model, chosen, scored, calibration, seed, length)
     arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
     if not isinstance(scheme, str | QuantizationScheme):
@@ -127,7 +129,8 @@ def scheme_trial(
     record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
     record |= columns_kept(model, baseline, scored.inputs)
     if chosen.caches:
-        reading = ThroughCache(_context(scored, context))
+        assert length is not None
+        reading = ThroughCache(length)
         reading.check(scored)
         record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
@@ -155,7 +158,7 @@ def scheme_trial(
 
 
 def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[str, Any]:
-    """How much of a model's cache the layers hold that a scheme of caches rounds, which are those of full attention.
+    """How much of a model's cache a cache scheme rounds: the layers of full attention.
 
     `layers_rounded` of `layers`, and `bytes_rounded`, their share of all bytes that a cache of one of these texts
     holds: sliding windows, recurrent states and cross-attention are left whole, and ends if the scheme says so.
@@ -171,7 +174,7 @@ def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[st
 
 
 @dataclass
-class _Builder:
+class SchemeArms:
     """Builds the arms of one trial, on texts that are split already."""
 
     model: nn.Module
@@ -179,6 +182,7 @@ class _Builder:
     scored: Texts
     calibration: Texts
     seed: int
+    context: int | None = None  # tokens that are cached at once
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -190,21 +194,21 @@ class _Builder:
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
             raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
-        found = [self._arm(name, None, None, baseline=True)]
+        found = [self.arm(name, None, None, baseline=True)]
         for word, choice in choices.items():
             if isinstance(choice, Prefix) and not self.scheme.caches:
                 found += self._behind(word, choice)
                 continue
             wanted = self._in_a_cache(word, choice) if isinstance(choice, Prefix) else choice
             try:
-                tokens = self._tokens(wanted, self.scored)
+                tokens = self.tokens(wanted, self.scored)
             except NothingChosenError as error:
                 if not forgiving:
                     raise
                 self.notes.append(f"'{word}' protects nothing: {error}.")
                 continue
-            fitted = self._tokens(wanted, self.calibration) if self.scheme.fits else None
-            found.append(self._arm(word, tokens, fitted, choice=wanted))
+            fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
+            found.append(self.arm(word, tokens, fitted, choice=wanted))
             first = self._first(tokens)
             if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in found):
                 found.append(first)
@@ -218,7 +222,7 @@ class _Builder:
             made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
         return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
 
-    def _tokens(self, choice: Protect, texts: Texts) -> Tokens:
+    def tokens(self, choice: Protect, texts: Texts) -> Tokens:
         """What a choice protects in these texts: positions as they were chosen in the texts for calibration."""
         rows = rows_of(columns_of(self.model, texts.inputs))
         if isinstance(choice, Tokens):
@@ -242,7 +246,7 @@ class _Builder:
             raise InputError(f"'{choice}' protects no token of these texts, so there is nothing to compare")
         return tokens
 
-    def _arm(
+    def arm(
         self, name: str, tokens: Tokens | None, fitted: Tokens | None, *, choice: Protect | None = None, **options: Any
     ) -> Arm:
         made = cache(lambda: self.made(tokens, fitted))
@@ -262,14 +266,15 @@ class _Builder:
 
         def control(draw: int, texts: Texts) -> Arm:
             assert tokens is not None
-            random = tokens.random(np.random.default_rng([draw, 0]))
+            random = tokens.random(np.random.default_rng([draw, 0]), free=drawn_from(tokens, self.context))
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
-            return self._arm(f"{name} {draw}", random, other)
+            return self.arm(f"{name} {draw}", random, other)
 
+        options["full_prompt"] = self.scheme.store is not None
         if tokens is None:
             return Arm(name, opened, facts={"protects": None}, **options)
         facts = {"protects": described(tokens), "tokens_per_text": tokens.count()}
-        same = (_digest(tokens), None if fitted is None else _digest(fitted))
+        same = (self.scheme.name, _digest(tokens), None if fitted is None else _digest(fitted))
         touched = self._touched(tokens) if self.scheme.protects == "served" else None
         return Arm(name, opened, control, touched, same=same, facts=facts, **options)
 
@@ -278,8 +283,8 @@ class _Builder:
         served, fitted = self._as_many_first(tokens), None
         if self.scheme.fits:
             count = math.ceil(tokens.any_head().sum(-1).mean())
-            fitted = self._tokens(First(count), self.calibration)
-        return replace(self._arm(f"first {tokens.count():.3g}", served, fitted), control=None)
+            fitted = self.tokens(First(count), self.calibration)
+        return replace(self.arm(f"first {tokens.count():.3g}", served, fitted), control=None)
 
     def _as_many_first(self, tokens: Tokens) -> Tokens:
         rows = tokens.rows
@@ -340,7 +345,7 @@ class _Builder:
 
 
 def serving(made: Intervention, protect: Tokens) -> Intervention:
-    """An intervention that protects other tokens than those that it was made with."""
+    """An intervention that protects other tokens than those it was built with."""
     if isinstance(made, All):
         return All(tuple(serving(one, protect) for one in made.parts))
     if is_dataclass(made) and any(field.name == "protect" for field in fields(made)):
@@ -349,7 +354,7 @@ def serving(made: Intervention, protect: Tokens) -> Intervention:
 
 
 def default_choices(scheme: QuantizationScheme) -> dict[str, Protected]:
-    """What is protected unless it is said.
+    """The default of `protect`.
 
     Where activations are rounded, attention sinks, outlying activations, and both: they need not be the same tokens.
     """
@@ -403,7 +408,7 @@ def _digest(tokens: Tokens) -> str:
     return hashlib.sha256(np.packbits(tokens.any_head()).tobytes()).hexdigest()
 
 
-def _warn(arms: list[Arm], built: _Builder, baseline: Intervention) -> None:
+def _warn(arms: list[Arm], built: SchemeArms, baseline: Intervention) -> None:
     """Warnings about an intervention that was calibrated before it came here."""
     warn_of_choice(built.scheme.name, baseline, None)
     for arm in arms:

@@ -12,11 +12,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import device_of, evaluating, family, part
-from sinkscope.trials.arm import Arm, OnePass, Reading, Texts, Written
+from sinkscope.quantization import SinkQuantizedCache
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Written
 from sinkscope.trials.feeding import Feed
 
 PLACES = 16  # of a text that are compared at once
@@ -49,10 +51,12 @@ def scored(
     """
     referred = {arm.against for arm in arms}
     held: dict[str, Tensor] = {}
+    prompt: _Prompt | None = None
     for arm in arms:
         start = time.perf_counter()
         with evaluating(model), torch.no_grad(), arm.open(model, texts) as cache:
-            predicted = _predicted(model, texts, reading, cache)
+            predicted = _predicted(model, texts, reading, cache, prompt if arm.full_prompt else None)
+        prompt = predicted.prompt if arm.name == REFERENCE else prompt
         seconds = (time.perf_counter() - start) / texts.count
         if bool(predicted.logs.isnan().any()):
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
@@ -72,9 +76,28 @@ class _Predicted:
     first: int
     bytes: float
     written: bool = False
+    prompt: _Prompt | None = None
 
 
-def _predicted(model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None) -> _Predicted:
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """What a pass over the context left: log p after it, (text, 1, vocabulary), and each layer's keys and values."""
+
+    logs: Tensor
+    states: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, logs: Tensor, cache: Cache) -> _Prompt | None:
+        """None where a layer keeps other things than keys and values of all tokens."""
+        layers = list(getattr(cache, "layers", ()))
+        if not layers or any(type(layer) is not DynamicLayer or layer.keys is None for layer in layers):
+            return None
+        return cls(logs, [(layer.keys, layer.values) for layer in layers])
+
+
+def _predicted(
+    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, known: _Prompt | None
+) -> _Predicted:
     if isinstance(reading, OnePass):
         if cache is not None:
             raise ValueError("an arm with a cache is read through it")
@@ -93,17 +116,23 @@ def _predicted(model: nn.Module, texts: Texts, reading: Reading, cache: Cache | 
     stored = cache is not None
     feed = Feed(model, DynamicCache(config=model.config) if cache is None else cache)
     if isinstance(reading, Written):
-        new, coming = [], ids
+        new, coming = [], ids[:, feed.seen :]
         for _ in range(reading.n):
             coming = feed.read(coming).argmax(-1, keepdim=True)
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
-    logs = [feed.read(ids[:, : reading.context])[:, None].log_softmax(-1).cpu()]
+    context = ids[:, feed.seen : reading.context].to(device_of(model))
+    if known is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, known.states):
+        logs, feed.seen, prompt = [known.logs], context.shape[1], None
+    else:
+        logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
+        prompt = _Prompt.of(logs[0], feed.cache)
     held = held_bytes(feed.cache)
     rest = ids[:, reading.context : -1]
     for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():
         logs.append(feed.read_all(chunk).log_softmax(-1).cpu())
-    return _Predicted(torch.cat(logs, 1), reading.context - 1, held if stored or held else torch.nan)
+    share = held if stored or held else torch.nan
+    return _Predicted(torch.cat(logs, 1), reading.context - 1, share, prompt=prompt)
 
 
 def _compared(

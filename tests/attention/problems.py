@@ -15,7 +15,7 @@ MASKS: dict[str, zoo.Mask] = {
     "causal": zoo.Causal(),
     "window": zoo.Causal() & zoo.Window(5),
     "document": zoo.Causal() & zoo.Document(),
-    "prefix": zoo.Causal() | zoo.Prefix(3),
+    "prefix": zoo.Causal() | zoo.VisiblePrefix(3),
 }
 MASKS_AND_HEADS = tuple(zip(MASKS, (4, 2, 2, 4), strict=True))
 """Each mask, with grouped key-value heads under half of them: no mask knows of heads."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sinkscope.attention as zoo
-from sinkscope.attention.masks import And, Or, Strict, Tokens, canonical
+from sinkscope.attention.masks import And, Or, Strict, TokenAxis, canonical
 from sinkscope.errors import InputError
 
 CAUSAL, DOCUMENT = zoo.Causal(), zoo.Document()
@@ -20,8 +20,8 @@ LEAVES = [
     zoo.Window(1),
     zoo.Window(2),
     zoo.Window(4),
-    zoo.Prefix(1),
-    zoo.Prefix(3),
+    zoo.VisiblePrefix(1),
+    zoo.VisiblePrefix(3),
     DOCUMENT,
     Strict(),
     zoo.Without((0, 2)),
@@ -34,7 +34,7 @@ EXPRESSIONS = st.recursive(
     lambda inner: st.tuples(st.sampled_from([And, Or]), inner, inner).map(lambda drawn: drawn[0](*drawn[1:])),
     max_leaves=5,
 )
-TOKENS = Tokens(torch.arange(9)[None], torch.tensor([[0, 0, 1, 1, 0, 1, 2, 2, 0]]))
+TOKENS = TokenAxis(torch.arange(9)[None], torch.tensor([[0, 0, 1, 1, 0, 1, 2, 2, 0]]))
 
 
 def shown(mask: zoo.Mask) -> torch.Tensor:
@@ -72,12 +72,12 @@ def test_laws_of_and_and_or_do_not_change_the_identity(a, b, c):
         (CAUSAL & zoo.Window(4) & zoo.Window(9), CAUSAL & zoo.Window(4)),
         (CAUSAL & zoo.Full(), CAUSAL),
         (CAUSAL & CAUSAL, CAUSAL),
-        (CAUSAL | zoo.Prefix(2) | zoo.Prefix(3), CAUSAL | zoo.Prefix(3)),
+        (CAUSAL | zoo.VisiblePrefix(2) | zoo.VisiblePrefix(3), CAUSAL | zoo.VisiblePrefix(3)),
         (zoo.Window(1), CAUSAL & zoo.Window(1) & DOCUMENT),
         (zoo.Without((3, 1, 1)), zoo.Without((1, 3))),
         (zoo.Without((1,)) & zoo.Without((3,)), zoo.Without((1, 3))),
         (zoo.Alone((1,)) & zoo.Alone((0, 3)), zoo.Alone((0, 1, 3))),
-        ((CAUSAL & zoo.Window(8)) | (zoo.Prefix(2) & CAUSAL), CAUSAL & (zoo.Prefix(2) | zoo.Window(8))),
+        ((CAUSAL & zoo.Window(8)) | (zoo.VisiblePrefix(2) & CAUSAL), CAUSAL & (zoo.VisiblePrefix(2) | zoo.Window(8))),
     ],
 )
 def test_spellings_of_one_mask(one, other):
@@ -95,7 +95,12 @@ def test_masks_that_differ_stay_different():
 
 def test_what_is_usual_stays_as_it_is_written():
     """Hashes of what was stored do not move."""
-    for mask in (CAUSAL & zoo.Window(4), CAUSAL & DOCUMENT, CAUSAL | zoo.Prefix(3), CAUSAL & zoo.Window(2) & DOCUMENT):
+    for mask in (
+        CAUSAL & zoo.Window(4),
+        CAUSAL & DOCUMENT,
+        CAUSAL | zoo.VisiblePrefix(3),
+        CAUSAL & zoo.Window(2) & DOCUMENT,
+    ):
         assert canonical(mask) == mask
 
 

@@ -28,7 +28,7 @@ def test_name_round_trip(variant):
 
 
 def test_masks_survive_json():
-    spec = zoo.AttentionSpec(mask=(zoo.Causal() & zoo.Window(8)) | zoo.Prefix(2))
+    spec = zoo.AttentionSpec(mask=(zoo.Causal() & zoo.Window(8)) | zoo.VisiblePrefix(2))
     assert zoo.AttentionSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).mask == spec.mask
 
 
@@ -66,7 +66,7 @@ def test_refused_in_one_line(data, words):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"normalizer": {"kind": "entmax", "alpha": 1.5}}, "'entmax'"),
+        ({"normalizer": {"kind": "tropical", "alpha": 1.5}}, "'tropical'"),
         ({"slots": [{"kind": "zero"}, {"kind": "register", "count": 4}]}, "'register'"),
         ({"mask": {"kind": "dilated", "step": 2}}, "'dilated'"),
         ({"decay": {"kind": "delta_rule"}}, "'delta_rule'"),

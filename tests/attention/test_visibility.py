@@ -17,10 +17,10 @@ MASKS = {
     "full": (zoo.Full(), lambda q, k: True),
     "window": (zoo.Causal() & zoo.Window(4), lambda q, k: q - 4 < k <= q),
     "both sides": (zoo.Window(3), lambda q, k: abs(q - k) < 3),
-    "prefix": (zoo.Causal() | zoo.Prefix(3), lambda q, k: k <= q or k < 3),
+    "prefix": (zoo.Causal() | zoo.VisiblePrefix(3), lambda q, k: k <= q or k < 3),
     "without": (zoo.Causal() & zoo.Without((0, 2)), lambda q, k: k <= q and (k not in (0, 2) or k == q)),
     "alone": (zoo.Causal() & zoo.Alone((3, 6)), lambda q, k: k == q if q in (3, 6) else k <= q),
-    "nested": ((zoo.Causal() & zoo.Window(4)) | zoo.Prefix(1), lambda q, k: q - 4 < k <= q or k < 1),
+    "nested": ((zoo.Causal() & zoo.Window(4)) | zoo.VisiblePrefix(1), lambda q, k: q - 4 < k <= q or k < 1),
     "windows": (zoo.Window(6) & (zoo.Causal() & zoo.Window(2)), lambda q, k: q - 2 < k <= q),
 }
 
@@ -82,7 +82,7 @@ def test_a_causal_square_reaches_no_further_than_its_last_row():
     assert zoo.Visibility.of(zoo.Full(), TOKENS, TOKENS).is_full
 
 
-@pytest.mark.parametrize("mask", [MASKS["window"][0], zoo.Causal() | zoo.Prefix(3), zoo.Causal() & zoo.Document()])
+@pytest.mark.parametrize("mask", [MASKS["window"][0], MASKS["prefix"][0], zoo.Causal() & zoo.Document()])
 def test_only_the_plain_triangle_is_a_causal_square(mask):
     bound = zoo.Visibility.of(mask, TOKENS, TOKENS, documents=documents(TOKENS))
     assert not bound.is_causal_square
@@ -117,7 +117,7 @@ def test_places_in_documents():
     real = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 0]] * 2)
     padded = zoo.Visibility.of(zoo.Document(), 8, 8, documents=documents(8), attention_mask=real).key
     assert padded.within_documents()[0, 2:7].tolist() == [0, 1, 2, 0, 1]
-    assert zoo.Tokens.plain(3).within_documents().tolist() == [[0, 1, 2]]
+    assert zoo.TokenAxis.plain(3).within_documents().tolist() == [[0, 1, 2]]
 
 
 def test_a_document_mask_needs_documents():
@@ -137,7 +137,7 @@ def test_more_queries_than_keys_are_no_continuation():
     [
         (lambda: zoo.Window(0), "greater than or equal to 1"),
         (lambda: zoo.Window(-3), "greater than or equal to 1"),
-        (lambda: zoo.Prefix(0), "greater than or equal to 1"),
+        (lambda: zoo.VisiblePrefix(0), "greater than or equal to 1"),
         (lambda: zoo.Without(()), "at least 1 item"),
         (lambda: zoo.Alone((-1,)), "greater than or equal to 0"),
     ],

@@ -11,9 +11,8 @@ import pytest
 from torch import nn
 
 from sinkscope.cli import main
-from sinkscope.interventions import Intervention, Reweigh, kept
+from sinkscope.interventions import Intervention, Reweigh, kept, load
 from sinkscope.interventions.reweigh import saving
-from sinkscope.model import load
 from sinkscope.trials import load as load_trial
 from tests.families.processors import images, saved_llava
 

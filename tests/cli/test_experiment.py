@@ -176,3 +176,17 @@ def test_a_verdict_on_runs_of_one_s_own_loads_nothing_slow(tmp_path):
     *shown, loaded = done.stdout.splitlines()
     assert "1 seen" in "\n".join(shown)
     assert loaded == ""
+
+
+def test_runs_that_are_not_judged_are_told(sinkscope, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(REGISTERED)
+    (tmp_path / "kept").mkdir()
+    command = ("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
+    assert f"sinkscope experiment run {mine} --backend none" in " ".join(sinkscope(*command).err.split())
+    results = keep_registered(mine, hashlib.sha256(mine.read_bytes()).hexdigest())
+    assert "gone" not in sinkscope(*command).err
+    mine.write_text(REGISTERED.replace('"a"', '"b"'))
+    answer = sinkscope(*command[:-1], str(results))
+    assert answer.code == 0
+    assert "not judged: 7 runs of 'a', a variation that is gone" in " ".join(answer.err.split())

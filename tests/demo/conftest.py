@@ -36,5 +36,11 @@ data: {{corpus: "text:{folder}/*.txt", tokenizer: "bpe:300", validation_share: 0
 @pytest.fixture
 def plan(tmp_path: Path, recipe: Path) -> DemoPlan:
     return DemoPlan(
-        tmp_path / "out", ("softmax", "sigmoid"), eval_every=2, save_every=3, recipe=str(recipe), changes=("steps=6",)
+        tmp_path / "out",
+        ("softmax", "sigmoid"),
+        eval_every=2,
+        save_every=3,
+        seconds=600,
+        recipe=str(recipe),
+        changes=("steps=6",),
     )

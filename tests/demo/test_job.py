@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sinkscope.demo import ChildFailed, run
+from sinkscope.demo import ChildFailed, job, run
 from sinkscope.demo.job import input_table, measure_model, stored_runs
+from sinkscope.demo.pretrained import Unavailable
 from sinkscope.measurement import Measurement
 from sinkscope.training import load_recipe, train
 
@@ -31,17 +32,17 @@ def test_the_look_measures_every_input_and_stores_it(tmp_path, shipped):
 
 
 @pytest.mark.release
-def test_from_the_first_look_to_the_page(plan, shipped, capsys):
+def test_from_the_report_card_to_the_page(plan, shipped, capsys):
     closing = run(replace(plan, model=str(shipped)))
     assert list(closing.runs) == ["softmax", "sigmoid"]
     assert [ending.step for ending in closing.runs.values()] == [6, 6]
     assert all(ending.sink_rate is not None for ending in closing.runs.values())
-    assert list(closing.inputs) == ["natural text", "random tokens", "repeated token"]
+    assert closing.answers
     page = (plan.out / "report.html").read_text()
-    for title in ("The sink over training", "Value norms", "The sink on different inputs"):
+    for title in ("The sink over training", "Attention received", "What the words mean"):
         assert title in page
     shown = capsys.readouterr()
-    assert "softmax ended at" in shown.out
+    assert "softmax (live) reached" in shown.out
     assert "report.html" in shown.out
     assert "softmax: step 6/6" in shown.err
     json.dumps(closing.to_dict(), allow_nan=False)
@@ -55,16 +56,26 @@ def test_from_the_first_look_to_the_page(plan, shipped, capsys):
 
 @pytest.mark.release
 def test_the_quick_one_stops_at_its_limit_and_says_so(plan, shipped, capsys):
-    endless = replace(
-        plan, attentions=("softmax",), model=str(shipped), seconds=30.0, changes=("steps=1000000", "eval_every=50")
-    )
+    changes = ("steps=1000000", "eval_every=50")
+    endless = replace(plan, attentions=("softmax",), model=str(shipped), seconds=30.0, changes=changes, card=False)
     closing = run(endless)
     assert closing.quick
     assert 0 < closing.runs["softmax"].step < 1_000_000
-    assert "stopped at step" in capsys.readouterr().out
+    assert list(closing.inputs) == ["natural text", "random tokens", "repeated token"]
+    assert f"by step {closing.runs['softmax'].step:,}" in capsys.readouterr().out
     page = (plan.out / "report.html").read_text()
+    assert "The sink on different inputs" in page
     for each in stored_runs():
         assert f"{each.label.partition(' ')[0]} (stored, mean of {len(each.runs)})" in page
+
+
+def test_without_the_pretrained_model_the_shipped_one_is_checked(plan, monkeypatch, capsys):
+    def refuse(*args, **kwargs):
+        raise Unavailable("no network")
+
+    monkeypatch.setattr(job, "pretrained", refuse)
+    assert job._pretrained(plan) == ("nano", "nano")
+    assert "no network" in capsys.readouterr().err
 
 
 def test_the_stored_curves_show_a_sink_with_softmax_alone():
@@ -80,4 +91,4 @@ def test_a_failed_training_is_a_fault_that_names_its_reason(plan, shipped):
     plan.out.mkdir()
     plan.runs.write_text("a file where the folder of runs should be")
     with pytest.raises(ChildFailed, match="cannot write"):
-        run(replace(plan, model=str(shipped), attentions=("softmax",)))
+        run(replace(plan, model=str(shipped), attentions=("softmax",), card=False))

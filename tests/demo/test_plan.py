@@ -6,12 +6,12 @@ from sinkscope.demo import full, quick
 from sinkscope.training import load_recipe
 
 
-def test_the_full_plan_compares_softmax_and_sigmoid_over_1100_steps():
+def test_the_full_plan_compares_softmax_and_sigmoid_within_five_minutes():
     plan = full(Path("out"))
     assert plan.attentions == ("softmax", "sigmoid")
-    assert plan.seconds is None
+    assert plan.seconds < 300
     recipes = [load_recipe("nano", plan.overrides(attention)) for attention in plan.attentions]
-    assert [recipe.steps for recipe in recipes] == [1100, 1100]
+    assert recipes[0].steps == recipes[1].steps
     differing = {key for key, value in recipes[0].decisive().items() if value != recipes[1].decisive()[key]}
     assert differing <= {"attention", "model"}
 

@@ -144,5 +144,5 @@ def test_a_run_does_not_stand_for_another_seed() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("read", "read_findings"), ("Progress", "SweepProgress")])
 def test_an_earlier_name_is_read_with_a_warning(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+    with pytest.warns(DeprecationWarning, match=rf"experiments\.{old} is sinkscope\.experiments\.{new} now"):
         assert getattr(experiments, old) is getattr(experiments, new)

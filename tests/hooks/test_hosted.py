@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import sdpa_mask, sliding_window_causal_mask_function
 
-from sinkscope.attention import Causal, Full, Mask, Tokens, Visibility, Window
+from sinkscope.attention import Causal, Full, Mask, TokenAxis, Visibility, Window
 from sinkscope.hooks.dispatch import PLACE, Hosted, Joined, hosted, visibility_of
 
 
@@ -23,7 +23,7 @@ def bound(
     query: tuple[int, int] = (0, 6),
     key: tuple[int, int] = (0, 6),
 ) -> Visibility:
-    tokens = [Tokens.plain(stop - start, start=start) for start, stop in (query, key)]
+    tokens = [TokenAxis.plain(stop - start, start=start) for start, stop in (query, key)]
     return visibility_of(mask, Joined.of(own), causal, tokens[0], tokens[1], Refused)
 
 

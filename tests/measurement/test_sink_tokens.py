@@ -41,7 +41,7 @@ def test_sink_tokens_are_the_first_positions(attention, position, ids):
     np.testing.assert_allclose(some, alpha[..., :3], atol=1e-5)
 
 
-@pytest.mark.parametrize("mask", [zoo.Causal() & zoo.Window(4), zoo.Causal() | zoo.Prefix(3)])
+@pytest.mark.parametrize("mask", [zoo.Causal() & zoo.Window(4), zoo.Causal() | zoo.VisiblePrefix(3)])
 def test_under_a_mask_of_the_text(mask, ids):
     model = lab_model(zoo.AttentionSpec(mask=mask), sink_tokens=SINKS)
     np.testing.assert_allclose(received(model, ids), expected(model, ids), atol=1e-5)

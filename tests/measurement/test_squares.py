@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sinkscope.attention import CATALOG, Causal, Prefix
+from sinkscope.attention import CATALOG, Causal, VisiblePrefix
 from sinkscope.attention.paths import flash
 from sinkscope.measurement import AttentionReceived, SlotReceived, measure
 from tests.measurement.conftest import lab_model
@@ -30,7 +30,7 @@ def test_attention_under_a_prefix_and_padding_is_that_of_the_reference(
     found = []
     forward = flash._forward_squares
     monkeypatch.setattr(flash, "_forward_squares", lambda *given: found.append(given) or forward(*given))
-    model = lab_model(replace(CATALOG[name], mask=Causal() | Prefix(AHEAD)), max_position_embeddings=256)
+    model = lab_model(replace(CATALOG[name], mask=Causal() | VisiblePrefix(AHEAD)), max_position_embeddings=256)
     real = (torch.arange(LENGTH) >= torch.tensor(PADS[pads])[:, None]).long()
     ids = torch.randint(0, 97, real.shape, generator=torch.Generator().manual_seed(1))
     data = measure(model, {"input_ids": ids, "attention_mask": real}, [AttentionReceived(), SlotReceived()]).data

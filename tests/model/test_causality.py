@@ -20,7 +20,7 @@ LEAVES = (
     zoo.Causal(),
     zoo.Full(),
     zoo.Window(3),
-    zoo.Prefix(PREFIX),
+    zoo.VisiblePrefix(PREFIX),
     zoo.Document(),
     Strict(),
     Without((2, 5)),
@@ -34,8 +34,8 @@ TRAINED = (  # what a model is built with, one for each way to be joined
     zoo.Document(),
     Strict() | zoo.Causal(),
     zoo.Document() | zoo.Causal(),
-    zoo.Window(3) | zoo.Prefix(PREFIX),
-    zoo.Document() & (zoo.Window(6) | zoo.Prefix(PREFIX)),
+    zoo.Window(3) | zoo.VisiblePrefix(PREFIX),
+    zoo.Document() & (zoo.Window(6) | zoo.VisiblePrefix(PREFIX)),
     zoo.Causal() & zoo.Window(2),
 )
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2]])
@@ -69,16 +69,16 @@ def test_a_mask_that_looks_back_stays_as_it_is_written() -> None:
     for mask in (
         zoo.Causal(),
         zoo.Causal() & zoo.Window(4),
-        zoo.Causal() | zoo.Prefix(3),
+        zoo.Causal() | zoo.VisiblePrefix(3),
         (zoo.Causal() & zoo.Document()) & zoo.Window(3),
-        ((zoo.Causal() & zoo.Document()) & zoo.Window(3)) | zoo.Prefix(2),
+        ((zoo.Causal() & zoo.Document()) & zoo.Window(3)) | zoo.VisiblePrefix(2),
     ):
         assert causal(mask) is mask
     assert causal(zoo.Full()) == zoo.Causal()
     assert causal(zoo.Window(4)) == zoo.Causal() & zoo.Window(4)
-    prefixed = zoo.Prefix(PREFIX) | zoo.Full()
+    prefixed = zoo.VisiblePrefix(PREFIX) | zoo.Full()
     assert seen(causal(prefixed)).equal(allowed(PREFIX))
-    assert [type(leaf) for leaf in leaves(causal(prefixed))] == [zoo.Prefix, zoo.Causal]
+    assert [type(leaf) for leaf in leaves(causal(prefixed))] == [zoo.VisiblePrefix, zoo.Causal]
 
 
 def lab(**options: Any) -> LabForCausalLM:

@@ -23,7 +23,7 @@ PATTERNS: dict[str, list[Any]] = {
     "windows": [LOCAL, "softmax"],
     "operations": ["sigmoid", "kv_bias", {"name": "softmax_scaled", "alpha": 0.2}],
     "carried beside keys": ["forgetting_gate", LOCAL],
-    "prefix": ["softmax", AttentionSpec(mask=zoo.Causal() | zoo.Prefix(2))],
+    "prefix": ["softmax", AttentionSpec(mask=zoo.Causal() | zoo.VisiblePrefix(2))],
 }
 
 CACHED = [(name, options) for name in PATTERNS for options in ({}, {"sink_tokens": 2}, {"kv_layers": [0, 0, 2, 2]})]

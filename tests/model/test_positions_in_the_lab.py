@@ -249,7 +249,7 @@ def test_only_whole_rotary_heads_are_a_llama(ids):
         ({"position": "alibi", "rope_fraction": 0.5}, "belong to rotary positions"),
         ({"position": "alibi", "attention": "kernel_elu"}, "add to logits"),
         ({"position": "none", "rope_scale": {"rope_type": "linear", "factor": 2.0}}, "belong to rotary positions"),
-        ({"attention": zoo.AttentionSpec(mask=zoo.Causal() | zoo.Prefix(33))}, "prefix of 33 tokens"),
+        ({"attention": zoo.AttentionSpec(mask=zoo.Causal() | zoo.VisiblePrefix(33))}, "prefix of 33 tokens"),
     ],
 )
 def test_bad_configurations(fields, words):

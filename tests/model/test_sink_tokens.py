@@ -21,7 +21,7 @@ CAUSAL, FULL = zoo.Causal(), zoo.Full()
 MASKS = {
     "causal": CAUSAL,
     "window": CAUSAL & zoo.Window(3),
-    "prefix": CAUSAL | zoo.Prefix(2),
+    "prefix": CAUSAL | zoo.VisiblePrefix(2),
     "document": CAUSAL & zoo.Document(),
 }
 PACKED = zoo.AttentionSpec(mask=MASKS["document"])
@@ -198,7 +198,7 @@ class TestBidirectional:
         assert bidirectional(MASKS["window"]) == zoo.Window(3)
         assert bidirectional(MASKS["prefix"]) == FULL
         assert bidirectional((CAUSAL & zoo.Window(3)) & zoo.Document()) == zoo.Window(3) & zoo.Document()
-        assert bidirectional(zoo.Window(3) | zoo.Prefix(2)) == zoo.Window(3) | zoo.Prefix(2)
+        assert bidirectional(zoo.Window(3) | zoo.VisiblePrefix(2)) == zoo.Window(3) | zoo.VisiblePrefix(2)
 
     @torch.no_grad()
     @pytest.mark.parametrize("name", SCHEMES)

@@ -12,11 +12,12 @@ import torch
 
 from sinkscope.files import write_text
 from sinkscope.report.compose import results_page
-from sinkscope.report.demo_page import quick_page
+from sinkscope.report.demo_page import demo_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
+from sinkscope.report.sections import inputs
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
 from sinkscope.report.trial_page import trial_page
@@ -117,8 +118,13 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
         runs, measured = given("runs"), given("measurement")
         others = {
             "survey": lambda: survey_page(given("survey")),
-            "demo": lambda: quick_page(
-                INPUTS, {"natural text": measured}, [Seeds("softmax (stored)", runs)], runs[1], 0.3
+            "demo": lambda: demo_page(
+                "a model",
+                [inputs(INPUTS, "Several inputs.")],
+                {"natural text": measured},
+                [Seeds("softmax (stored)", runs)],
+                [runs[1]],
+                0.3,
             ),
             "stored": lambda: results_page("Stored", Stored(runs=list(runs), measurements={"one": measured})),
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.attention import AttentionSpec, Causal, Document, Prefix, Window
+from sinkscope.attention import AttentionSpec, Causal, Document, VisiblePrefix, Window
 from sinkscope.errors import InputError
 from sinkscope.training import LAB, Recipe, load_recipe
 from sinkscope.training.start import lab_model
@@ -76,7 +76,7 @@ def test_a_mask_joined_with_causality_is_one_run_with_the_mask_so_written() -> N
 def test_a_document_does_not_see_another_one_s_prefix(tiny: Callable[..., Recipe]) -> None:
     """Tokens of the window's first document move no logit of another, whatever the prefix."""
     recipe = tiny("data.packing=intra_document", "loss.prefix=6", "context=24")
-    assert recipe.operation.mask == AttentionSpec(mask=(Causal() & Document()) | (Prefix(6) & Document())).mask
+    assert recipe.operation.mask == AttentionSpec(mask=(Causal() & Document()) | (VisiblePrefix(6) & Document())).mask
     data = LAB.data(recipe)
     model = lab_model(recipe, data.tokenizer).eval()
     documents = torch.tensor([[0] * 10 + [1] * 14])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from sinkscope.attention import AttentionSpec, Causal, Document, Prefix, Window
+from sinkscope.attention import AttentionSpec, Causal, Document, VisiblePrefix, Window
 from sinkscope.errors import InputError
 from sinkscope.model import LabForCausalLM
 from sinkscope.training.loading import load_recipe
@@ -39,7 +39,7 @@ def test_the_loss_is_the_papers_sum() -> None:
     torch.manual_seed(0)
     recipe = load_recipe("nano", ["loss.prefix=3", "context=12", "model.vocab_size=50"])
     config = recipe._lab_config(vocab_size=50)
-    assert config.spec.mask == Causal() | Prefix(3)
+    assert config.spec.mask == Causal() | VisiblePrefix(3)
     model = LabForCausalLM(config).eval()
     item = Loss(prefix=3).examples(Texts())[0]
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_a_window_comes_before_a_prefix_that_all_see() -> None:
     """`window` tokens, itself included; the prefix stays in sight."""
     assert load_recipe("nano", ["loss.window=16"]).operation.mask == Causal() & Window(16)
     both = load_recipe("nano", ["loss.window=3", "loss.prefix=2", "attention=sigmoid", "data.packing=intra_document"])
-    wanted = ((Causal() & Document()) & Window(3)) | (Prefix(2) & Document())
+    wanted = ((Causal() & Document()) & Window(3)) | (VisiblePrefix(2) & Document())
     assert both.operation.mask == AttentionSpec(mask=wanted).mask
     assert both.attention.mask == Causal()
 

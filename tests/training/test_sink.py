@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, measure
-from sinkscope.training import SinkCallback, sink_metrics
+from sinkscope.measurement import AttentionReceived, GradientNorms, HiddenNorms, Measurement, measure
+from sinkscope.training import SinkCallback, gradient_metrics, sink_metrics
 from sinkscope.training.machine import preserved_rng
 
 METRICS = {
@@ -165,6 +165,35 @@ def test_training_is_not_disturbed(tmp_path: Path) -> None:
     losses = [[logs["loss"] for _, logs in each.sent if "loss" in logs] for each in (reported, with_sink)]
     assert losses[0] == losses[1]
     assert with_sink.steps_with("sink/strongest") == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_gradients_are_those_of_the_training_step(tmp_path: Path) -> None:
+    """Of both micro-batches, with the weights that follow from them unchanged."""
+    final, inputs = [], Texts().ids[:2, :16]
+    for watched in (False, True):
+        made, recorder = trainer(tmp_path, llama(0.0), max_steps=3, gradient_accumulation_steps=2)
+        callback = SinkCallback(made, inputs, every=2, gradients=watched)
+        made.add_callback(callback)
+        made.train()
+        final.append((made.model.state_dict(), recorder, callback))
+    (plain, silent, _), (seen, logged, callback) = final
+    assert all(torch.equal(plain[name], seen[name]) for name in plain)
+    assert (logged.steps_with("sink/gradient_ratio"), silent.steps_with("sink/gradient_ratio")) == ([2, 3], [])
+    values = next(logs for _, logs in logged.sent if "sink/gradient_ratio" in logs)
+    assert all(0 < values[f"sink/gradient_{name}"] < float("inf") for name in ("ratio", "bloat", "compress", "change"))
+    assert not any(module._forward_pre_hooks for module in made.model.modules())
+
+
+def test_logged_gradients_are_means_over_rows_and_medians_over_layers() -> None:
+    model, ids = llama(0.0), Texts().ids[:3, :9]
+    with GradientNorms(model) as gradients:
+        model(ids, labels=ids).loss.backward()
+    data = gradients.data.sel(branch="mixer").isel(position=0)
+    logged = gradient_metrics(gradients)
+    bloat = (data.norm_output / data.arriving).to_numpy().mean(0)
+    assert logged["sink/gradient_bloat"] == pytest.approx(float(np.median(bloat)))
+    ratio = gradients.sink_ratio(0).to_numpy()[:, :, 0].mean(0)
+    assert logged["sink/gradient_ratio"] == pytest.approx(float(np.median(ratio)))
 
 
 @pytest.mark.slow

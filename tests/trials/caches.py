@@ -82,10 +82,10 @@ class Lookup(nn.Module):
         return SimpleNamespace(logits=logits)
 
 
-def llama(layers: int = 2, **fields: Any) -> LlamaForCausalLM:
+def llama(layers: int = 2, vocab_size: int = 40, **fields: Any) -> LlamaForCausalLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(vocab_size=40, num_hidden_layers=layers, initializer_range=0.3, **sizes, **fields)
+    config = LlamaConfig(vocab_size=vocab_size, num_hidden_layers=layers, initializer_range=0.3, **sizes, **fields)
     return LlamaForCausalLM(config).eval()
 
 

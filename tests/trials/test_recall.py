@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from sinkscope.errors import InputError
-from sinkscope.trials import Alphabet, Asked, Needles, noise, recalled, unchanged
-from tests.trials.caches import Lookup, keeping
+from sinkscope.trials import Alphabet, Asked, Needles, asked_in_chat, noise, recalled, unchanged
+from sinkscope.trials.needles import NAMES, WORDS
+from tests.trials.caches import Lookup, keeping, llama, texts
 
 ALPHABET = Alphabet()
 
@@ -80,3 +87,70 @@ def test_words_spell_every_id_once() -> None:
 def test_needles_that_do_not_fit_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(InputError, match="needles"):
         Needles(**fields)
+
+
+TEMPLATE = "{% for turn in messages %}<{{ turn.role }}> {{ turn.content }} <end> {% endfor %}"
+
+
+def chat_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    """Words and punctuation marks, each a token."""
+    text = f"{NAMES} {WORDS} The secret word of is . What the ? I have read passages < > user assistant end"
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(["<unk>", *text.split()]))}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.chat_template = template
+    return fast
+
+
+def test_facts_in_a_chat_are_in_their_passages_and_asked_for_in_turns() -> None:
+    tokenizer, lengths = chat_tokenizer(), (30, 20, 25)
+    asked = asked_in_chat(tokenizer, torch.zeros(6, 100, dtype=torch.long), lengths, asked=2, seed=0)
+    chosen = set()
+    for row in range(6):
+        words = tokenizer.convert_ids_to_tokens(asked.context[row])
+        assert words[:3] == ["<", "user", ">"]
+        assert words[75:81] == ["<", "end", ">", "<", "assistant", ">"]
+        for start, stop in ((0, 30), (30, 50), (50, 75)):
+            assert words[start:stop].count("secret") == 1
+        for question in range(2):
+            place = int(asked.places[row, question])
+            answer = tokenizer.convert_ids_to_tokens(asked.answers[row, question : question + 1])
+            assert words[place - 4 : place + 4] == ["The", "secret", "word", "of", words[place], "is", *answer, "."]
+            key = tokenizer.convert_ids_to_tokens(asked.keys[row, question])
+            assert " ".join(key) == (
+                f"< end > < user > What is the secret word of {words[place]} ? < end > < assistant > "
+                f"The secret word of {words[place]} is"
+            )
+            chosen.add((words[place], *answer))
+    assert len(chosen) > 8
+    again = asked_in_chat(tokenizer, torch.zeros(6, 100, dtype=torch.long), lengths, asked=2, seed=0)
+    assert torch.equal(asked.context, again.context)
+
+
+def test_questions_of_several_tokens_are_answered_after_their_last() -> None:
+    model, tokenizer = llama(vocab_size=60), chat_tokenizer()
+    asked = asked_in_chat(tokenizer, texts(3, 40), (16, 14), asked=1, seed=0)
+    found = recalled(model, asked, [unchanged()])["full"]
+    with torch.no_grad():
+        logits = model(torch.cat([asked.context, asked.keys[:, 0]], 1)).logits[:, -1]
+    likeliest = Asked(asked.context, asked.keys, logits.argmax(-1, keepdim=True), asked.places)
+    assert torch.equal(found.unseen[:, 0], logits.argmax(-1) == asked.answers[:, 0])
+    assert recalled(model, likeliest, [unchanged()])["full"].unseen.all()
+    assert found.seen is None
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "why"),
+    [
+        (None, {}, "chat template"),
+        (TEMPLATE, {"asked": 3}, "fewer than there are"),
+        (TEMPLATE, {"each": 6}, "at most 16"),
+        (TEMPLATE, {"lengths": (10, 20, 20)}, "no room"),
+        (TEMPLATE, {"lengths": (60, 60, 60)}, "too short"),
+    ],
+)
+def test_a_chat_that_does_not_fit_is_refused(template: str | None, options: dict[str, Any], why: str) -> None:
+    options = {"lengths": (30, 20, 25), "asked": 2, **options}
+    with pytest.raises(InputError, match=why):
+        asked_in_chat(chat_tokenizer(template), texts(2, 100), options.pop("lengths"), seed=0, **options)

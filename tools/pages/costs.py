@@ -86,7 +86,74 @@ def _number(x: float, sign: str = "") -> str:
     return f"{x:{sign}.3f}".replace("-", "−")
 
 
+def chunk_sinks() -> str:
+    """Sinks per text that each chunk brings, and what they take from later tokens, in percent of all attention."""
+    lines = ["| model | | chunk 1 | 2 | 3 | 4 |", "|---|---|---|---|---|---|"]
+    for title, stored in _chunks():
+        found = stored["parts"]["sinks"]["result"]
+        lines.append(f"| {title} | sinks, read alone | {' | '.join(f'{mean[0]:.2f}' for mean in found['sinks'])} |")
+        for cache, means in found["sink_mass"].items():
+            what = cache.replace("first 1", "first 1 recomputed")
+            lines.append(f"| | attention they take, {what} | {' | '.join(f'{100 * m[0]:.1f} %' for m in means)} |")
+    return "\n".join(lines)
+
+
+def chunk_repairs() -> str:
+    """What joining costs, and what each repair gives back at equal recomputation."""
+    return _repairs("in order")
+
+
+def chunk_orders() -> str:
+    """The same with the chunks of each text in a random order, against reading them at once in that order."""
+    return _repairs("shuffled")
+
+
+def chunk_needles() -> str:
+    """Answers in a chat about facts in the chunks."""
+    lines = ["| model | arm | right answers |", "|---|---|---|"]
+    for title, stored in _chunks():
+        result = stored["parts"].get("needles", {"result": {"arms": []}})["result"]
+        for arm in result["arms"]:
+            share = _range(arm, "recall", 0, 100, " %")
+            lines.append(f"| {title}, {result['needles'][0]} chats | {arm['arm']} | {share} |")
+    return "\n".join(lines)
+
+
+def _repairs(part: str) -> str:
+    lines = [
+        "| model | arm | tokens recomputed per text | KL | loss | KL given back | better than random by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, stored in _chunks():
+        result = stored["parts"][part]["result"]
+        for arm in result["arms"]:
+            if arm["role"] in ("baseline", "arm"):
+                given = "" if arm["recovered"] is None else _range(arm, "recovered", 0, 100, " %")
+                better = "" if arm["beats_by"] is None else _range(arm, "beats_by", 3)
+                cells = [
+                    str(result["facts"][arm["arm"]]["tokens_per_text"]),
+                    _range(arm, "kl", 3),
+                    _range(arm, "lost", 3),
+                ]
+                lines.append(
+                    f"| {title}, {result['texts']} texts | {' | '.join([arm['arm'], *cells, given, better])} |"
+                )
+    return "\n".join(lines)
+
+
+def _range(row: dict[str, Any], name: str, digits: int, times: float = 1, unit: str = "") -> str:
+    value, low, high = (f"{times * row[key]:.{digits}f}" for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{value}{unit} ({low} to {high})".replace("-", "−")
+
+
+def _chunks() -> list[tuple[str, dict[str, Any]]]:
+    files = {"SmolLM2": "joined_chunks", "`nano`": "joined_chunks_nano"}
+    paths = {title: REAL / f"{name}.json" for title, name in files.items()}
+    return [(title, json.loads(path.read_text())) for title, path in paths.items() if path.is_file()]
+
+
 BLOCKS = {
+    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "which_policy.md": (steps, long),
     "stream_for_ever.md": (sinks,),
     "write_your_own_policy.md": (eviction,),

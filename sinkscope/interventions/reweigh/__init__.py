@@ -15,6 +15,7 @@ from sinkscope.interventions.reweigh.reweigh import check_factor as check_factor
 from sinkscope.interventions.reweigh.saving import from_json as from_json
 from sinkscope.interventions.reweigh.saving import keep as keep
 from sinkscope.interventions.reweigh.saving import kept as kept
+from sinkscope.interventions.reweigh.saving import load as load
 from sinkscope.interventions.reweigh.saving import load_calibrated as load_calibrated
 from sinkscope.interventions.reweigh.saving import release as release
 from sinkscope.interventions.reweigh.saving import save_calibrated as save_calibrated

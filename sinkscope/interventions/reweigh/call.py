@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sinkscope.attention import Softmax, Tokens, Visibility, operation_of
+from sinkscope.attention import Softmax, TokenAxis, Visibility, operation_of
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Invocation, OpenStream, family, hosted
 
@@ -67,13 +67,13 @@ class Call:
         return self.query.shape[1] // self.key.shape[1]
 
     @cached_property
-    def asking(self) -> Tokens:
+    def asking(self) -> TokenAxis:
         """The tokens of the queries."""
         start = self.opened.seen
         return self.opened.tokens(start, start + self.query.shape[2], self.query.device)
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenAxis:
         """The tokens of the keys; a sliding cache only holds the last ones."""
         total, keys = self.opened.seen + self.query.shape[2], self.key.shape[2]
         first = max(0, total - keys)

@@ -26,8 +26,8 @@ from sinkscope.interventions.reweigh.act import ACT
 from sinkscope.interventions.reweigh.reweigh import Reweigh
 from sinkscope.interventions.reweigh.temperature import Temperature
 from sinkscope.interventions.reweigh.visual_redistribution import VisualRedistribution
-from sinkscope.model import load
-from sinkscope.model.hub import CALIBRATED, UNCALIBRATED
+from sinkscope.model import load as load_model
+from sinkscope.model.hub import CALIBRATED, UNCALIBRATED, resolve
 
 TYPE = "sinkscope_calibrated"
 NEEDS = "unknown to transformers: this model has a calibration, load it with sinkscope"
@@ -97,10 +97,30 @@ def save_calibrated(model: nn.Module, calibration: Intervention, folder: str | P
     _write(model, to_json(calibration), Path(folder), {}, tokenizer)
 
 
+def load(name: str | Path, **options: Any) -> PreTrainedModel:
+    """A model, in eval mode, by hub id, folder, GGUF file or shipped name (`nano`), with its attached operation or its
+    calibration, if any.
+
+    Args:
+        name: What to load. A GGUF file is dequantized once, into a folder of the cache.
+        dtype: "auto" (default) keeps the stored precision; shipped models are stored in bfloat16 and loaded in float32.
+        device: Where to put the model.
+        revision: Of a model on the hub.
+        attn: The attention implementation of transformers.
+        device_map: In place of `device`: spreads a large model over devices, as accelerate does ("auto", or module name
+            to device).
+        trust_remote_code: Whether code of the hub's repository may run.
+
+    Raises `InputError` where the model cannot be found or read.
+    """
+    place = resolve(name)
+    return load_calibrated(place, **options) if (Path(place) / CALIBRATED).exists() else load_model(name, **options)
+
+
 def load_calibrated(folder: str | Path, **options: Any) -> PreTrainedModel:
-    """The model of a saved folder with its calibration; `options` as of `sinkscope.load`, which calls this."""
+    """The model of a saved folder with its calibration; `options` as of `load`."""
     described = read_described(folder)
-    model = load(Path(folder) / UNCALIBRATED, **options)
+    model = load_model(Path(folder) / UNCALIBRATED, **options)
     keep(model, from_json(described["calibration"]))
     model.config.name_or_path = str(folder)
     return model

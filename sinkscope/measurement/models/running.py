@@ -61,6 +61,7 @@ def measure_models(
     progress: Callable[[SurveyProgress], object] | None = None,
     *,
     others: str | Path | None = None,
+    loader: Callable[..., PreTrainedModel] | None = None,
 ) -> Survey:
     """Measure every model of `spec` on every input, one model in memory at a time, and return the rows.
 
@@ -76,6 +77,7 @@ def measure_models(
         out: The folder of results. Tables of an earlier survey in it are removed before the first row.
         progress: Called with the `SurveyProgress` before each row and after each batch.
         others: A folder of other surveys, such as the parent of `out`, whose matching results are copied.
+        loader: Loads a model, instead of `model.load`: `sinkscope.load` also reads models saved with a calibration.
 
     Raises `InputError` for a spec without meaning (`survey_models`, an unreadable text), for a folder in which another
     survey is at work, and for one that cannot be written.
@@ -98,7 +100,7 @@ def measure_models(
             (folder / name).unlink(missing_ok=True)
         rows: list[SurveyRow] = []
         for number, model in enumerate(models, start=1):
-            visit = _Visit(spec, model, store, texts)
+            visit = _Visit(spec, model, store, texts, loader or load)
             for kind in spec.inputs if model.saved is None else ("saved",):
                 at = partial(SurveyProgress, number, len(models), model.label, tuple(rows), kind)
                 report(at())
@@ -152,6 +154,7 @@ class _Visit:
     subject: SurveyModel
     store: Store
     texts: dict[str, str]
+    loader: Callable[..., PreTrainedModel]
     model: PreTrainedModel | None = None
     trouble: str | None = None
     known: Identity | None = None
@@ -269,7 +272,7 @@ class _Visit:
 
     def _load(self) -> PreTrainedModel:
         spec = self.spec
-        return load(
+        return self.loader(
             self.subject.model,
             dtype=spec.dtype,
             device=spec.device,

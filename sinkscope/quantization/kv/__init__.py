@@ -4,6 +4,7 @@ from sinkscope.quantization.kv.cache import SinkQuantizedCache as SinkQuantizedC
 from sinkscope.quantization.kv.cache import quantized_cache as quantized_cache
 from sinkscope.quantization.kv.cached import QuantizeCache as QuantizeCache
 from sinkscope.quantization.kv.layer import SinkQuantizedLayer as SinkQuantizedLayer
+from sinkscope.quantization.kv.rounding import rounded_states as rounded_states
 from sinkscope.quantization.kv.scheme import CacheScheme as CacheScheme
 from sinkscope.quantization.kv.sensitivity import find_codebooks as find_codebooks
 from sinkscope.quantization.kv.states import calibrated_scales as calibrated_scales

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
@@ -98,6 +99,22 @@ class SinkQuantizedCache(FollowingCache):
         for layer in self.quantized:
             layer.protect(mask)
         return added
+
+    @torch.no_grad()
+    def take_over(self, ids: Tensor, states: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """Hold what a first pass over `ids` leaves: `states` are every layer's keys and values in full precision.
+
+        A prompt sees itself in full precision, so one pass serves any number of caches. False, and nothing done, where
+        a layer keeps other things than keys and values of all tokens.
+        """
+        plain = (SinkQuantizedLayer, DynamicLayer)
+        if not all(type(layer) in plain for layer in self.layers) or len(states) != len(self.layers):
+            return False
+        model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
+        self.begin(Forward.of(model, (), inputs), inputs)
+        for layer, (keys, values) in zip(self.layers, states, strict=True):
+            layer.update(keys, values)
+        return True
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         raise InputError(

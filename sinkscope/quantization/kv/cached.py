@@ -18,7 +18,7 @@ from sinkscope.hooks import Editor, OpenStream, family, parameters
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_layers
-from sinkscope.quantization.kv.rounding import Front, rounded
+from sinkscope.quantization.kv.rounding import Front, rounded_states
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
 from sinkscope.quantization.protected import (
@@ -182,7 +182,7 @@ class _Rounding(Editor):
     def _rounded(self, module: nn.Module, x: Tensor, left: Tensor, keys: bool) -> Tensor:
         if self.codes is None:
             scheme = self.schemes[module]
-            return rounded(x, scheme.keys if keys else scheme.values, left)
+            return rounded_states(x, scheme.keys if keys else scheme.values, left)
         books, layer = self.codes[module]
         return books.rounded_keys(layer, x, left) if keys else books.rounded_values(layer, x, left)
 

@@ -22,7 +22,7 @@ from sinkscope.grids import (
 )
 
 
-def rounded(
+def rounded_states(
     x: Float[Tensor, "batch heads token dim"], grid: Numbers, left: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, "batch heads token dim"]:
     """x as rounded by a cache that reads tokens one by one; tokens where `left` is True stay, and are part of no range.
@@ -33,7 +33,7 @@ def rounded(
     protected = left[:, None, :, None]
     if isinstance(grid, Rotated):
         turn = rotation_of(grid, x.shape[-1])
-        plain = rounded(x.detach().float() if turn is None else turn(x.detach().float()), grid.inner, left)
+        plain = rounded_states(x.detach().float() if turn is None else turn(x.detach().float()), grid.inner, left)
         plain = (plain if turn is None else turn(plain)).to(x.dtype)
         return straight_through(x, torch.where(protected, x.detach(), plain))
     if not isinstance(grid, Grid):

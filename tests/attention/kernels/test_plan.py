@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sinkscope.attention import CATALOG, Causal, Document, Full, Prefix, Window
+from sinkscope.attention import CATALOG, Causal, Document, Full, VisiblePrefix, Window
 from sinkscope.attention.kernels import KernelPlan, every, fused, plan_of
 from sinkscope.attention.kernels.comparison import FAMILY, LIMITS, _FreshMemoryIsNan
 from sinkscope.attention.normalizers import Sigmoid, Softmax, Softpick
@@ -26,7 +26,7 @@ def test_masks_have_a_plan_where_they_are_causal_windowed_or_full() -> None:
     assert plan_of(Sigmoid(), Window(7) & Causal()) == plan_of(Sigmoid(), Causal() & Window(7))
     assert plan_of(Sigmoid(), Causal() & Window(7)) == KernelPlan("sigmoid", window=7)
     assert plan_of(Sigmoid(normalized=True), Full()) == KernelPlan("sigmoid", True, "full")
-    for mask in (Window(7), Causal() | Prefix(3), Causal() & Document(), Causal() & Window(7) & Window(3)):
+    for mask in (Window(7), Causal() | VisiblePrefix(3), Causal() & Document(), Causal() & Window(7) & Window(3)):
         assert plan_of(Sigmoid(), mask) is None
 
 

@@ -22,7 +22,7 @@ backend, tokens, *names = sys.argv[1:]
 tokens, causal = int(tokens), zoo.Causal()
 masks = [causal]
 if tokens > 5:
-    masks = [causal & zoo.Window(100), causal & zoo.Document(), causal | zoo.Prefix(5)]
+    masks = [causal & zoo.Window(100), causal & zoo.Document(), causal | zoo.VisiblePrefix(5)]
 for name, mask in zip(names or zoo.CATALOG, itertools.cycle(masks)):
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
-from sinkscope.attention import CATALOG, AttentionSpec, Causal, Prefix, Visibility
+from sinkscope.attention import CATALOG, AttentionSpec, Causal, Visibility, VisiblePrefix
 from sinkscope.attention.kernels import Machine, Outcome, Specialization, confirmation
 from sinkscope.attention.normalizers import Sigmoid
 from sinkscope.attention.paths import fused
@@ -59,7 +59,7 @@ def test_the_obstacle_names_what_is_in_the_way() -> None:
     padded = Visibility.of(Causal(), 5, 5, attention_mask=torch.tensor([[0, 1, 1, 1, 1]]))
     assert "not on cpu" in (calls() or "")
     assert "'softmax'" in (calls(spec=CATALOG["softmax"]) or "")
-    assert "this mask" in (calls(visibility=Visibility.of(Causal() | Prefix(2), 5, 5)) or "")
+    assert "this mask" in (calls(visibility=Visibility.of(Causal() | VisiblePrefix(2), 5, 5)) or "")
     assert "this mask" in (calls(spec=CATALOG["kernel_identity"]) or "")
     assert "neither slots" in (calls(biased=True) or "")
     with_slot = AttentionSpec(normalizer=Sigmoid(normalized=True), slots=CATALOG["kv_bias"].slots)

@@ -25,9 +25,9 @@ MASKS: dict[str, zoo.Mask] = {
     "window to both sides": zoo.Window(11),
     "document": CAUSAL & zoo.Document(),
     "documents without order": zoo.Document(),
-    "prefix": CAUSAL | zoo.Prefix(5),
-    "window beside first tokens": CAUSAL & (zoo.Window(7) | zoo.Prefix(4)),
-    "prefix of a document": (CAUSAL | zoo.Prefix(3)) & zoo.Document(),
+    "prefix": CAUSAL | zoo.VisiblePrefix(5),
+    "window beside first tokens": CAUSAL & (zoo.Window(7) | zoo.VisiblePrefix(4)),
+    "prefix of a document": (CAUSAL | zoo.VisiblePrefix(3)) & zoo.Document(),
     "without": CAUSAL & zoo.Without((0, 5)),
     "full": zoo.Full(),
 }
@@ -103,7 +103,7 @@ def test_blocks_of_the_size_in_use_equal_the_reference(name, monkeypatch):
     places, real = torch.arange(keys), torch.ones(3, keys, dtype=torch.long)
     real[0, : flash.ROWS + 24] = 0
     documents = torch.stack([places // 150, places // 301, places // 401])
-    mask = CAUSAL & (zoo.Window(300) | zoo.Prefix(4)) & zoo.Document()
+    mask = CAUSAL & (zoo.Window(300) | zoo.VisiblePrefix(4)) & zoo.Document()
     visibility = zoo.Visibility.of(mask, keys, keys, attention_mask=real, documents=documents)
     found = [both_ways(name, visibility, 2, "sdpa")]
     monkeypatch.setattr(flash, "DEVICES", ())
@@ -170,7 +170,7 @@ def largest(run: Callable[[], Tensor]) -> int:
         ("softmax", CAUSAL & zoo.Window(64)),
         ("sink_logit", CAUSAL & zoo.Window(64)),
         ("softmax", CAUSAL & zoo.Document()),
-        ("softmax", CAUSAL | zoo.Prefix(9)),
+        ("softmax", CAUSAL | zoo.VisiblePrefix(9)),
         ("kv_bias", CAUSAL & zoo.Document()),
         ("differential", CAUSAL),
         ("differential", CAUSAL & zoo.Window(64)),
@@ -210,9 +210,9 @@ def test_spans_hold_all_that_is_visible(mask, padding):
 
 def test_order_that_does_not_rise_has_no_spans():
     """A binary search in it would lose keys."""
-    shuffled = zoo.Tokens(torch.randperm(KEYS, generator=torch.Generator().manual_seed(0))[None])
-    assert zoo.Visibility(CAUSAL & zoo.Window(9), shuffled, zoo.Tokens.plain(KEYS)).spans is not None
-    assert zoo.Visibility(CAUSAL & zoo.Window(9), zoo.Tokens.plain(KEYS), shuffled).spans is None
+    shuffled = zoo.TokenAxis(torch.randperm(KEYS, generator=torch.Generator().manual_seed(0))[None])
+    assert zoo.Visibility(CAUSAL & zoo.Window(9), shuffled, zoo.TokenAxis.plain(KEYS)).spans is not None
+    assert zoo.Visibility(CAUSAL & zoo.Window(9), zoo.TokenAxis.plain(KEYS), shuffled).spans is None
 
 
 def test_explain_names_what_computes_a_mask(monkeypatch):

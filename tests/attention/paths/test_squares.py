@@ -34,11 +34,11 @@ def bound(mask: zoo.Mask, documents: list[int] | None = None, padded: int = 0, r
 MADE = {
     "one document": (lambda: bound(CAUSAL & zoo.Document(), [7]), [Square(0, 131, 1)]),
     "two documents": (lambda: bound(CAUSAL & zoo.Document(), [3, 5]), [Square(0, 65, 1), Square(65, 131, 66)]),
-    "a prefix": (lambda: bound(CAUSAL | zoo.Prefix(9)), [Square(0, 131, 9)]),
-    "a prefix of everything": (lambda: bound(CAUSAL | zoo.Prefix(500)), [Square(0, 131, 131)]),
+    "a prefix": (lambda: bound(CAUSAL | zoo.VisiblePrefix(9)), [Square(0, 131, 9)]),
+    "a prefix of everything": (lambda: bound(CAUSAL | zoo.VisiblePrefix(500)), [Square(0, 131, 131)]),
     "left padding": (lambda: bound(CAUSAL, padded=33), [Square(33, 131, 34)]),
     "right padding": (lambda: bound(CAUSAL, right=20), [Square(0, 111, 1)]),
-    "padding and a prefix": (lambda: bound(CAUSAL | zoo.Prefix(9), padded=33), [Square(33, 131, 42)]),
+    "padding and a prefix": (lambda: bound(CAUSAL | zoo.VisiblePrefix(9), padded=33), [Square(33, 131, 42)]),
     "padding and two documents": (
         lambda: bound(CAUSAL & zoo.Document(), [3, 5], padded=5),
         [Square(5, 65, 6), Square(65, 131, 66)],
@@ -48,7 +48,7 @@ OTHERS = {
     "a window": lambda: bound(CAUSAL & zoo.Window(7)),
     "a window that the last query's reach leaves": lambda: bound(CAUSAL & zoo.Window(LENGTH - 1)),
     "documents that come back": lambda: bound(CAUSAL & zoo.Document(), [3, 5, 3]),
-    "a window or a prefix": lambda: bound(CAUSAL & (zoo.Window(7) | zoo.Prefix(2))),
+    "a window or a prefix": lambda: bound(CAUSAL & (zoo.Window(7) | zoo.VisiblePrefix(2))),
     "no diagonal": lambda: bound(CAUSAL & Strict()),
     "many small documents": lambda: bound(CAUSAL & zoo.Document(), list(range(30))),
     "both ways": lambda: bound(zoo.Full() & zoo.Document(), [3, 5]),

@@ -52,7 +52,12 @@ def bound(mask: str, tokens: int) -> zoo.Visibility:
     if mask == "documents":
         documents = (torch.arange(tokens) // torch.tensor([[17], [40]])).long()
         return zoo.Visibility.of(causal & zoo.Document(), tokens, tokens, documents=documents)
-    plain = {"causal": causal, "window": causal & zoo.Window(40), "prefix": causal | zoo.Prefix(3), "full": zoo.Full()}
+    plain = {
+        "causal": causal,
+        "window": causal & zoo.Window(40),
+        "prefix": causal | zoo.VisiblePrefix(3),
+        "full": zoo.Full(),
+    }
     return zoo.Visibility.of(plain[mask], tokens, tokens)
 
 

@@ -17,11 +17,13 @@ from sinkscope.interventions import (
     VisualRedistribution,
     keep,
     kept,
+    load,
     release,
     save_calibrated,
 )
 from sinkscope.interventions.reweigh.saving import from_json, read_described, to_json
-from sinkscope.model import load, load_tokenizer
+from sinkscope.model import load as load_model
+from sinkscope.model import load_tokenizer
 from tests.families.registry import FAMILIES
 from tests.interventions.conftest import hooks, logits
 
@@ -69,6 +71,8 @@ def test_a_saved_model_comes_with_it_and_fails_loudly_elsewhere(tmp_path):
     for opened in (AutoModelForCausalLM, LlamaForCausalLM):
         with pytest.raises((ValueError, OSError, StrictDataclassFieldValidationError)):
             opened.from_pretrained(tmp_path / "kept")
+    with pytest.raises(InputError, match=r"load it with sinkscope\.load"):
+        load_model(tmp_path / "kept")
     again.save_pretrained(tmp_path / "once_more")
     release(again)
     once_more = load(tmp_path / "once_more")

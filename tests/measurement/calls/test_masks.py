@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sinkscope.attention import Causal, Full, Prefix, Visibility, Window
+from sinkscope.attention import Causal, Full, Visibility, VisiblePrefix, Window
 from sinkscope.measurement.calls.masks import Bound, DenseMask, Rule, VisibleKeys, WrittenMasks
 
 BATCH, QUERIES, KEYS = 2, 7, 11
@@ -31,7 +31,7 @@ def rule(queries: int = QUERIES, keys: int = KEYS, **options: object) -> tuple[V
 PADDING = torch.tensor([[False] * 3 + [True] * 8, [True] * 11])
 BOUND = {
     "window": Visibility.of(Causal() & Window(3), QUERIES, KEYS),
-    "prefix": Visibility.of(Causal() | Prefix(6), QUERIES, KEYS, attention_mask=PADDING.long()),
+    "prefix": Visibility.of(Causal() | VisiblePrefix(6), QUERIES, KEYS, attention_mask=PADDING.long()),
     "full": Visibility.of(Full(), QUERIES, KEYS),
 }
 CASES = {

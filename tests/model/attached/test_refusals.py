@@ -17,8 +17,8 @@ from sinkscope.attention import (
     Kernel,
     KeySlot,
     LogLength,
-    Prefix,
     SuffixSlot,
+    VisiblePrefix,
     Without,
 )
 from sinkscope.attention.normalizers import Linear
@@ -72,7 +72,11 @@ def test_lab_models_and_modules_are_refused() -> None:
         ("gemma2", "scalable_softmax", "no feature map, no temperature"),
         ("gemma2", AttentionSpec(similarity=Kernel(feature="elu"), normalizer=Linear()), "no feature map"),
         ("gemma2", AttentionSpec(temperature=LogLength()), "its softcap bounds plain scaled scores"),
-        ("llama", AttentionSpec(mask=Causal() | Prefix(3)), r"the mask '\(causal \| prefix\(3\)\)' needs positions"),
+        (
+            "llama",
+            AttentionSpec(mask=Causal() | VisiblePrefix(3)),
+            r"'\(causal \| prefix\(3\)\)' needs positions",
+        ),
         ("llama", AttentionSpec(mask=Causal() & Document()), "or documents, which it does not pass on"),
         ("llama", AttentionSpec(mask=Causal() & Without((0,))), "a window can be added"),
         ("llama", "differential", "which only lab models do"),

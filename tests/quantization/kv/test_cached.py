@@ -15,7 +15,7 @@ from sinkscope.grids import stored_steps
 from sinkscope.hooks import Invocation, attention_layers, key_projection, watching
 from sinkscope.interventions import All
 from sinkscope.quantization import Grid, QuantizeCache, fake_quantize, quantized_cache
-from sinkscope.quantization.kv.rounding import rounded
+from sinkscope.quantization.kv.rounding import rounded_states
 from sinkscope.sinks import First, Measured, Positions, Tokens
 from sinkscope.trials.changes import changed
 from tests.caches.families import slow_but
@@ -109,7 +109,7 @@ def test_ranges_that_grow_are_those_of_the_text_so_far() -> None:
     for over in ("head", "channel", "tensor"):
         for symmetric in (False, True):
             grid = Grid(4, over, symmetric=symmetric)  # type: ignore[arg-type]
-            found = rounded(x, grid, left)
+            found = rounded_states(x, grid, left)
             for t in range(9):
                 for row in range(2):
                     text, protect = x[row, :, : t + 1], left[row, : t + 1, None]
@@ -162,7 +162,7 @@ def test_keys_before_rotation_are_those_of_the_projection(model: PreTrainedModel
         made = key_projection(model, module)(inputs[index])
         turn = rotations[index].keys
         assert turn is not None
-        wanted = turn.turn(rounded(made, grid, torch.zeros(2, 19, dtype=torch.bool)), torch.arange(19))
+        wanted = turn.turn(rounded_states(made, grid, torch.zeros(2, 19, dtype=torch.bool)), torch.arange(19))
         torch.testing.assert_close(given[index], wanted, atol=1e-5, rtol=1e-4)
     after = simulated(model, IDS, QuantizeCache(*KIVI))
     before = simulated(model, IDS, QuantizeCache(*KIVI, before_rotation=True))

@@ -1,0 +1,156 @@
+"""Arms of joined chunks: equal budgets, what stays exact, and a planted sink in each chunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sinkscope.caches import join_chunks
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.trials import Arm, Texts, ThroughCache, chunk_arms, chunk_sinks, chunk_trial, feeding, run
+from tests.families.registry import FAMILIES
+from tests.planted.factory import null_model, planted_ids, planted_model
+from tests.trials.caches import llama, texts
+
+LENGTHS, TOTAL = (20, 18, 22), 60
+CONTEXT = TOTAL + 1
+
+
+def chunks_of(arm: Arm, ids: Tensor, start: int = 0) -> tuple[Tensor, Any]:
+    """The keys of the last layer as the arm leaves them, and its cache."""
+    with feeding(llama(), arm, ids, start) as feed:
+        return feed.cache.layers[-1].keys.clone(), feed.cache
+
+
+def arm_named(name: str, **options: Any) -> Arm:
+    return next(arm for arm in chunk_arms(LENGTHS, (1, 4), **options) if arm.name == name)
+
+
+@pytest.mark.parametrize("name", ["first 4", "received 4", "deviating 4"])
+def test_a_repair_and_its_control_recompute_as_many_of_the_later_chunks(name: str) -> None:
+    ids, arm = texts(3, CONTEXT), arm_named(name)
+    joined = join_chunks(llama(), ids[:, :TOTAL], LENGTHS).layers[-1][0]
+    assert arm.control is not None
+    control = arm.control(0, Texts.of_ids(ids))
+    assert control is not None
+    for one in (arm, control):
+        changed = ((chunks_of(one, ids)[0] - joined).abs().amax((1, 3)) > 0).float()
+        assert one.facts["tokens_per_text"] == 8
+        assert changed[:, : LENGTHS[0]].sum() == 0
+        assert changed.sum(1).tolist() == [8, 8, 8]
+    if name != "deviating 4":  # the same number in each chunk
+        changed = (chunks_of(arm, ids)[0] - joined).abs().amax((1, 3)) > 0
+        assert changed[:, 20:38].sum(1).tolist() == changed[:, 38:].sum(1).tolist() == [4, 4, 4]
+
+
+def test_controls_are_drawn_anew_per_text_and_do_not_depend_on_the_batch() -> None:
+    ids = texts(1, CONTEXT).expand(3, -1).contiguous()
+    control = arm_named("first 4").control
+    assert control is not None
+    arm = control(0, Texts.of_ids(ids))
+    assert arm is not None
+    together = chunks_of(arm, ids)[0]
+    assert not torch.equal(together[0], together[1])
+    assert torch.allclose(chunks_of(arm, ids[1:2], start=1)[0][0], together[1], atol=1e-5)
+
+
+def test_equal_controls_run_once() -> None:
+    trial = chunk_trial(llama(), texts(3, CONTEXT + 5), LENGTHS, (4,))
+    equal = {arm: str(trial.data["equal_to"].sel(arm=arm).values) for arm in trial.named("control")}
+    assert [name for name, same in equal.items() if not same] == ["random for first 4", "random for sinks dropped"]
+    assert trial.baseline == "joined"
+    assert trial.record["kind"] == "chunks"
+
+
+def test_all_tokens_recomputed_give_everything_back() -> None:
+    trial = chunk_trial(llama(), texts(3, 12 + 8), (4, 4, 4), (4,), controls=0)
+    assert trial.mean("joined").value > 0.1
+    for repair in ("first 4", "received 4", "deviating 4"):
+        assert trial.mean(repair).value < 1e-7
+
+
+def test_the_sink_of_a_chunk_is_dropped_and_the_control_drops_another() -> None:
+    model, ids = planted_model(), planted_ids(samples=2, tokens=CONTEXT)
+    ids[:, [20, 38]] = ids[:, :1]  # each chunk begins with the token that is a sink
+    arm = arm_named("sinks dropped")
+    assert arm.control is not None
+    kept = {}
+    for name, one in {"arm": arm, "control": arm.control(0, Texts.of_ids(ids))}.items():
+        assert one is not None
+        with feeding(model, one, ids) as feed:
+            keys = feed.cache.layers[0].keys[:, 0]
+        whole = join_chunks(model, ids[:, :TOTAL], LENGTHS).layers[0][0][:, 0]
+        kept[name] = (whole[:, :, None] == keys[:, None]).all(-1).any(-1)
+        assert kept[name].sum(1).tolist() == [TOTAL - 2] * 2
+    assert kept["arm"][:, 0].all()
+    assert not kept["arm"][:, [20, 38]].any()
+    assert kept["control"][:, [0, 20, 38]].all()
+
+
+def test_sinks_of_chunks_are_counted_with_what_they_take() -> None:
+    ids = planted_ids(samples=2, tokens=CONTEXT + 20)
+    ids[:, [20, 38]] = ids[:, :1]
+    data = chunk_sinks(planted_model(), ids, LENGTHS)
+    assert data["sinks"].values.tolist() == [[1, 1, 1]] * 2
+    joined, once = (data["sink_mass"].sel(cache=name) for name in ("joined", "at once"))
+    assert float(joined.isel(chunk=slice(1, None)).min()) > 0.05
+    assert (data["sink_mass"] <= data["chunk_mass"] + 1e-9).all()
+    assert (data["chunk_mass"].sum("chunk") <= 1 + 1e-6).all()
+    assert set(data["cache"].values) == {"joined", "first 1", "at once"}
+    assert float(once.sum("chunk").min()) > 0.3
+    plain = chunk_sinks(null_model(), ids, LENGTHS, recompute=0)
+    assert float(plain["sinks"].sum()) == 0
+    assert list(plain["cache"].values) == ["joined", "at once"]
+
+
+def test_the_mass_that_a_chunk_takes_is_that_of_the_weights() -> None:
+    model, ids = llama(attn_implementation="eager"), texts(2, TOTAL + 4)
+    data = chunk_sinks(model, ids, LENGTHS)
+    with torch.no_grad():
+        maps = model(ids, output_attentions=True, use_cache=False).attentions
+    weights = torch.stack(maps)[:, :, :, TOTAL:].double().mean((0, 2, 3))[:, :TOTAL]
+    expected = np.stack([part.sum(1).numpy() for part in weights.split(LENGTHS, 1)], 1)
+    assert np.abs(data["chunk_mass"].sel(cache="at once").values - expected).max() < 1e-6
+
+
+def test_a_trial_continues_what_was_begun(tmp_path: Any) -> None:
+    ids = texts(4, CONTEXT + 5)
+    options: dict[str, Any] = {"controls": 1, "batch_size": 2, "out": tmp_path}
+    first = chunk_trial(llama(), ids, LENGTHS, (1,), **options)
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "scores.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    again = chunk_trial(llama(), ids, LENGTHS, (1,), **options)
+    assert np.allclose(first.data["kl"].values, again.data["kl"].values, atol=1e-9)
+
+
+def test_arms_of_chunks_in_a_run_of_ones_own() -> None:
+    ids = texts(2, CONTEXT + 5)
+    trial = run(
+        llama(), ids, chunk_arms(LENGTHS, (1,), repairs=("first",)), reading=ThroughCache(CONTEXT, 1), controls=1
+    )
+    assert trial.named("arm") == ["first 1", "sinks dropped", "behind first"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "why"),
+    [
+        ((60,), {}, "at least two chunks"),
+        (LENGTHS, {"recompute": (19,)}, "1 to 18"),
+        (LENGTHS, {"recompute": (0,)}, "1 to 18"),
+        (LENGTHS, {"repairs": ("last",)}, "last"),
+        (LENGTHS, {"context": 60}, "more than the 60"),
+        ((20, 50), {}, "context = 71"),
+    ],
+)
+def test_what_does_not_fit_is_refused(lengths: tuple[int, ...], options: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        chunk_trial(llama(), texts(2, CONTEXT + 5), lengths, **options)
+
+
+def test_a_model_whose_chunks_cannot_be_joined_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UnsupportedModelError, match="absolute positions"):
+        chunk_trial(FAMILIES["gpt2"].build("eager"), texts(2, 30), (8, 8), (1,))
