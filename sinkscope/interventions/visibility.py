@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
-from sinkscope.attention import Tokens as Columns
+from sinkscope.attention import Alone, Full, Kept, Mask, TokenAxis, Visibility, Without
 from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
@@ -105,7 +104,7 @@ class _OneKey:
     position: int
     only: int
 
-    def visible(self, query: Columns, key: Columns) -> Bool[Tensor, "batch query key"]:
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
         return (query.order != self.position)[:, :, None] | (key.order == self.only)[:, None, :]
 
 
