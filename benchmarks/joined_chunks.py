@@ -38,7 +38,7 @@ from sinkscope.model import load_tokenizer
 from sinkscope.statistics import Interval, mean_interval, share_interval
 from sinkscope.trials import Asked, Texts, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, recalled, unchanged
 
-CORPUS, CHUNKS, BATCH = "python:prose", 4, 4
+CORPUS, CHUNKS, BATCH, PIECE = "python:prose", 4, 4, 2
 
 
 def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -53,13 +53,13 @@ def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 
 def in_pieces(work: Path, name: str, count: int, compute: Callable[[slice], dict[str, Any]]) -> dict[str, Any]:
-    """What is computed of four texts at a time, lists over texts by name, each piece kept in a file as it is done."""
+    """What is computed of two texts at a time, lists over texts by name, each piece kept in a file as it is done."""
     joined: dict[str, Any] = {}
-    for start in range(0, count, BATCH):
+    for start in range(0, count, PIECE):
         path = work / f"{name} {start}.json"
         if not path.is_file():
             begun = time.perf_counter()
-            rows_by_name = compute(slice(start, start + BATCH))
+            rows_by_name = compute(slice(start, start + PIECE))
             write_json(path, {"seconds": time.perf_counter() - begun, "rows": rows_by_name})
         for key, rows in json.loads(path.read_text())["rows"].items():
             joined.setdefault(key, []).extend(rows)
