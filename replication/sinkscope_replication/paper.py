@@ -334,7 +334,7 @@ ROWS = (
         NO_BOS,
     ),
     Row(
-        "The longer the value behind a key, the weaker it is",
+        "The longer the value of a learned key, the weaker it is",
         "T5",
         "70.03, 44.43, 1.51 %",
         "fixed-values/first: shorter is better",

@@ -22,6 +22,7 @@ from sinkscope.attention.masks import Combinable as MaskPiece
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
     Elu,
+    Entmax,
     Linear,
     NormalizerPiece,
     PowerSigmoid,
@@ -37,7 +38,17 @@ from sinkscope.attention.operation import Attended, Operation, Weights, operatio
 from sinkscope.attention.operation import Path as PathName
 from sinkscope.attention.oracle import CASES as PARITY_CASES
 from sinkscope.attention.oracle import Disagreement, Parity, parity
-from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.outputs import (
+    ElementGate,
+    Exclusive,
+    HeadGate,
+    HeadNorm,
+    OwnValueGate,
+    ValueBias,
+    ValueGate,
+    ValueGradient,
+    ValueStateGate,
+)
 from sinkscope.attention.paths.sdpa import adds_slots
 from sinkscope.attention.pieces import PACKAGE as REGISTERED_BY
 from sinkscope.attention.pieces import Learned, Sizes, is_registered
@@ -47,7 +58,7 @@ from sinkscope.attention.pieces import Slot as SlotPiece
 from sinkscope.attention.scores import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
@@ -68,12 +79,14 @@ __all__ = [
     "Causal",
     "ClippedSoftmax",
     "Context",
+    "Cosine",
     "Difference",
     "Disagreement",
     "Document",
     "DotProduct",
     "ElementGate",
     "Elu",
+    "Entmax",
     "Entry",
     "Exclusive",
     "Explanation",
@@ -82,6 +95,7 @@ __all__ = [
     "ForgettingGate",
     "Full",
     "HeadGate",
+    "HeadNorm",
     "Kept",
     "Kernel",
     "KeySlot",
@@ -95,6 +109,7 @@ __all__ = [
     "NormalizerPiece",
     "Operation",
     "OutputPiece",
+    "OwnValueGate",
     "Parity",
     "PathName",
     "PowerSigmoid",
@@ -115,6 +130,8 @@ __all__ = [
     "TokenAxis",
     "ValueBias",
     "ValueGate",
+    "ValueGradient",
+    "ValueStateGate",
     "Visibility",
     "VisiblePrefix",
     "Weights",

@@ -15,6 +15,7 @@ from sinkscope.attention.difference import Difference
 from sinkscope.attention.normalizers import (
     ClippedSoftmax,
     Elu,
+    Entmax,
     Linear,
     PowerSigmoid,
     PowerSoftmax,
@@ -24,12 +25,22 @@ from sinkscope.attention.normalizers import (
     Softpick,
     StickBreaking,
 )
-from sinkscope.attention.outputs import ElementGate, Exclusive, HeadGate, ValueBias, ValueGate
+from sinkscope.attention.outputs import (
+    ElementGate,
+    Exclusive,
+    HeadGate,
+    HeadNorm,
+    OwnValueGate,
+    ValueBias,
+    ValueGate,
+    ValueGradient,
+    ValueStateGate,
+)
 from sinkscope.attention.pieces import PACKAGE
 from sinkscope.attention.scores import Kernel
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
@@ -199,6 +210,15 @@ def clipped_softmax(gamma: Option = None, zeta: Option = 1.0, alpha: Option = No
 )
 def softpick(epsilon: Option = 1e-8) -> AttentionSpec:
     return AttentionSpec(normalizer=Softpick(epsilon=epsilon))
+
+
+@SOFTMAXES.line(
+    formula="A = [(α − 1) s − τ]₊^(1/(α−1)), τ such that Σ A = 1; α = 1 is softmax, 2 sparsemax",
+    rows="tokens sum to 1",
+    source="Peters et al. 2019 (1905.05702)",
+)
+def entmax(alpha: Option = 1.5) -> AttentionSpec:
+    return AttentionSpec(normalizer=Entmax(alpha=alpha))
 
 
 @SOFTMAXES.line(
@@ -490,6 +510,49 @@ def gated_value(openness: Option = 0.5, per_head: Option = False) -> AttentionSp
 )
 def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:
     return AttentionSpec(query_key=QueryKeyNorm(norm=norm))
+
+
+@GATES.line(
+    formula="s = c_h · cos(q, k)",
+    rows=ONE,
+    source="Henry et al. 2020 (2010.04245), with c per head as in x-transformers",
+    acts="c per query head; lengths are taken off before rotation",
+)
+def cosine(initial: Option = 10.0) -> AttentionSpec:
+    return AttentionSpec(query_key=Cosine(initial=initial))
+
+
+@GATES.line(
+    formula="y = softmax(s) (σ(w_h·v + b_h) v) (at = value), y_t = σ(w_h·v_t + b_h) · (softmax(s) V)_t (at = output)",
+    rows=ONE,
+    source="2510.09017, equation 6 and appendix B, by third-party notes; b is ours",
+    acts="w and b per key-value head (value) or query head (output), on the value itself",
+)
+def gated_by_value(at: Option = "value", openness: Option = 0.5) -> AttentionSpec:
+    if at == "value":
+        return AttentionSpec(value_gate=ValueStateGate(openness=openness))
+    if at == "output":
+        return AttentionSpec(output=(OwnValueGate(openness=openness),))
+    raise unknown("place of a gate", str(at), ("value", "output"))
+
+
+@GATES.line(
+    formula="y = softmax(s) V forwards; ∂L/∂v is that of φ v: φ = strength, or strength / rms(v)",
+    rows=ONE,
+    source="2603.17771, the backward-only control of V-scale, by the authors' answers; their φ was not found",
+)
+def value_gradient(phi: Option = "constant", strength: Option = 0.5) -> AttentionSpec:
+    return AttentionSpec(value_gate=ValueGradient(phi=phi, strength=strength))
+
+
+@GATES.line(
+    formula="y_h = γ_h ⊙ (softmax(s) V)_h / rms((softmax(s) V)_h)",
+    rows=ONE,
+    source="2605.06611, by excerpts",
+    acts="γ per channel of every head, after aggregation",
+)
+def head_norm() -> AttentionSpec:
+    return AttentionSpec(output=(HeadNorm(),))
 
 
 @BEYOND.line(

@@ -10,12 +10,23 @@ from pydantic import AfterValidator
 from sinkscope.attention.difference import Difference
 from sinkscope.attention.masks import Causal, Full, Mask, Strict, Window, canonical, conjuncts, leaves
 from sinkscope.attention.normalizers import Linear, MetricWeights, Normalizer, Relu, Softmax, Softpick, StickBreaking
-from sinkscope.attention.outputs import ElementGate, Exclusive, Output, OutputPiece, ValueBias, ValueGate
+from sinkscope.attention.outputs import (
+    ElementGate,
+    Exclusive,
+    HeadNorm,
+    OfValues,
+    Output,
+    OutputPiece,
+    OwnValueGate,
+    ValueBias,
+    ValueGate,
+    ValueStateGate,
+)
 from sinkscope.attention.pieces import is_registered, pieces
 from sinkscope.attention.scores import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import QueryKeyNorm
+from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import KeySlot, Slot, SuffixSlot
 from sinkscope.errors import InputError
@@ -32,11 +43,11 @@ class Combination:
     slots: tuple[Slot, ...] = ()
     output: tuple[Output, ...] = ()
     mask: Annotated[Mask, AfterValidator(canonical)] = Causal()
-    query_key: QueryKeyNorm | None = None
+    query_key: QueryKeyNorm | Cosine | None = None
     temperature: LogLength | None = None
     first_key: FirstKeyLogit | None = None
     decay: ForgettingGate | None = None
-    value_gate: ValueGate | None = None
+    value_gate: OfValues | None = None
     difference: Difference | None = None
 
     def __post_init__(self) -> None:
@@ -69,14 +80,15 @@ class Combination:
     def needs_hidden(self) -> bool:
         """Whether it reads the input of the attention block."""
         readers = any(piece.needs_hidden for piece in (*self.slots, *self.output))
-        return readers or self.decay is not None or self.value_gate is not None
+        gated = self.value_gate is not None and self.value_gate.needs_hidden
+        return readers or self.decay is not None or gated
 
     @property
     def as_wide_as_heads(self) -> str | None:
         """The first piece that works on values, which must then be as wide as queries; None if any width works."""
         slots = (slot for slot in self.slots if slot.has_value)
         outputs = (piece for piece in self.output if _wide(piece))
-        gates = (gate for gate in (self.value_gate,) if gate is not None and not gate.per_head)
+        gates = (gate for gate in (self.value_gate,) if gate is not None and _gates_channels(gate))
         differences = (each for each in (self.difference,) if each is not None)
         return next((piece.kind for piece in (*slots, *outputs, *gates, *differences)), None)
 
@@ -148,15 +160,21 @@ def meaningless(spec: Combination) -> Iterator[str]:
         yield "differential attention cuts a head in two, and a norm over the whole head would mix its halves"
 
 
+def _gates_channels(gate: OfValues) -> bool:
+    return isinstance(gate, ValueStateGate) or (isinstance(gate, ValueGate) and not gate.per_head)
+
+
 def _wide(piece: Output) -> bool:
     """Whether it has a parameter for each channel of a head."""
-    return piece.as_wide_as_heads if isinstance(piece, OutputPiece) else isinstance(piece, ValueBias | ElementGate)
+    own = ValueBias | ElementGate | OwnValueGate | HeadNorm
+    return piece.as_wide_as_heads if isinstance(piece, OutputPiece) else isinstance(piece, own)
 
 
 def _reads_every_key(piece: Any) -> bool:
     if is_registered(piece):
         return bool(piece.needs_every_key)
-    return isinstance(piece, FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | StickBreaking)
+    own = FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | OwnValueGate | StickBreaking
+    return isinstance(piece, own)
 
 
 def _positive(similarity: Similarity) -> bool:

@@ -20,7 +20,6 @@ from sinkscope.attention.context import Bias, Context
 from sinkscope.attention.difference import DifferenceModule, halves
 from sinkscope.attention.normalizers import Softmax
 from sinkscope.attention.normalizers.base import Differentiated
-from sinkscope.attention.outputs.exclusive import ExclusiveModule
 from sinkscope.attention.paths import chunked, fused, sdpa, streamed
 from sinkscope.attention.pieces import Sizes
 from sinkscope.attention.scores import MapScores, aggregated, wide
@@ -198,7 +197,7 @@ class Operation(nn.Module):
     ) -> Float[Tensor, "batch heads query value_dim"]:
         """Apply biases, gates and projections to aggregated values, in the spec's order."""
         for module in self.output_modules:
-            output = module(output, own if isinstance(module, ExclusiveModule) else hidden)
+            output = module(output, own if getattr(module, "reads_own", False) else hidden)
         return output
 
     def own_values(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch kv_heads query value_dim"] | None:
@@ -206,11 +205,12 @@ class Operation(nn.Module):
 
         Raises `InputError` if there are fewer values than queries.
         """
-        if not any(isinstance(module, ExclusiveModule) for module in self.output_modules):
+        if not any(getattr(module, "reads_own", False) for module in self.output_modules):
             return None
         if query.shape[2] > value.shape[2]:
             raise InputError(
-                f"'exclusive' reads each query's own value: {query.shape[2]} queries have {value.shape[2]} values"
+                f"'{self.spec.needs_every_key}' reads each query's own value: {query.shape[2]} queries have "
+                f"{value.shape[2]} values"
             )
         return value[:, :, value.shape[2] - query.shape[2] :]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sinkscope.attention import Bias, Kept, Visibility
+from sinkscope.attention import Bias, Kept, Learned, Visibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.model.config import LabConfig
 from sinkscope.model.positions import Rotation, rotate
@@ -34,6 +34,21 @@ class AddedHeads(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch position heads_dim"]) -> Float[Tensor, "batch position width"]:
         return F.linear(x.unflatten(-1, (self.heads, -1)).sum(-2), self.weight)
+
+
+class ValueMix(Learned):
+    """(1 − λ) v + λ v₀ of a layer's values and those of the first layer, λ learned from ½ (Zhou et al. 2024)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.share, 0.5)
+
+    def forward(self, value: Tensor, first: Tensor) -> Tensor:
+        return torch.lerp(value, first.to(value.dtype), self.share.to(value.dtype))
 
 
 def output_map(config: LabConfig) -> nn.Module:
@@ -87,6 +102,7 @@ class LabAttention(nn.Module):
         if self.supplies:  # a layer whose keys and values are never read makes none
             self.k_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
             self.v_proj = nn.Linear(width, kv_heads * self.head_dim, bias=False)
+        self.value_mix = ValueMix() if config.value_residual and layer_idx > 0 else None
         self.o_proj = output_map(config)
         self.operation = config.specs[layer_idx].build(
             heads=heads, kv_heads=kv_heads, head_dim=self.head_dim, hidden_size=config.hidden_size, layer=layer_idx
@@ -101,9 +117,10 @@ class LabAttention(nn.Module):
         bias: Bias | None = None,
         past_key_values: Cache | None = None,
         shared: Exchange | None = None,
+        first_values: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        query, made, carried = self._made(hidden_states, rotation)
+        query, made, carried = self._made(hidden_states, rotation, first_values)
         if shared is not None:
             key, value, visibility = shared.of(self.layer_idx, query, made)
         else:
@@ -132,15 +149,23 @@ class LabAttention(nn.Module):
         )
         return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
+    def values(
+        self, hidden_states: Float[Tensor, "batch position width"]
+    ) -> Float[Tensor, "batch kv_heads position dim"]:
+        """W_V x, by heads."""
+        return self.v_proj(hidden_states).view(*hidden_states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
     def _made(
-        self, hidden_states: Tensor, rotation: Rotation | None
+        self, hidden_states: Tensor, rotation: Rotation | None, first_values: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
         """Queries; keys and values for the cache, if this layer makes any; and what tokens carry."""
         split = (*hidden_states.shape[:-1], -1, self.head_dim)
         query = self.q_proj(hidden_states).view(split).transpose(1, 2)
         if not self.supplies:
             return query if rotation is None else rotate(query, rotation), None, None
-        key, value = (project(hidden_states).view(split).transpose(1, 2) for project in (self.k_proj, self.v_proj))
+        key, value = self.k_proj(hidden_states).view(split).transpose(1, 2), self.values(hidden_states)
+        if self.value_mix is not None and first_values is not None:
+            value = self.value_mix(value, first_values)
         # Norms come before rotation, with which their gains per channel do not commute. Values are gated before the
         # cache, so a later step need not know the block's input at earlier tokens.
         query, key = self.operation.before_rotation(query, key)
@@ -159,7 +184,7 @@ class LabAttention(nn.Module):
         reader = f"the bias of position '{self.config.position}'" if bias is not None else None
         reader = reader or self.operation.spec.needs_every_key
         if reader is not None or isinstance(visibility, BesideSinks):
-            reader = reader or "a window, prefix or documents beside sink tokens"
+            reader = reader or "a window, prefix or documents together with sink tokens"
             raise UnsupportedModelError(f"the cache dropped keys, and {reader} needs all of them: use a DynamicCache")
         group = self.config.num_attention_heads // self.config.kv_heads
         columns = places if places.shape[1] == 1 else places.repeat_interleave(group, 1)

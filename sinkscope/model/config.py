@@ -61,13 +61,13 @@ def as_applied(operation: AttentionSpec, is_causal: bool) -> AttentionSpec:
 
 
 CHOICES = {
-    "norm": ("rmsnorm", "layernorm", "none"),
+    "norm": ("rmsnorm", "layernorm", "gated_rmsnorm", "preaffine_rmsnorm", "none"),
     "norm_placement": ("pre", "post", "sandwich", "outlier_protected"),
-    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu", "linear", "none"),
+    "ffn": ("swiglu", "geglu", "reglu", "swish", "gelu", "relu", "relu_squared", "linear", "none"),
     "head_combination": ("concat", "add"),
     "weight_reparam": ("none", "sigma"),
 }
-FLAGS = ("ffn_match_parameters", "restart_positions", "is_causal", "tie_word_embeddings", "use_cache")
+FLAGS = ("ffn_match_parameters", "restart_positions", "is_causal", "tie_word_embeddings", "use_cache", "value_residual")
 LOOKED_AT = 16  # tokens; a mask that lets a query see later tokens does so within these
 PROTECTED_GAIN = 0.2  # He et al. 2024's for twelve layers; of order 1 / sqrt(layers)
 
@@ -90,6 +90,8 @@ def unlike_llama(config: PreTrainedConfig) -> str | None:
         "weight_reparam": config.weight_reparam == "none",
         "attention_every": not config.is_hybrid,
         "kv_layers": not config.shares_kv,
+        "logit_softcap": config.logit_softcap is None,
+        "value_residual": not config.value_residual,
     }
     return next((field for field, is_same in same.items() if not is_same), None)
 
@@ -106,10 +108,15 @@ def check_blocks(config: PreTrainedConfig) -> None:
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value > 0):
             raise InputError(f"LabConfig.{field} = {value!r}: expected a positive number, such as {usual}")
+    cap = config.logit_softcap
+    if cap is not None and (type(cap) not in (int, float) or not (isfinite(cap) and cap > 0)):
+        raise InputError(f"LabConfig.logit_softcap = {cap!r}: expected a positive number, such as 15, or nothing")
+    _check_count("norm_rank", config.norm_rank, 1)
     _check_count("sink_tokens", config.sink_tokens, 0)
     _check_tokens(config)
     _check_hybrid(config)
     _check_sharing(config)
+    _check_value_residual(config)
 
 
 def _check_tokens(config: PreTrainedConfig) -> None:
@@ -181,6 +188,14 @@ def _check_sharing(config: PreTrainedConfig) -> None:
         )
 
 
+def _check_value_residual(config: PreTrainedConfig) -> None:
+    if config.value_residual and (config.is_hybrid or config.shares_kv):
+        raise InputError(
+            "LabConfig.value_residual: every layer mixes its values with the first layer's, so all must attend and "
+            "have values of their own: use attention_every = 1 and no kv_layers"
+        )
+
+
 def _looks_ahead(config: PreTrainedConfig) -> bool:
     """Whether a layer's mask shows any of the first tokens to an earlier one."""
     documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
@@ -195,7 +210,7 @@ def _looks_ahead(config: PreTrainedConfig) -> bool:
 Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
 BIASES = ("relative_t5", "relative_paper", "alibi")
 
-# What transformers itself writes into a saved configuration or passes while loading one, beside its declared fields.
+# What transformers itself writes into a saved configuration or passes while loading one, besides its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
     "model_type",
     "name_or_path",
@@ -223,19 +238,22 @@ class LabConfig(PreTrainedConfig):
     no query sees a later token, whatever the mask says, except those of a prefix. Unknown fields raise `InputError`
     with the nearest field's name (transformers' own configurations accept them silently).
 
-    Blocks: `norm` rmsnorm | layernorm | none; `norm_placement` pre | post | sandwich | outlier_protected
-    (`norms.PLACEMENTS`); `residual_gain`, β before each residual branch (None: 0.2 in the outlier-protected block, else
-    1); `ffn` swiglu | geglu | reglu | swish | gelu | relu | linear | none of inner width `intermediate_size`, with
-    `ffn_match_parameters` 3/2 of it where nothing gates; `head_combination` concat | add; `weight_reparam` none |
-    sigma. Layer l attends where l mod `attention_every` = `attention_offset`; the others are Mamba layers of `mamba_*`
-    sizes. `kv_layers` names for each layer the one whose keys and values it reads (`shared_kv`); where that is a later
-    layer, training takes `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
+    Blocks: `norm` rmsnorm | layernorm | gated_rmsnorm (of rank `norm_rank`) | preaffine_rmsnorm | none;
+    `norm_placement` pre | post | sandwich | outlier_protected (`lab.PLACEMENTS`); `residual_gain`, β before each
+    residual branch (None: 0.2 in the outlier-protected block, else 1); `ffn` swiglu | geglu | reglu | swish | gelu |
+    relu | relu_squared | linear | none of inner width `intermediate_size`, with `ffn_match_parameters` 3/2 of it where
+    nothing gates; `head_combination` concat | add; `weight_reparam` none | sigma. With `value_residual` a layer l > 0
+    takes (1 − λ) v + λ v₀ for its values, v₀ those of the first layer at the same token and λ learned from ½ (Zhou et
+    al. 2024, 2410.17897). Layer l attends where l mod `attention_every` = `attention_offset`; the others are Mamba
+    layers of `mamba_*` sizes. `kv_layers` names for each layer the one whose keys and values it reads (`shared_kv`);
+    where that is a later layer, training takes `kv_iterations` runs without and `kv_gradient_iterations` with gradient.
 
     `position` is one of `Position`; `rope_theta`, `rope_fraction` (of a head's channels) and `rope_scale`
     (transformers' rope dict: linear, llama3 or yarn) belong to `rotary`, and `max_position_embeddings` is the length of
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
-    each position with its own label. `sink_tokens` learned tokens stand before every sequence.
+    each position with its own label. `logit_softcap` c bounds logits, c · tanh(z / c) (Gemma Team 2024). `sink_tokens`
+    learned tokens precede every sequence.
     """
 
     model_type = "sinkscope_lab"
@@ -258,6 +276,7 @@ class LabConfig(PreTrainedConfig):
     sink_tokens: int = 0
     rms_norm_eps: float = 1e-5
     norm: str = "rmsnorm"
+    norm_rank: int = 16
     norm_placement: str = "pre"
     residual_gain: float | None = None
     ffn: str = "swiglu"
@@ -272,6 +291,8 @@ class LabConfig(PreTrainedConfig):
     kv_layers: list[int] | None = None
     kv_iterations: int = 7
     kv_gradient_iterations: int = 2
+    value_residual: bool = False
+    logit_softcap: float | None = None
     tie_word_embeddings: bool = False
     use_cache: bool = True
     bos_token_id: int | None = None

@@ -28,6 +28,7 @@ KINDS = {
     "swish": FeedForwardKind(F.silu, gated=False),
     "gelu": FeedForwardKind(F.gelu, gated=False),
     "relu": FeedForwardKind(F.relu, gated=False),
+    "relu_squared": FeedForwardKind(lambda x: F.relu(x).square(), gated=False),
     "linear": FeedForwardKind(lambda x: x, gated=False),
 }
 
@@ -42,7 +43,8 @@ class DownProjection(nn.Linear):
 class FeedForward(nn.Module):
     """W_down(φ(W_gate x) · W_up x) of a gated kind, W_down φ(W_up x) of the others; no biases. Source: Shazeer 2020.
 
-    φ is silu (swiglu, swish), the exact gelu (geglu, gelu), relu (reglu, relu) or nothing (linear). The inner width is
+    φ is silu (swiglu, swish), the exact gelu (geglu, gelu), relu (reglu, relu), relu² (relu_squared; So et al. 2021,
+    2109.08668) or nothing (linear). The inner width is
     `config.intermediate_size`, for every kind as in the paper, whose ungated runs therefore have a third fewer
     parameters here; with `ffn_match_parameters` the ungated kinds are 3/2 as wide, rounded down.
     """

@@ -23,6 +23,7 @@ from sinkscope.model.config import LabConfig, unlike_llama
 from sinkscope.model.feedforward import FeedForward, NoFeedForward, starting_std
 from sinkscope.model.mamba import JambaMambaMixer, JambaRMSNorm, LabMamba
 from sinkscope.model.mamba import start as start_mamba
+from sinkscope.model.norms import GatedNorm, PreAffineNorm
 from sinkscope.model.positions import (
     Alibi,
     LearnedTable,
@@ -89,9 +90,14 @@ def norm(config: LabConfig, wanted: bool = True) -> nn.Module:
     `none` and if not `wanted`.
 
     RMSNorm: x / sqrt(mean(x²) + eps) · g. LayerNorm: (x − mean(x)) / sqrt(var(x) + eps) · g + b. g starts at 1, b at 0.
+    The others: `model.norms`.
     """
     if not wanted or config.norm == "none":
         return nn.Identity()
+    if config.norm == "gated_rmsnorm":
+        return GatedNorm(config.hidden_size, config.norm_rank, config.rms_norm_eps)
+    if config.norm == "preaffine_rmsnorm":
+        return PreAffineNorm(config.hidden_size, config.rms_norm_eps)
     return NORMS[config.norm](config.hidden_size, eps=config.rms_norm_eps)
 
 
@@ -130,6 +136,10 @@ class LabBlock(GradientCheckpointingLayer):
         hidden_states = self.mixer_sum_norm(added)
         transformed = self.mlp(self.post_attention_layernorm(hidden_states))
         return torch.add(hidden_states, self.mlp_output_norm(transformed), alpha=self.gain)
+
+    def values(self, hidden_states: Float[Tensor, "batch position width"]) -> Tensor:
+        """The values of this block's attention, before any gate of them."""
+        return self.self_attn.values(self.input_layernorm(self.entry_norm(hidden_states)))
 
 
 SCHEMES: dict[str, Callable[[LabConfig], PositionScheme]] = {
@@ -296,6 +306,8 @@ class LabModel(LabPreTrainedModel):
             hidden_states = self.sinks(hidden_states)
         rotation, bias = self.position.rotation(positions), self.position.bias(positions)
         layer_inputs = {"rotation": rotation, "bias": bias, **kwargs}
+        if self.config.value_residual:
+            layer_inputs["first_values"] = self.layers[0].values(hidden_states)  # type: ignore[operator]
         if self.config.shares_kv:
             hidden_states = run_layers(
                 self.layers, hidden_states, self.config, past_key_values, visible, **layer_inputs
@@ -384,6 +396,8 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        if (cap := self.config.logit_softcap) is not None:
+            logits = cap * torch.tanh(logits / cap)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

@@ -17,6 +17,7 @@ from sinkscope.model import LabForCausalLM
 
 Activation = Literal["stream", "attention", "feedforward"]
 GUARD = 1e-6  # added to the squared variance, as in the outlier metric
+THRESHOLD = 3.0  # of TWEO
 
 
 class ActivationPenalty(ConfigPart):
@@ -26,13 +27,14 @@ class ActivationPenalty(ConfigPart):
     with quantization-aware training. The squared norm: Merity et al. 2017, section 4.
 
     Attributes:
-        kind: p, one of `l2`, `infinity` and `kurtosis` (see the functions of these names), averaged over sequences.
+        kind: p, one of `l2`, `infinity`, `kurtosis` and `tweo` (see the functions of these names), averaged over
+            sequences.
         of: the residual `stream` after a block, or what the block's `attention` (a hybrid's mixer) or `feedforward`
             adds to it, before any gain and norm of the branch.
         depths: numbers of blocks, from 1; 0 is the embeddings, for the stream only; None for all blocks.
     """
 
-    kind: Literal["l2", "infinity", "kurtosis"] = "kurtosis"
+    kind: Literal["l2", "infinity", "kurtosis", "tweo"] = "kurtosis"
     strength: NonNegativeFloat
     of: Activation = "stream"
     depths: tuple[int, ...] | None = Field(default=None, min_length=1)
@@ -66,7 +68,20 @@ def kurtosis(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]
     return (centered.pow(4).mean(1) / (centered.square().mean(1).square() + GUARD)).mean()
 
 
-FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {"l2": l2, "infinity": infinity, "kurtosis": kurtosis}
+def tweo(hidden: Float[Tensor, "batch position width"]) -> Float[Tensor, ""]:
+    """Mean of (|h| / (τ + ε))⁴ with τ = 3, ε = 1e-6: next to nothing below τ, steep above it.
+
+    Source: 2511.23225, by third-party notes, with strength 0.01; its ε is not known.
+    """
+    return (hidden / (THRESHOLD + GUARD)).square().square().mean()
+
+
+FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "l2": l2,
+    "infinity": infinity,
+    "kurtosis": kurtosis,
+    "tweo": tweo,
+}
 
 
 class PenalizedActivations:

@@ -18,6 +18,8 @@ GATES = [("gated_head", options) for options in HEAD_GATES] + [
     ("gated_elementwise", {}),
     ("gated_value", {}),
     ("gated_value", {"per_head": True}),
+    ("gated_by_value", {}),
+    ("gated_by_value", {"at": "output"}),
 ]
 
 
@@ -71,7 +73,7 @@ def test_a_gate_that_is_shut_removes_the_head(name, options):
 
 
 @pytest.mark.parametrize("openness", [0.25, 0.5, 0.97])
-@pytest.mark.parametrize(("name", "options"), GATES)
+@pytest.mark.parametrize(("name", "options"), [gate for gate in GATES if gate[0] != "gated_by_value"])
 def test_the_gate_at_zero_input_is_its_openness(name, options, openness):
     """g = π where x = 0, by starting values alone."""
     operation = build(zoo.ENTRIES[name].make(openness=openness, **options))
@@ -89,6 +91,21 @@ def test_a_relative_gate_starts_as_no_gate(piece):
     hidden = torch.randn(2, 6, WIDTH)
     assert_close(build(spec)(case.query, case.key, case.value, hidden=hidden).output, plain(case))
     assert build(spec).state_dict()[BIAS].unique().item() == pytest.approx(math.log(1 / 3))
+
+
+def test_a_gate_reads_its_own_value():
+    """Gates of zero weight and bias are ½; with one weight, each token's value or output is gated by that channel."""
+    for at in ("value", "output"):
+        operation, case = build(zoo.ENTRIES["gated_by_value"].make(at=at)), problem(zoo.CATALOG["softmax"], tokens=6)
+        gate = operation.value_gate if at == "value" else operation.output_modules[0]
+        with torch.no_grad():
+            gate.weight.zero_()
+            gate.weight[:, 1] = 3
+        opened = torch.sigmoid(3 * case.value[..., 1:2])
+        value, _ = operation.before_cache(case.value, None)
+        expected = zoo.attend(case.query, case.key, opened * case.value, "softmax").output
+        expected = expected if at == "value" else plain(case) * opened.repeat_interleave(2, 1)
+        assert_close(operation(case.query, case.key, value).output, expected)
 
 
 def test_a_relative_value_gate_starts_as_no_gate():

@@ -95,7 +95,7 @@ def test_rows_sum_to_what_is_claimed(variant: Variant, mask: str):
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_metric_weights_are_raw_where_mass_goes_to_a_slot_or_is_dropped(variant: Variant):
     """Design: renormalised only where rows are not a share of one: element-wise, kernels, α, p, a difference."""
-    softmaxes = {"softmax", "clipped_softmax", "softpick", "stick_breaking"}
+    softmaxes = {"softmax", "clipped_softmax", "softpick", "stick_breaking", "entmax"}
     raw = variant.spec.normalizer.kind in softmaxes and variant.spec.difference is None
     assert variant.spec.metric_weights == ("raw" if raw else "renormalized")
 

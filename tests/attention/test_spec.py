@@ -66,7 +66,7 @@ def test_refused_in_one_line(data, words):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"normalizer": {"kind": "entmax", "alpha": 1.5}}, "'entmax'"),
+        ({"normalizer": {"kind": "tropical", "alpha": 1.5}}, "'tropical'"),
         ({"slots": [{"kind": "zero"}, {"kind": "register", "count": 4}]}, "'register'"),
         ({"mask": {"kind": "dilated", "step": 2}}, "'dilated'"),
         ({"decay": {"kind": "delta_rule"}}, "'delta_rule'"),

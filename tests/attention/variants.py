@@ -52,6 +52,9 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
         {"reads": "all", "mlp_width": 3},
     ],
     "gated_value": [{"per_head": True}],
+    "entmax": [{"alpha": 2.0}, {"alpha": 1.2}],
+    "gated_by_value": [{"at": "output"}],
+    "value_gradient": [{"phi": "inverse_rms", "strength": 2.0}],
     "qk_norm": [{"norm": "layernorm"}],
     "differential": [{"lambda_init": 0.4}],
 }
@@ -63,6 +66,8 @@ STARTING_VALUES = {
     ("gated_elementwise", "openness"),
     ("gated_value", "openness"),
     ("scalable_softmax", "initial"),
+    ("gated_by_value", "openness"),
+    ("cosine", "initial"),
     ("forgetting_gate", "openness"),
 }
 
@@ -84,6 +89,8 @@ KINDS = [
     "first_key_logit",
     "latent_sinks",
     "exclusive",
+    "entmax",
+    "gated_by_value",
 ]
 ENTRIES = [Variant(name) for name in zoo.ENTRIES]
 VARIANTS = ENTRIES + [Variant(name, options) for name, several in OTHERS.items() for options in several]

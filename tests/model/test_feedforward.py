@@ -25,7 +25,13 @@ def relu(x: Tensor) -> Tensor:
 
 
 GATED = {"swiglu": silu, "geglu": gelu, "reglu": relu}
-ACTIVATIONS = GATED | {"swish": silu, "gelu": gelu, "relu": relu, "linear": lambda x: x}
+ACTIVATIONS = GATED | {
+    "swish": silu,
+    "gelu": gelu,
+    "relu": relu,
+    "relu_squared": lambda x: relu(x) ** 2,
+    "linear": lambda x: x,
+}
 
 
 def made(ffn: str, **fields: object) -> FeedForward:

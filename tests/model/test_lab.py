@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 import sinkscope.attention as zoo
@@ -343,3 +344,61 @@ def test_bad_configurations(fields, words):
 def test_a_written_mask_is_refused(ids):
     with pytest.raises(InputError, match="attention_mask"):
         build("softmax")(ids, attention_mask=torch.ones(2, 1, 13, 13))
+
+
+def test_values_are_mixed_with_those_of_the_first_layer() -> None:
+    """(1 − λ) v + λ v₀ at every later layer, in values and gradients, with the layer's own λ."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
+    mixed = LabForCausalLM(LabConfig(**sizes, value_residual=True, num_key_value_heads=2)).eval()
+    plain = LabForCausalLM(LabConfig(**sizes, num_key_value_heads=2)).eval()
+    left_out = mixed.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert left_out == [f"model.layers.{layer}.self_attn.value_mix.share" for layer in (1, 2)]
+    for layer, share in ((1, 0.3), (2, 0.8)):
+        nn.init.constant_(mixed.get_parameter(f"model.layers.{layer}.self_attn.value_mix.share"), share)
+    ids, first = torch.arange(1, 10)[None], {}
+
+    def mix(share: float) -> Callable[..., Tensor]:
+        return lambda module, args, value: (1 - share) * value + share * first["values"] if share else value
+
+    values = [block.self_attn.v_proj for block in plain.model.layers]
+    values[0].register_forward_hook(lambda module, args, value: first.update(values=value))
+    values[1].register_forward_hook(mix(0.3))
+    values[2].register_forward_hook(mix(0.8))
+    wanted, found = plain(ids).logits, mixed(ids).logits
+    torch.testing.assert_close(found, wanted)
+    weights = [model.model.layers[0].self_attn.v_proj.weight for model in (plain, mixed)]
+    gradients = [
+        torch.autograd.grad(each.square().sum(), weight) for each, weight in zip((wanted, found), weights, strict=True)
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+    shares = [parameter for name, parameter in mixed.named_parameters() if name.endswith("share")]
+    assert all(grad.abs() > 0 for grad in torch.autograd.grad(mixed(ids).logits.square().sum(), shares))
+
+
+def test_logits_are_bounded() -> None:
+    sizes = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    capped = LabForCausalLM(LabConfig(**sizes, logit_softcap=0.5)).eval()
+    plain = LabForCausalLM(LabConfig(**sizes)).eval()
+    plain.load_state_dict(capped.state_dict())
+    ids = torch.arange(1, 10)[None]
+    torch.testing.assert_close(capped(ids).logits, 0.5 * torch.tanh(plain(ids).logits / 0.5))
+    with pytest.raises(InputError, match=r"its logit_softcap is 0\.5"):
+        capped.to_llama()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"logit_softcap": 0}, "logit_softcap = 0: expected a positive number"),
+        ({"logit_softcap": True}, "logit_softcap = True"),
+        ({"norm_rank": 0}, "norm_rank = 0: expected an integer of at least 1"),
+        ({"value_residual": True, "attention_every": 2}, "all must attend"),
+        ({"value_residual": True, "kv_layers": [0, 0, 0, 0]}, "values of their own"),
+        ({"value_residual": 1}, "value_residual = 1: expected true or false"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        LabConfig(**fields)

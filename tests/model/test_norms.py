@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import sinkscope as ss
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.model.lab import LabBlock
+from sinkscope.model.norms import GatedNorm, PreAffineNorm
 from tests.model.test_variants import build
 
 IDS = torch.arange(1, 12)[None]
@@ -24,6 +25,16 @@ def rms(x: Tensor, module: nn.Module) -> Tensor:
 def layer(x: Tensor, module: nn.Module) -> Tensor:
     centered = x - x.mean(-1, keepdim=True)
     return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * module.weight + module.bias
+
+
+def gated(x: Tensor, module: nn.Module) -> Tensor:
+    y = rms(x, module)
+    inner = y @ module.down.T
+    return y / (1 + (-(inner / (1 + (-inner).exp())) @ module.up.T).exp())
+
+
+def preaffine(x: Tensor, module: nn.Module) -> Tensor:
+    return rms(x * module.scale, module)
 
 
 def run(model: LabForCausalLM, block: Callable[[LabBlock, nn.Module | None, Tensor, Callable], Tensor]) -> Tensor:
@@ -55,7 +66,10 @@ def test_post_norm_is_the_papers(kind, norm):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kind", "norm"), [("rmsnorm", rms), ("layernorm", layer)])
+@pytest.mark.parametrize(
+    ("kind", "norm"),
+    [("rmsnorm", rms), ("layernorm", layer), ("gated_rmsnorm", gated), ("preaffine_rmsnorm", preaffine)],
+)
 def test_sandwich_norms_what_enters_and_what_leaves_a_branch(kind, norm):
     model = build(norm_placement="sandwich", norm=kind)
 
@@ -127,3 +141,18 @@ def test_without_norms_a_block_adds_what_its_branches_make_of_the_stream():
         return x + one.mlp(x)
 
     torch.testing.assert_close(model(IDS).logits, model.lm_head(run(model, block)), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("module", "formula"), [(GatedNorm(7, 3, 1e-5), gated), (PreAffineNorm(7, 1e-5), preaffine)])
+def test_norms_with_more_than_a_gain(module: nn.Module, formula: Callable[[Tensor, nn.Module], Tensor]) -> None:
+    """In values and gradients; at the start the one is half an RMSNorm and the other a whole one."""
+    x, module = torch.randn(2, 5, 7, dtype=torch.float64, requires_grad=True), module.double()
+    start = 0.5 if isinstance(module, GatedNorm) else 1.0
+    torch.testing.assert_close(module(x), start * rms(x, module))
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    inputs = [x, *module.parameters()]
+    wanted, found = formula(x, module), module(x)
+    torch.testing.assert_close(found, wanted)
+    gradients = [torch.autograd.grad(each.square().sum(), inputs) for each in (found, wanted)]
+    torch.testing.assert_close(*gradients)

@@ -26,6 +26,9 @@ VARIANTS = {  # every option at least once; further crossings in the files of th
     "one_head": {"num_attention_heads": 1, "num_key_value_heads": 1, "norm": "layernorm", "ffn": "reglu"},
     "sigma": {"weight_reparam": "sigma", "head_combination": "add", "ffn": "swish", "ffn_match_parameters": True},
     "bare": {"norm": "none", "ffn": "none"},
+    "nanochat": {"value_residual": True, "ffn": "relu_squared", "logit_softcap": 1.5, "attention": "qk_norm"},
+    "gated_norms": {"norm": "gated_rmsnorm", "norm_rank": 3, "norm_placement": "sandwich", "value_residual": True},
+    "preaffine": {"norm": "preaffine_rmsnorm", "attention": "gated_by_value"},
     "linear": {"norm_placement": "sandwich", "ffn": "linear"},
     "shared_below": {"kv_layers": [0, 0, 2], "residual_gain": 0.5},
     "shared_above": {"kv_layers": [0, 2, 2], "weight_reparam": "sigma"},
@@ -50,7 +53,7 @@ def build(**fields: object) -> LabForCausalLM:
         for name, parameter in model.named_parameters():
             if "q_proj" in name or "k_proj" in name:
                 parameter *= 3
-            elif parameter.ndim == 1:
+            elif parameter.ndim == 1 or name.endswith(".up"):
                 parameter += 0.3 * torch.randn_like(parameter)
     return model
 

@@ -14,7 +14,7 @@ from sinkscope.data import TrainingOrder
 from sinkscope.errors import InputError
 from sinkscope.training import Recipe, load_recipe
 from sinkscope.training.kinds import ENCODER, prepared
-from sinkscope.training.penalty import FORMULAS, ActivationPenalty, PenalizedActivations, infinity, kurtosis, l2
+from sinkscope.training.penalty import FORMULAS, ActivationPenalty, PenalizedActivations, infinity, kurtosis, l2, tweo
 from sinkscope.training.start import lab_model
 
 from .helpers import assert_same_run, killed_at, rows, trained, weights
@@ -49,8 +49,16 @@ def test_kurtosis_has_its_golden_values() -> None:
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_gradients_are_exact(kind: str) -> None:
     hidden = torch.randn(2, 3, 4, dtype=torch.double, requires_grad=True)
-    formula = {"l2": l2.__wrapped__, "infinity": infinity.__wrapped__, "kurtosis": kurtosis.__wrapped__}[kind]
+    formula = {each.__name__: each.__wrapped__ for each in (l2, infinity, kurtosis, tweo)}[kind]
     assert torch.autograd.gradcheck(formula, hidden)
+
+
+def test_tweo_is_small_below_three_and_steep_above() -> None:
+    hidden = torch.tensor([[[0.3, -3.0], [30.0, 0.0]]], requires_grad=True)
+    tweo(hidden).backward()
+    assert float(tweo(hidden).detach()) == pytest.approx((1e-4 + 1 + 1e4) / 4, rel=1e-5)
+    slopes = [4 * x**3 / (4 * (3 + 1e-6) ** 4) for x in (0.3, -3.0, 30.0, 0.0)]
+    torch.testing.assert_close(hidden.grad.flatten(), torch.tensor(slopes))
 
 
 @pytest.mark.parametrize("of", ["stream", "attention", "feedforward"])

@@ -5,6 +5,7 @@ from typing import Annotated
 from sinkscope.attention.normalizers.base import MetricWeights
 from sinkscope.attention.normalizers.base import Normalizer as NormalizerPiece
 from sinkscope.attention.normalizers.elementwise import Elu, Relu, Sigmoid
+from sinkscope.attention.normalizers.entmax import Entmax
 from sinkscope.attention.normalizers.linear import Linear
 from sinkscope.attention.normalizers.softmax import (
     ClippedSoftmax,
@@ -23,6 +24,7 @@ Own = (
     | PowerSoftmax
     | ClippedSoftmax
     | Softpick
+    | Entmax
     | Sigmoid
     | PowerSigmoid
     | Elu
@@ -35,6 +37,7 @@ Normalizer = Annotated[Own | NormalizerPiece, OpenTo("normalizer", Own, Normaliz
 __all__ = [
     "ClippedSoftmax",
     "Elu",
+    "Entmax",
     "Linear",
     "MetricWeights",
     "Normalizer",

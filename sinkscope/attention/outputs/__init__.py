@@ -4,11 +4,34 @@ from typing import Annotated
 
 from sinkscope.attention.outputs.bias import ValueBias
 from sinkscope.attention.outputs.exclusive import Exclusive
-from sinkscope.attention.outputs.gates import ElementGate, HeadGate, ValueGate
+from sinkscope.attention.outputs.gates import (
+    ElementGate,
+    HeadGate,
+    OwnValueGate,
+    ValueGate,
+    ValueGradient,
+    ValueStateGate,
+)
+from sinkscope.attention.outputs.norm import HeadNorm
 from sinkscope.attention.pieces import OpenTo
 from sinkscope.attention.pieces import Output as OutputPiece
 
-Own = ValueBias | HeadGate | ElementGate | Exclusive
+Own = ValueBias | HeadGate | ElementGate | Exclusive | OwnValueGate | HeadNorm
 Output = Annotated[Own | OutputPiece, OpenTo("output", Own, OutputPiece)]
 
-__all__ = ["ElementGate", "Exclusive", "HeadGate", "Output", "OutputPiece", "ValueBias", "ValueGate"]
+OfValues = ValueGate | ValueStateGate | ValueGradient  # the first where no kind is written
+
+__all__ = [
+    "ElementGate",
+    "Exclusive",
+    "HeadGate",
+    "HeadNorm",
+    "OfValues",
+    "Output",
+    "OutputPiece",
+    "OwnValueGate",
+    "ValueBias",
+    "ValueGate",
+    "ValueGradient",
+    "ValueStateGate",
+]

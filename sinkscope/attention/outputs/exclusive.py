@@ -33,6 +33,8 @@ class Exclusive:
 class ExclusiveModule(nn.Module):
     """The projection, given the values of the queries' own tokens."""
 
+    reads_own = True
+
     def forward(
         self, output: Float[Tensor, "batch heads query dim"], own: Float[Tensor, "batch kv_heads query dim"]
     ) -> Float[Tensor, "batch heads query dim"]:

@@ -93,9 +93,107 @@ class ValueGate:
     initial_std: Spread = 0.02
     relative: bool = False
     kind: Literal["value_gate"] = "value_gate"
+    needs_hidden = True
 
     def build(self, sizes: Sizes) -> GateMap:
         return GateMap(sizes.hidden_size, (sizes.kv_heads, 1 if self.per_head else sizes.head_dim), self)
+
+
+@piece
+class ValueStateGate:
+    """v_j ← σ(w_h·v_j + b_h) v_j before aggregation and before the cache: one gate per key-value head, from the value.
+
+    Source: 2510.09017, equation 6, by third-party notes (`gated_by_value` has both of its forms). They have no b.
+    Options as in `HeadGate`.
+    """
+
+    openness: Openness = 0.5
+    initial_std: Spread = 0.02
+    relative: bool = False
+    kind: Literal["value_state_gate"] = "value_state_gate"
+    needs_hidden = False
+
+    def build(self, sizes: Sizes) -> OwnGate:
+        return OwnGate(sizes.kv_heads, sizes.head_dim, self)
+
+
+@piece
+class OwnValueGate:
+    """y_t ← σ(w_h·v_t + b_h) y_t, v_t the query's own value: one gate per query head on its output.
+
+    With grouped heads v_t is that of the query's group. Source: 2510.09017, appendix B, by third-party notes. They have
+    no b. Options as in `HeadGate`.
+    """
+
+    openness: Openness = 0.5
+    initial_std: Spread = 0.02
+    relative: bool = False
+    kind: Literal["own_value_gate"] = "own_value_gate"
+    needs_hidden = False
+
+    def build(self, sizes: Sizes) -> OwnGate:
+        return OwnGate(sizes.heads, sizes.head_dim, self)
+
+
+class OwnGate(Learned):
+    """σ(w_h·v + b_h) times what it gates, which is v itself (before the cache) or the output that goes with it."""
+
+    def __init__(self, heads: int, width: int, start: ValueStateGate | OwnValueGate) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.empty(heads, width))
+        self.bias = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether it is given the values of the queries' own tokens."""
+        return isinstance(self.start, OwnValueGate)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.start.initial_std)
+        nn.init.constant_(self.bias, logit(self.start.openness))
+
+    def forward(
+        self, gated: Float[Tensor, "batch heads token dim"], own: Tensor | None
+    ) -> Float[Tensor, "batch heads token dim"]:
+        value = own if self.reads_own and own is not None else gated
+        value = value.repeat_interleave(gated.shape[1] // value.shape[1], 1)
+        score = (value * self.weight[:, None].to(value.dtype)).sum(-1) + self.bias[:, None].to(value.dtype)
+        opened = torch.sigmoid(score)[..., None]
+        return gated * (opened / self.start.openness if self.start.relative else opened).to(gated.dtype)
+
+
+@piece
+class ValueGradient:
+    """v̂ = sg(v) + φ v − sg(φ v): values stay what they are, and their gradients are those of φ v.
+
+    `phi`: "constant", φ = strength; "inverse_rms", φ = strength / sqrt(‖v‖² / d + 1e-6), detached. The backward-only
+    control of V-scale (2603.17771, by the authors' answers to reviewers), whose own φ_θ(‖v‖²) could not be found.
+    """
+
+    phi: Literal["constant", "inverse_rms"] = "constant"
+    strength: Annotated[float, Field(gt=0)] = 0.5
+    kind: Literal["value_gradient"] = "value_gradient"
+    needs_hidden = False
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return _ValueGradient(self)
+
+
+class _ValueGradient(nn.Module):
+    def __init__(self, spec: ValueGradient) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def forward(
+        self, value: Float[Tensor, "batch heads token dim"], hidden: Tensor | None
+    ) -> Float[Tensor, "batch heads token dim"]:
+        factor: Tensor | float = self.spec.strength
+        if self.spec.phi == "inverse_rms":
+            factor = factor * (value.detach().float().square().mean(-1, keepdim=True) + 1e-6).rsqrt().to(value.dtype)
+        scaled = factor * value
+        return value.detach() + (scaled - scaled.detach())  # the bracket is exactly zero
 
 
 def required_hidden(hidden: Tensor | None) -> Tensor:

@@ -1,11 +1,12 @@
-"""Norms of queries and keys before rotation."""
+"""Norms of queries and keys before rotation, and the cosine between them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,6 +29,38 @@ class QueryKeyNorm:
 
     def build(self, sizes: Sizes) -> nn.Module:
         return _QueryKeyNorm(sizes.head_dim, self.norm)
+
+
+@piece
+class Cosine:
+    """s_tk = c_h · cos(q_t, k_k), c learned per query head: q ← c_h √d · q / ‖q‖ and k ← k / ‖k‖ before rotation.
+
+    Rotation keeps lengths, and the usual scaling 1 / √d cancels the √d. Bounds the logits by |c_h|. `initial`: c at the
+    start, where x-transformers has 10. Source: Henry et al. 2020 (2010.04245), who have one c for a layer.
+    """
+
+    initial: Annotated[float, Field(gt=0)] = 10.0
+    kind: Literal["cosine"] = "cosine"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        return _Cosine(sizes.heads, self.initial)
+
+
+class _Cosine(Learned):
+    def __init__(self, heads: int, initial: float) -> None:
+        super().__init__()
+        self.initial = initial
+        self.scale = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.scale, self.initial)
+
+    def forward(
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch kv_heads key dim"]
+    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch kv_heads key dim"]]:
+        scale = self.scale[:, None, None].to(query.dtype) * query.shape[-1] ** 0.5
+        return scale * F.normalize(query, dim=-1, eps=EPSILON), F.normalize(key, dim=-1, eps=EPSILON)
 
 
 class _QueryKeyNorm(Learned):

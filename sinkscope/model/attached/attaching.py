@@ -14,6 +14,7 @@ from sinkscope.attention import (
     CATALOG,
     AttentionSpec,
     Causal,
+    Cosine,
     DotProduct,
     Full,
     Linear,
@@ -25,7 +26,7 @@ from sinkscope.attention import (
 )
 from sinkscope.attention.masks import describe, leaves
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs, has_attention
+from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs, has_attention, head_width
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
 from sinkscope.model.attached.families import normalizes, sink_of, sizes_of
 from sinkscope.model.attached.guard import check_equal, readings
@@ -103,17 +104,24 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
 def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
     if spec.query_key is not None and any(normalizes(module) for module in layers):
         yield "it normalizes queries and keys itself"
+    if isinstance(spec.query_key, Cosine) and any(_scales(module) for module in layers):
+        yield "it scales scores by something other than 1 / √d, which the lengths of the cosine's queries allow for"
     for module in layers if spec.acts_before else ():
         kinds = {made.kind for made in attention_projections(model, module)}
         if lacking := {"query", "key", "value"} - kinds:
             yield f"no linear map to {', '.join(sorted(lacking))} was found, on which the operation would act"
 
 
+def _scales(module: nn.Module) -> bool:
+    scaling = getattr(module, "scaling", None)
+    return isinstance(scaling, float) and abs(scaling * head_width(module) ** 0.5 - 1) > 1e-6
+
+
 def _own_sink(layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
     competes = spec.normalizer.couples_keys and not isinstance(spec.normalizer, Linear)
     if not competes and any(sink_of(module) is not None for module in layers):
         yield (
-            f"it has a learned sink of its own, a logit beside those of the tokens, and under '{spec.normalizer.kind}' "
+            f"it has a learned sink of its own, another logit of the softmax, and under '{spec.normalizer.kind}' "
             "weights nothing competes with it"
         )
 

@@ -18,11 +18,13 @@ from sinkscope.attention import (
     ClippedSoftmax,
     DotProduct,
     ElementGate,
+    Entmax,
     HeadGate,
     KeySlot,
     Linear,
     LogitSlot,
     Operation,
+    OwnValueGate,
     PowerSoftmax,
     Relu,
     ScaledSoftmax,
@@ -30,6 +32,8 @@ from sinkscope.attention import (
     Softpick,
     ValueBias,
     ValueGate,
+    ValueGradient,
+    ValueStateGate,
     is_registered,
 )
 from sinkscope.attention.masks import describe
@@ -120,6 +124,8 @@ def _learns_while_closed(normalizer: Any) -> bool:
         return (normalizer.gamma, normalizer.alpha) == (0, None)
     if is_registered(normalizer):  # unknown
         return False
+    if isinstance(normalizer, Entmax):
+        return bool(normalizer.alpha == 1)
     return not isinstance(normalizer, Linear | Softpick | Relu)
 
 
@@ -161,4 +167,8 @@ _NEUTRAL: dict[type, Callable[[Any], Any]] = {
     HeadGate: _opened,
     ElementGate: _opened,
     ValueGate: _opened,
+    ValueStateGate: _opened,
+    OwnValueGate: _opened,
+    ValueGradient: lambda piece: piece,
+    Entmax: lambda piece: piece if piece.alpha == 1 else None,
 }

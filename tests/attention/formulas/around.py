@@ -46,6 +46,36 @@ def gated_value(row: Row) -> Vector:
 
 
 @formula
+def gated_by_value(row: Row) -> Vector:
+    place = "value_gate" if row.o["at"] == "value" else "output_modules.0"
+    head = row.group if row.o["at"] == "value" else row.head
+    weight, bias = row.p[f"{place}.weight"][head], row.p[f"{place}.bias"][head]
+    if row.o["at"] == "output":
+        return times(logistic(dot(weight, row.own) + bias), softmax(row))
+    values = [times(logistic(dot(weight, value) + bias), value) for value in row.values]
+    return mix(exponentials(row.scores), values)
+
+
+@formula
+def value_gradient(row: Row) -> Vector:
+    return softmax(row)
+
+
+@formula
+def head_norm(row: Row) -> Vector:
+    output = softmax(row)
+    size = sqrt(sum(y * y for y in output) / len(output) + 1e-6)
+    return [g * y / size for y, g in zip(output, row.p["output_modules.0.gain"][row.head], strict=True)]
+
+
+@formula
+def cosine(row: Row) -> Vector:
+    scale = row.p["query_key.scale"][row.head]
+    cosines = [dot(row.query, key) / sqrt(dot(row.query, row.query) * dot(key, key)) for key in row.keys]
+    return row.mix(exponentials([scale * c for c in cosines]))
+
+
+@formula
 def qk_norm(row: Row) -> Vector:
     def norm(x: Vector, gain: Vector) -> Vector:
         mean = sum(x) / len(x) if row.o["norm"] == "layernorm" else 0

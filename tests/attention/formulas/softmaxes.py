@@ -53,6 +53,22 @@ def softpick(row: Row) -> Vector:
 
 
 @formula
+def entmax(row: Row) -> Vector:
+    """The threshold by bisection."""
+    power = row.o["alpha"] - 1
+    scaled = [power * s for s in row.scores]
+
+    def weights(threshold: float) -> Vector:
+        return [max(s - threshold, 0) ** (1 / power) for s in scaled]
+
+    low, high = max(scaled) - 1, max(scaled)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(weights(middle)) > 1 else (low, middle)
+    return row.mix(weights(low))
+
+
+@formula
 def stable_mask(row: Row) -> Vector:
     gamma = 2 ** (-8 * (row.head + 1) / row.heads) if row.o["gamma"] == "alibi" else row.o["gamma"]
     later = sum(exp(-gamma * j) for j in range(row.place + 1, row.o["context"] or 2048))  # 2048 without a model

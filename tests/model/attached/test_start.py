@@ -38,7 +38,7 @@ from tests.model.attached.test_catalog import NAMES
 GIVEN = inputs("llama")
 STARTS_EQUAL = {
     *("softmax", "sink_logit", "kv_bias", "kv_bias_shared", "k_bias", "k_bias_shared", "k_bias_fixed_v"),
-    *("k_bias_lowrank", "v_bias", "gated_head", "gated_elementwise", "gated_value"),
+    *("k_bias_lowrank", "v_bias", "gated_head", "gated_elementwise", "gated_value", "gated_by_value", "value_gradient"),
 }
 
 

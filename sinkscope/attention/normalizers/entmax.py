@@ -1,0 +1,65 @@
+"""The family between softmax and sparsemax."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sinkscope.attention.normalizers.base import Differentiated, Fraction, Map, PerQuery
+from sinkscope.attention.pieces import piece
+
+STEPS = 24  # of Newton's method; 17 reach rounding in fp32 for rows of 10⁵ equal scores
+
+
+@piece
+class Entmax(Differentiated):
+    """w_j = [(α − 1) s_j − τ]₊^(1 / (α − 1)), with τ such that the row sums to 1: weights can be exactly zero.
+
+    α = 1 is softmax (the limit), α = 2 sparsemax. τ is found by Newton's method from max (α − 1) s − 1, where the sum
+    is at least 1: it is convex and falling in τ, so every step stays on that side. Scores of weight zero have no
+    gradient. Source: Peters, Niculae and Martins 2019 (1905.05702); x-transformers offers α = 1.5.
+    """
+
+    alpha: Annotated[float, Field(ge=1, le=2)] = 1.5
+    kind: Literal["entmax"] = "entmax"
+
+    def split(self, scores: Map, count: PerQuery) -> Fraction:
+        if self.alpha == 1:
+            return Fraction(torch.softmax(scores, -1))
+        with torch.no_grad():
+            largest = scores.amax(-1, keepdim=True)
+            shifted = (self.alpha - 1) * (scores - largest)
+            threshold = torch.full_like(largest, -1.0)
+            for _ in range(STEPS):
+                threshold = threshold + self._step(shifted, threshold)
+        # The last step is differentiated: with τ and the slope constant, its derivative is that of τ by the implicit
+        # function theorem, and autograd sees none of the others.
+        shifted = (self.alpha - 1) * (scores - largest)
+        return Fraction(self._power(shifted - threshold - self._step(shifted, threshold)))
+
+    def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
+        """g · (upstream − Σ g · upstream / Σ g) with g = w^(2 − α) where w > 0."""
+        weights = split.numerator
+        each = weights.pow(2 - self.alpha).masked_fill(weights <= 0, 0.0)
+        mean = (each * upstream).sum(-1, keepdim=True) / each.sum(-1, keepdim=True)
+        return upstream.sub_(mean).mul_(each)
+
+    def _power(self, above: Tensor) -> Tensor:
+        above = above.relu()
+        return above * self._each(above)
+
+    def _each(self, above: Tensor) -> Tensor:
+        """g = above^((2 − α) / (α − 1)), without a power for α = 1.5 and 2."""
+        exponent = (2 - self.alpha) / (self.alpha - 1)
+        if exponent in (0, 1):
+            return above if exponent else (above > 0).to(above.dtype)
+        return above.pow(exponent)
+
+    def _step(self, shifted: Tensor, threshold: Tensor) -> Tensor:
+        """(Σ w − 1) / −∂Σ w / ∂τ, the slope being Σ g / (α − 1)."""
+        above = shifted - threshold
+        falls = self._each(above.detach().relu()).sum(-1, keepdim=True) / (self.alpha - 1)
+        return (self._power(above).sum(-1, keepdim=True) - 1) / falls
