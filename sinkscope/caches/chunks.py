@@ -149,10 +149,10 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
         ahead: Each later chunk is read behind the first `ahead` tokens of the first chunk, which are then left out: it
             uses their sink instead of making its own, and nothing is recomputed when chunks are joined.
 
-    Raises `InputError` for lengths that do not fit, and for ids as `measure` does. Raises
-    `UnsupportedModelError`, by name, for models whose keys cannot be moved (learned or sinusoidal positions, ALiBi, biases by distance, frequencies that
-    change with the length) and for layers with a window or with states, of which a chunk read alone does not give the
-    content.
+    Raises `InputError` for lengths that do not fit, and for ids as `measure` does. Raises `UnsupportedModelError`, by
+    name, for models whose keys cannot be moved (learned or sinusoidal positions, ALiBi, biases by distance, frequencies
+    that change with the length) and for layers with a window or with states: reading a chunk alone does not give what
+    they would hold.
     """
     model = unwrapped(model)
     lengths = tuple(int(length) for length in lengths)
