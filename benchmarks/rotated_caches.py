@@ -1,14 +1,15 @@
 """Does rotating a cache make protecting its sinks redundant, by model and bits; and what rotation costs a token.
 
 The texts are windows of 256 tokens (`nano`: 128) of `python:prose` (docstrings and help topics) and `python:code`, from
-the validation part; eight more choose the sinks. Half of a text is cached at once, the rest is read behind it. Each
+the validation part; eight more choose the sinks. Three quarters are cached at once, the rest is read behind them. Each
 scheme is a trial of its own (`trials.rotation_trial`): plain and rotated, with measured sinks protected, and rotated
 with as many first, last and random tokens; all scores are KL(full cache ‖ arm), a token.
 
 `--time`: seconds a token behind 1,024 cached ones, batch 1, fp32: a Llama of 8 layers × 512 with 8 heads of 64; for
 other models than `nano`, the model itself.
 
-With `--save`, each trial is written to results/real as soon as it is done, and an interrupted run continues.
+With `--save`, each trial is written to results/real as soon as it is done, and with `--work FOLDER` an interrupted one
+goes on from its last batch.
 
 Run: python -m benchmarks.rotated_caches [--model NAME] [--corpus NAME] [--schemes NAME ...] [--time] [--save]
 """
@@ -32,6 +33,7 @@ from sinkscope.data import build_inputs
 from sinkscope.files import write_json
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import scheme_named
+from sinkscope.sinks import Measured, Positions
 from sinkscope.trials import Arm, cached, redundancy, rotation_trial, speeds, unchanged
 
 CORPORA, TOKENS, CHOOSING = ("python:prose", "python:code"), 256, 8
@@ -54,10 +56,30 @@ def rows(title: str, corpus: str, texts: int, seed: int = 0) -> Tensor:
     ).input_ids
 
 
-def trial(model: Any, ids: Tensor, scheme: str) -> dict[str, Any]:
+def measured(model: Any, ids: Tensor, work: Path | None) -> tuple[int, ...]:
+    """The sinks' positions in the texts that are not scored; remembered in the folder of the work."""
+    known = None if work is None else work / "sinks.json"
+    if known is not None and known.is_file():
+        return tuple(json.loads(known.read_text()))
+    positions = ss.find_tokens(model, ids[:CHOOSING], Measured()).positions
+    if known is not None:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        write_json(known, list(positions))
+    return tuple(positions)
+
+
+def trial(model: Any, ids: Tensor, scheme: str, sinks: tuple[int, ...], work: Path | None) -> dict[str, Any]:
     """One scheme's row of the table, and what the trial says beside it."""
-    start = time.perf_counter()
-    found = rotation_trial(model, ids[CHOOSING:], [scheme], calibrate_on=ids[:CHOOSING], batch_size=4)
+    start = time.thread_time()
+    found = rotation_trial(
+        model,
+        ids[CHOOSING:],
+        [scheme],
+        Positions(*sinks),
+        context=ids.shape[1] * 3 // 4,
+        batch_size=4,
+        out=None if work is None else work / scheme,
+    )
     [row] = redundancy(found).to_dict("records")
     record = found.record
     facts = record["arms"][f"{scheme}, protected"]
@@ -65,10 +87,11 @@ def trial(model: Any, ids: Tensor, scheme: str) -> dict[str, Any]:
         **row,
         "texts": found.texts,
         "tokens": int(ids.shape[1]),
-        "protected": facts["protects"],
+        "protected": list(sinks),
         "protected_per_text": facts["tokens_per_text"],
         "reconstruction": record["reconstruction"],
-        "seconds": round(time.perf_counter() - start),
+        "cpu_seconds": round(time.thread_time() - start),
+        "cpu_seconds_of_arms": round(float(found.data["seconds"].sum()) * found.texts),
         "verdict": found.verdict,
         "intervals": {name: list(vars(found.cost(name)).values()) for name in found.arms[1:]},
         "key_shapes": record["key_shapes"],
@@ -106,6 +129,7 @@ def main() -> None:
     parser.add_argument("--corpus", choices=CORPORA)
     parser.add_argument("--schemes", nargs="+", default=list(SCHEMES))
     parser.add_argument("--texts", type=int, default=24)
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
@@ -125,9 +149,10 @@ def main() -> None:
         for corpus in [asked.corpus] if asked.corpus else CORPORA:
             ids = rows(asked.model, corpus, asked.texts)
             done = result["models"].setdefault(title, {}).setdefault(corpus, {})
+            work = None if asked.work is None else asked.work / f"{title}-{corpus.partition(':')[2]}"
             for scheme in [scheme for scheme in asked.schemes if scheme not in done]:
-                done[scheme] = trial(model, ids, scheme) | about
-                print(title, corpus, done[scheme]["verdict"], f"{done[scheme]['seconds']} s", flush=True)
+                done[scheme] = trial(model, ids, scheme, measured(model, ids, work), work) | about
+                print(title, corpus, done[scheme]["verdict"], f"{done[scheme]['cpu_seconds']} s", flush=True)
                 if asked.save:
                     write_json(RESULT, result)
     if asked.save:

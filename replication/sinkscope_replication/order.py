@@ -1,7 +1,7 @@
 """`python -m sinkscope_replication.order [--hours H] [--workers N] [--plan]`: make the runs that are missing.
 
-Questions in the order of what an hour tells, each with the runs that its seeds name and no record has. It can be killed
-at any moment: the same command goes on.
+Questions in the order of what an hour decides, each with the runs that its seeds name and no record has. It can be
+killed at any moment: the same command goes on.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Variation:
     """A job with fields changed: dotted fields and their values.
 
     `published`: what the source found, by metric. `seeds`: how many models of it decide, or which; those of the
-    question where it says nothing.
+    question if it is None.
     """
 
     label: str

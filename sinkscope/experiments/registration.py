@@ -65,7 +65,7 @@ class Registration:
 
 
 def registered(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a run's folder says of the files of questions; empty where it is absent or damaged."""
+    """The notes about questions' files in a run's folder; empty if they are absent or damaged."""
     try:
         notes = json.loads((folder / REGISTERED).read_text(encoding="utf-8"))
     except (OSError, ValueError):

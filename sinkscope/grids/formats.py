@@ -51,13 +51,18 @@ class RowFormat(ABC):
         """The format in one layer: another one where scales differ between layers."""
         return self
 
+    def fitted(self, x: Float[Tensor, "..."]) -> RowFormat:
+        """The format with the scale of a whole tensor, for formats that have one and leave it open (`scale` None)."""
+        return self
+
     def rounded(self, x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
         """x after it was stored and read, in its own dtype, with the gradient of x (straight-through estimator)."""
         return straight_through(x, self.decode(self.encode(x.detach()), x.shape[-1]).to(x.dtype))
 
     def bits(self, width: int) -> float:
         """Bits per number of vectors of this width, scales included."""
-        stored = self.encode(torch.zeros(1, width))
+        x = torch.zeros(1, width)
+        stored = self.fitted(x).encode(x)
         return 8 * sum(part.nbytes for part in stored) / width
 
     def describe(self) -> dict[str, Any]:
@@ -115,14 +120,18 @@ class Q4_0(RowFormat):
 class Fp8(RowFormat):
     """E4M3 of x / scale after saturation at ±448: one `scale` for a whole tensor, not stored. 8 bits per number.
 
-    `scale`: a number, or one for each layer. vLLM's `--kv-cache-dtype fp8` has 1.0 unless the checkpoint brings scales
-    (vllm/model_executor/layers/quantization/kv_cache.py).
+    `scale`: a number, or one for each layer; None to fit it to each tensor, so that its largest number is 448. vLLM's
+    `--kv-cache-dtype fp8` has 1.0 unless the checkpoint brings scales (vllm/model_executor/layers/quantization/
+    kv_cache.py).
     """
 
-    scale: float | Mapping[int, float] = 1.0
+    scale: float | Mapping[int, float] | None = 1.0
 
     def at(self, layer: int) -> Fp8:
         return Fp8(_of_layer(self.scale, layer))
+
+    def fitted(self, x: Float[Tensor, "..."]) -> Fp8:
+        return self if self.scale is not None else Fp8(largest_scale(x))
 
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         return (_e4m3_bytes(x.float() / _number(self.scale)),)
@@ -154,19 +163,23 @@ class NvFp4(RowFormat):
 
     s = E4M3(max|x| / (6 g)) and codes are E2M1(x / (s g)), halves to even; read back as code · s · g. `four_over_six`:
     a block also tries s = E4M3(max|x| / (4 g)), where its largest number becomes 4 instead of 6, and keeps whichever
-    has the smaller squared error (Cook et al. 2025). g: a number, or one for each layer.
+    has the smaller squared error (Cook et al. 2025). g: a number, or one for each layer; None to fit it to each tensor,
+    so that the largest scale is 448.
 
     vLLM's `--kv-cache-dtype nvfp4` and `nvfp4_4over6`, where 1 / g is the checkpoint's scale, 1.0 by default
     (csrc/nvfp4_kv_cache_kernels.cu; the paper fits g to a smaller largest scale, 256, which vLLM's cache does not). Not
     checked: the kernel's approximate reciprocals, which may move a number at the border of two codes.
     """
 
-    scale: float | Mapping[int, float] = 1.0
+    scale: float | Mapping[int, float] | None = 1.0
     four_over_six: bool = False
     block: ClassVar[int] = 16
 
     def at(self, layer: int) -> NvFp4:
         return replace(self, scale=_of_layer(self.scale, layer))
+
+    def fitted(self, x: Float[Tensor, "..."]) -> NvFp4:
+        return self if self.scale is not None else replace(self, scale=largest_scale(x, E4M3_MAX * E2M1_MAX))
 
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
@@ -315,13 +328,13 @@ def _e2m1(codes: Integer[Tensor, "..."]) -> Tensor:
     return _LEVELS.to(codes.device)[codes.long()]
 
 
-def _number(scale: float | Mapping[int, float]) -> float:
-    if isinstance(scale, Mapping):
-        raise InputError("scales of several layers: take those of one with .at(layer)")
+def _number(scale: float | Mapping[int, float] | None) -> float:
+    if scale is None or isinstance(scale, Mapping):
+        raise InputError("the scale is open: take that of one layer with .at(layer), or fit it with .fitted(x)")
     return scale
 
 
-def _of_layer(scale: float | Mapping[int, float], layer: int) -> float:
+def _of_layer(scale: float | Mapping[int, float] | None, layer: int) -> float | None:
     if not isinstance(scale, Mapping):
         return scale
     if layer not in scale:

@@ -26,6 +26,7 @@ from sinkscope.quantization.kv import read_states as read_states
 from sinkscope.quantization.kv import rounded_states as rounded_states
 from sinkscope.quantization.kv.cache import full_layers as full_layers
 from sinkscope.quantization.kv.cache import rounded_layers as rounded_layers
+from sinkscope.quantization.linear import AWQ as AWQ
 from sinkscope.quantization.linear import GPTQ as GPTQ
 from sinkscope.quantization.linear import DuQuant as DuQuant
 from sinkscope.quantization.linear import InputTransform as InputTransform

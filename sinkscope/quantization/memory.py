@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sinkscope.grids import SCALE_BITS, effective_bits
+from sinkscope.grids import SCALE_BITS, bits_of
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear import OutlyingColumns, QuantizeLinear, left_out, linear_maps
 
@@ -21,7 +21,7 @@ def weight_bytes(model: nn.Module, quantizer: Intervention | None) -> dict[str, 
     if not isinstance(quantizer, QuantizeLinear):
         return {}
     maps = {path: one.weight for path, one in linear_maps(model, quantizer.skip).items()}
-    rounded = sum(weight.numel() * effective_bits(quantizer.weights, tuple(weight.shape)) for weight in maps.values())
+    rounded = sum(weight.numel() * bits_of(quantizer.weights, tuple(weight.shape)) for weight in maps.values())
     kept = SCALE_BITS * sum(left_out(model, quantizer.skip).values())
     whole = SCALE_BITS * sum(weight.numel() for weight in maps.values()) + kept
     return {"weight_bytes": (rounded + kept) / 8, "weight_bytes_16": whole / 8}

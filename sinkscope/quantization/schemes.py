@@ -31,6 +31,7 @@ from sinkscope.grids import (
     Grid,
     LloydMax,
     MinMax,
+    MxFp4,
     Numbers,
     NvFp4,
     Rotated,
@@ -42,6 +43,7 @@ from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, p
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv import QuantizeCache, calibrated_scales, find_codebooks, quantized_cache
 from sinkscope.quantization.linear import (
+    AWQ,
     GPTQ,
     DuQuant,
     OutlyingColumns,
@@ -62,7 +64,7 @@ from sinkscope.registry import Registry, check_kind, dashed, imported, taking
 LINEAR = re.compile(
     r"w(?P<weights>\d+)"
     r"(?:a(?P<activations>\d+)-(?P<ranges>tensor|static|token)(?:-(?P<first>smooth|rotated|duquant))?)?"
-    r"(?:-(?P<rounding>gptq|slim))?(?:-g(?P<group>\d+))?(?P<asymmetric>-asym)?"
+    r"(?:-(?P<rounding>gptq|slim|awq))?(?:-g(?P<group>\d+))?(?P<asymmetric>-asym)?"
 )
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
 CACHED = re.compile(r"kv(?P<bits>\d+)-(?P<ranges>token|kivi|head|kvquant)(?P<rotated>-rotated)?")
@@ -89,6 +91,7 @@ FIRST: dict[str | None, str] = {
 WEIGHTS: dict[str | None, str] = {
     None: "",
     "gptq": ", each error compensated by the remaining inputs (GPTQ)",
+    "awq": ", inputs that are large on average on finer steps (AWQ)",
     "slim": f" on average, one more or less by salience in groups of at most {INPUTS} inputs (SliM-LLM)",
 }
 CACHES: dict[str, str] = {
@@ -177,6 +180,8 @@ def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
     """
     if match := LINEAR.fullmatch(name):
         return _linear(name, match, tuple(skip)).scheme
+    if name in FORMATS:
+        return _formatted(name, tuple(skip))
     if match := COLUMNS.fullmatch(name):
         return _columns(name, float(match[1] or THRESHOLD), tuple(skip))
     cached, served = CACHED.fullmatch(name), SERVED.fullmatch(name)
@@ -215,7 +220,7 @@ def _register(thing: Any, name: str | None, options: Mapping[str, Any]) -> Any:
     made = _as_scheme(thing, name, options)
     if name is None and any(known.maker is made.maker for known in SCHEMES.added.values()):
         return thing  # under the name that it has
-    if any(pattern.fullmatch(made.name) for pattern in (LINEAR, COLUMNS, CACHED, SERVED)):
+    if any(pattern.fullmatch(made.name) for pattern in (LINEAR, COLUMNS, CACHED, SERVED)) or made.name in FORMATS:
         raise InputError(f"scheme '{made.name}' is a name of sinkscope's own grammar: choose another name")
     SCHEMES.add(made.name, made)
     return thing
@@ -301,6 +306,8 @@ class _Linear:
             if self.group is not None or self.asymmetric:
                 raise InputError(f"{self.name}: SliM-LLM's groups are asymmetric and its own; leave out -g and -asym")
             says = f"weights of {self.weights} bits{WEIGHTS['slim']}"
+        elif self.rounding == "awq" and self.first is not None:
+            raise InputError(f"{self.name}: AWQ rescales inputs itself; leave out -{self.first}")
         else:
             shares = "one range per output" if self.group is None else f"one range per {self.group} inputs of an output"
             shares += "" if weights.symmetric or self.weights == 1 else ", asymmetric"
@@ -327,10 +334,7 @@ class _Linear:
     def _make(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
         inputs = self._input_grid
         if protect is not None and inputs is None and self.rounding is None:
-            raise InputError(
-                f"{self.name} rounds weights alone, which are the same for all tokens: protect a Prefix, whose keys "
-                "and values come from the full-precision model, or nothing"
-            )
+            raise InputError(_weights_alone(self.name))
         skip = (HEAD, *self.skip)
         if inputs is not None or self.rounding is not None:
             skip = _skipped(model, calibration, self.skip)
@@ -349,6 +353,8 @@ class _Linear:
     def _transform(
         self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None, skip: Sequence[str]
     ) -> Transform | None:
+        if self.rounding == "awq":
+            return AWQ.of(model, calibration, self._weight_grid, protect=protect, skip=skip)
         if self.first == "smooth":
             return SmoothQuant.of(model, calibration, SMOOTH, protect=protect, skip=skip)
         if self.first == "duquant":
@@ -369,6 +375,43 @@ class _Linear:
         if self.rounding == "slim":
             return Grid(self.weights, group=_slim_group(model, skip)), SliM.of(model, calibration, **options)
         return self._weight_grid, None
+
+
+FORMATS: dict[str, tuple[RowFormat, RowFormat | None, str]] = {
+    "w8a8-fp8": (
+        Fp8Rows(),
+        Fp8Rows(),
+        "weights in E4M3, one scale per output; activations in E4M3, one scale per token",
+    ),
+    "w8a8-fp8-tensor": (
+        Fp8(None),
+        Fp8Rows(),
+        "weights in E4M3, one scale per matrix; activations in E4M3, one scale per token",
+    ),
+    "w4-mxfp4": (MxFp4(), None, "weights in E2M1 in blocks of 32 inputs with a power of two each"),
+    "w4-nvfp4": (NvFp4(None), None, "weights in E2M1 in blocks of 16 inputs with E4M3 scales, and a scale per matrix"),
+}
+"""Weights, activations and what they are: llm-compressor's FP8_DYNAMIC, the same by matrix, MXFP4A16, NVFP4A16."""
+
+
+def _formatted(name: str, skip: tuple[str, ...]) -> QuantizationScheme:
+    weights, activations, says = FORMATS[name]
+
+    def make(model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        if protect is not None and activations is None:
+            raise InputError(_weights_alone(name))
+        left = (HEAD, *skip) if activations is None else _skipped(model, calibration, skip)
+        return QuantizeLinear(weights, activations, protect=protect, skip=left)
+
+    says += "" if activations is not None else "; activations in full precision"
+    return QuantizationScheme(name, says, make, protects="nothing" if activations is None else "served")
+
+
+def _weights_alone(name: str) -> str:
+    return (
+        f"{name} rounds weights alone, which are the same for all tokens: protect a Prefix, whose keys and values come "
+        "from the full-precision model, or nothing"
+    )
 
 
 def _columns(name: str, threshold: float, skip: tuple[str, ...]) -> QuantizationScheme:
@@ -538,6 +581,8 @@ NAMES = (
     "llm-int8",
     "w4",
     "w4-g32-asym",
+    "w4-g128",
+    "w4-awq-g128-asym",
     "w4-gptq",
     "w3-slim",
     "kv4-token",
@@ -549,6 +594,7 @@ NAMES = (
     "kv3-kvquant",
     "kv4-token-rotated",
     "kv4-kivi-rotated",
+    *FORMATS,
     *SERVED_SAYS,
 )
 SCHEMES: Registry[QuantizationScheme] = Registry("scheme")

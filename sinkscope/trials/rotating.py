@@ -26,7 +26,7 @@ from sinkscope.trials.words import TOLERANCE
 KIND = "rotation"
 SCHEMES = ("kv4-token", "kv3-token", "kv2-token")
 ENOUGH = 0.1  # a gain below this share of the cost makes protecting redundant
-SHOWN = 4  # texts whose keys and values are looked at
+SHOWN = 2  # texts whose keys and values are looked at
 
 
 def rotation_trial(
@@ -150,12 +150,14 @@ def redundancy(trial: Trial) -> pd.DataFrame:
 
     Costs are KL a token. `gain`: the KL of as many random tokens minus that of the protected ones, behind rotation, a
     paired difference over texts. `redundant` is "yes" if the whole interval of the gain is below a tenth of the rotated
-    cache's cost, "no" if it is not and lies above 0, "cannot tell" otherwise.
+    cache's cost, "no" if it is not and lies above 0, "cannot tell" otherwise; "not rotated" for widths that the scheme
+    does not rotate.
     """
     rows = []
     for plain, rotated in trial.record["pairs"].items():
         kept, before = protected_arm(rotated), protected_arm(plain)
         gain, cost = _gain(trial, kept), trial.cost(rotated)
+        same = np.array_equal(trial.values(plain), trial.values(rotated))
         full = float(trial.data["bytes"].isel(arm=0))
         rows.append(
             {
@@ -174,7 +176,7 @@ def redundancy(trial: Trial) -> pd.DataFrame:
                 "gain": gain.value,
                 "gain_low": gain.low,
                 "gain_high": gain.high,
-                "redundant": _answer(gain, ENOUGH * cost.value),
+                "redundant": "not rotated" if same else _answer(gain, ENOUGH * cost.value),
             }
         )
     return pd.DataFrame(rows)
@@ -252,6 +254,7 @@ def _sentences(trial: Trial) -> list[str]:
             "yes": "protecting is redundant",
             "no": "protecting still helps",
             "cannot tell": "whether protecting still helps cannot be told",
+            "not rotated": "(heads of this width are not rotated)",
         }[str(row.redundant)]
         said.append(
             f"'{row.scheme}': rotated, {what}: {row.gain:.3g} ({row.gain_low:.3g} to {row.gain_high:.3g}) of "

@@ -1,4 +1,4 @@
-"""What becomes of a model under ablations: heads zeroed, positions exchanged, a token changed.
+"""A model under ablations: heads zeroed, positions exchanged, a token changed.
 
 Source: Gu et al. 2025, section 7 and Table 7; Barbero et al. 2025.
 """
@@ -35,7 +35,7 @@ MOVED = 8  # the token that is perturbed
 def sink_heads_zeroed(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], measured: Measurement, epsilon: float, batch_size: int
 ) -> Metrics:
-    """How much sink heads write beside the others, and what the loss (nats) loses without them.
+    """How much sink heads write compared with the others, and how far the loss (nats) rises without them.
 
     `sink_heads`: how many there are; `output_norm/sink_heads`, `output_norm/other_heads`: mean ‖Σ_j A_tj v_j‖ over
     queries t > 0; `zeroing/sink_heads`: by how much the loss rises when the strongest of them, at most half of all
@@ -43,19 +43,19 @@ def sink_heads_zeroed(
     Without sink heads only their number, 0. Source: Gu et al. 2025, section 7.
     """
     try:
-        found = sink_heads(model, measured, epsilon)
+        heads = sink_heads(model, measured, epsilon)
     except InputError:
         yield "sink_heads", 0.0
         return
-    yield "sink_heads", float(len(found))
+    yield "sink_heads", float(len(heads))
     norms = metrics.nanmean(metrics.mean_elsewhere(measured.data["output_norm"].values, 0), 0)
     is_sink = np.zeros(norms.shape, dtype=bool)
-    is_sink[tuple(np.array(found).T)] = True
+    is_sink[tuple(np.array(heads).T)] = True
     yield "output_norm/sink_heads", float(norms[is_sink].mean())
     if is_sink.all():
         return
     yield "output_norm/other_heads", float(norms[~is_sink].mean())
-    chosen = found[: max(1, norms.size // 2)]
+    chosen = heads[: max(1, norms.size // 2)]
     draws = min(CONTROLS, comb(norms.size - len(chosen), len(chosen)))
     arm = intervention_arm("zeroed", ZeroHeads(chosen), model, inputs)
     trial = run(
@@ -83,8 +83,8 @@ def moved_positions(model: PreTrainedModel, ids: Tensor, epsilon: float, batch_s
         }
         for name, change in changes.items():
             with change.applied(model):
-                seen = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size, apart=False)
-            for position, rate, mass in zip((0, other), rates(seen, epsilon), masses(seen), strict=True):
+                measured = measure(model, ids, [AttentionReceived([0, other])], batch_size=batch_size, apart=False)
+            for position, rate, mass in zip((0, other), rates(measured, epsilon), masses(measured), strict=True):
                 yield f"sink_{position}/{name}={other}", rate
                 yield f"sink_mass{f'_{position}' if position else ''}/{name}={other}", mass
 
@@ -101,6 +101,9 @@ def spread_of_a_change(
     length = min(text["input_ids"].shape[1], without_first["input_ids"].shape[1] + 1)
     if length <= MOVED + 1:
         return
-    for name, given, moved in (("perturbation", text, MOVED), ("perturbation/without_first", without_first, MOVED - 1)):
-        spread = perturbation_spread(model, given, moved, batch_size=batch_size).values[:, -1]
+    for name, inputs, moved in (
+        ("perturbation", text, MOVED),
+        ("perturbation/without_first", without_first, MOVED - 1),
+    ):
+        spread = perturbation_spread(model, inputs, moved, batch_size=batch_size).values[:, -1]
         yield name, float(spread[:, moved + 1 : moved + length - MOVED].mean())

@@ -20,19 +20,19 @@ def keys_apart(
 
     In the head that gives the sink at `position` the most attention: `key_angle`, and `key_angle/others`, the mean of
     the same over keys at all other positions, each against those at positions other than its own
-    (`metrics.key_angles`). Cosines and lengths of keys cannot tell this: keys may be far from the sink's and as far
+    (`metrics.key_angles`). Cosines and lengths of keys cannot show this: keys may be far from the sink's and as far
     from each other. Nothing without a sink.
     """
     if math.isnan(position):
         return
     places = [int(place) for place in measured.data["position"].values]
-    there = received(measured.data, denominator=PAPER)[..., places.index(int(position))]
-    strength = metrics.nanmean(there, 0)
+    at_sink = received(measured.data, denominator=PAPER)[..., places.index(int(position))]
+    strength = metrics.nanmean(at_sink, 0)
     layer, head = np.unravel_index(np.nanargmax(strength), strength.shape)
-    seen = measure(
+    data = measure(
         model, inputs, [KeyVectors(len(inputs["input_ids"]), places)], batch_size=batch_size, apart=False
     ).data
-    keys = seen["key_vectors"].transpose("kept", "layer", "head", "kept_position", "key_dim").values[:, layer, head]
+    keys = data["key_vectors"].transpose("kept", "layer", "head", "kept_position", "key_dim").values[:, layer, head]
     angles = metrics.key_angles(keys)
     yield "key_angle", float(angles[places.index(int(position))])
     yield "key_angle/others", float(metrics.nanmean(np.delete(angles, places.index(int(position))), 0))

@@ -32,15 +32,15 @@ class RelativeMixing(Observer):
     def on_hidden(self, hidden: Hidden) -> Iterable[Piece]:
         return whole_rows(hidden, _relative)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if SPREAD not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if SPREAD not in layer.sums:
             return {}
-        there = {name: found.sums[f"{name} is there"] for name in (SPREAD, DISTANCE)}
-        return {name: Array(divide(whole(found, name), count), None) for name, count in there.items()}
+        counts = {name: layer.sums[f"{name} is there"] for name in (SPREAD, DISTANCE)}
+        return {name: Array(divide(whole(layer, name), count), None) for name, count in counts.items()}
 
 
 def _relative(values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
-    """Both shares, and of each whether there is one: NaN is for activations that are none."""
+    """Both shares, and whether each is defined: NaN means activations that are not finite."""
     states = values[1:] if len(values) > 2 else values.new_zeros(2, values.shape[1])
     before, last = states[-2:]
     shares = {
@@ -48,5 +48,5 @@ def _relative(values: Float[Tensor, "position width"]) -> Mapping[str, Tensor]:
         DISTANCE: (2 * (last - before).norm(), last.norm() + before.norm()),
     }
     tiny = torch.finfo(values.dtype).tiny
-    found = {name: part / length.clamp(min=tiny) for name, (part, length) in shares.items()}
-    return found | {f"{name} is there": (length > 0).float() for name, (_, length) in shares.items()}
+    ratios = {name: part / length.clamp(min=tiny) for name, (part, length) in shares.items()}
+    return ratios | {f"{name} is there": (length > 0).float() for name, (_, length) in shares.items()}

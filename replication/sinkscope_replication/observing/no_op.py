@@ -27,28 +27,28 @@ def written_on_the_sink(
 ) -> Metrics:
     """How much a head writes at queries that are on the sink, over what it writes at those that are not.
 
-    Of every head with the sink, mean_t A_ts > 0.3, and at least 50 queries t ≥ s + 16 with A_ts > 0.8 and as many with
-    A_ts < 0.2: the mean of ‖Σ_j A_tj v_j‖ over the first over that over the second. The controls are the heads of its
-    layer without the sink, at the same queries, since what a layer writes may differ between them anyway.
-    `resting/heads`: how many heads these are; `resting/on_sink`, `resting/controls`: the geometric means over them.
-    Only the number, 0, where there is none. Runs up to layout 7 have `written/...` in its place, of all heads with
-    enough queries, nearly every one, beside all others.
+    For every head with the sink (mean_t A_ts > 0.3) that has at least 50 queries t ≥ s + 16 with A_ts > 0.8 and as many
+    with A_ts < 0.2: the mean of ‖Σ_j A_tj v_j‖ over the first, divided by the mean over the second. Its controls are
+    the heads of its layer without the sink, at the same queries: what a layer writes may differ between them anyway.
+    `resting/heads`: the number of such heads; `resting/on_sink`, `resting/controls`: geometric means over them. If
+    there is none, only the number, 0. Runs up to layout 7 have `written/...` instead, for all heads with enough
+    queries (nearly every head), compared with all others.
     """
     if math.isnan(position):
         return
-    seen = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size, apart=False).data
-    weights, norms = (seen[name].transpose(*PER_HEAD).values for name in ("given_to", "output_norm"))
-    behind = slice(int(position) + BEHIND, None)
+    data = measure(model, inputs, [GivenTo(int(position)), HeadOutputs()], batch_size=batch_size, apart=False).data
+    weights, norms = (data[name].transpose(*PER_HEAD).values for name in ("given_to", "output_norm"))
+    later = slice(int(position) + BEHIND, None)
     received = weights[..., int(position) :].mean((0, 3))
-    found = ratios(weights[..., behind], norms[..., behind], received)
-    yield "resting/heads", float(len(found))
-    if found:
-        yield from zip(("resting/on_sink", "resting/controls"), np.exp(np.log(found).mean(0)).tolist(), strict=True)
+    pairs = ratios(weights[..., later], norms[..., later], received)
+    yield "resting/heads", float(len(pairs))
+    if pairs:
+        yield from zip(("resting/on_sink", "resting/controls"), np.exp(np.log(pairs).mean(0)).tolist(), strict=True)
 
 
 def ratios(weights: PerQuery, norms: PerQuery, received: PerHead) -> list[tuple[float, float]]:
-    """Of each head with the sink and enough queries of both kinds, its ratio and the mean ratio of its controls."""
-    found = []
+    """The ratio of each head with the sink and enough queries of both kinds, and the mean ratio of its controls."""
+    pairs = []
     for layer, head in np.argwhere(received > SINK):
         on, off = weights[:, layer, head] > ON, weights[:, layer, head] < OFF
         controls = np.flatnonzero(received[layer] <= SINK)
@@ -56,8 +56,8 @@ def ratios(weights: PerQuery, norms: PerQuery, received: PerHead) -> list[tuple[
             continue
         own, *others = (_ratio(norms[:, layer, one], on, off) for one in (head, *controls))
         if own > 0 and min(others) > 0:
-            found.append((own, float(np.mean(others))))
-    return found
+            pairs.append((own, float(np.mean(others))))
+    return pairs
 
 
 def _ratio(

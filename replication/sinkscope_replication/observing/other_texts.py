@@ -1,4 +1,4 @@
-"""What a trained model does on texts of another form than its own: a domain, behind a BOS, as a chat message."""
+"""A trained model on other texts than its own: one domain, after a BOS, as a chat message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PER_DOMAIN, MOST_DOMAINS, MESSAGES = 50, 20, 100
 def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, windows: Tensor | Windows) -> Metrics:
     """Metrics of `Observed` for a model trained on `data`, whose validation windows are given as `readings` takes them.
 
-    Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows behind one). On conversations:
+    Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows after one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
     user's message in the chat template). Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
     validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or as many as the windows
@@ -28,24 +28,24 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
     """
     context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:
-        behind = _behind(tokenizer.bos_token_id, by_name(windows))
-        yield from at_first("with_bos", model, columns(behind, slice(TOKENS)))
-        yield "loss/with_bos", mean_loss(model, behind)
+        shifted = _after_bos(tokenizer.bos_token_id, by_name(windows))
+        yield from at_first("with_bos", model, columns(shifted, slice(TOKENS)))
+        yield "loss/with_bos", mean_loss(model, shifted)
     if is_chat(data.corpus):
-        yield from _beside_conversations(model, tokenizer, context)
+        yield from _on_plain_text(model, tokenizer, context)
     else:
         for domain, text in _domains(tokenizer, data, context):
             yield from at_first(f"domain={domain}", model, text)
 
 
-def _behind(bos: int, windows: Windows) -> Windows:
-    """The windows behind a BOS of the document that they begin in, as long as before."""
-    behind = {name: torch.cat([values[:, :1], values[:, :-1]], 1) for name, values in windows.items()}
-    behind["input_ids"][:, 0] = bos
-    return behind
+def _after_bos(bos: int, windows: Windows) -> Windows:
+    """The windows, as long as before, after a BOS that belongs to the document in which they begin."""
+    shifted = {name: torch.cat([values[:, :1], values[:, :-1]], 1) for name, values in windows.items()}
+    shifted["input_ids"][:, 0] = bos
+    return shifted
 
 
-def _beside_conversations(model: PreTrainedModel, tokenizer: Any, context: int) -> Metrics:
+def _on_plain_text(model: PreTrainedModel, tokenizer: Any, context: int) -> Metrics:
     plain = _text(tokenizer, DataConfig(), MESSAGES, context)
     yield from at_first("plain_text", model, plain)
     yield "loss/plain_text", mean_loss(model, plain)
@@ -62,7 +62,7 @@ def _domains(tokenizer: Any, data: DataConfig, context: int) -> Iterator[tuple[s
 
 
 def _text(tokenizer: Any, data: DataConfig, samples: int, context: int, domain: str | None = None) -> Tensor:
-    """Stretches of validation text behind what the tokenizer puts before a text."""
+    """Stretches of validation text, preceded by what the tokenizer puts before every text."""
     first = int(adds_first_token(tokenizer))
     ids = natural_windows(tokenizer, min(TOKENS, context) - first, samples, 0, corpus=data, domain=domain).input_ids
     return torch.cat([torch.full((len(ids), 1), tokenizer.bos_token_id), ids], 1) if first else ids

@@ -20,7 +20,7 @@ ROWS, CONTEXTS, SINKS = 16, 3, (0, 1, 4)
 def streamed(model: PreTrainedModel, texts: Tensor | None, context: int) -> Metrics:
     """`stream_loss/sinks=0` (1, 4): loss in nats of a `StreamingCache` of `context` keys.
 
-    Read token by token; of the tokens behind the first context. Nothing for models that cannot stream: absolute
+    Read token by token, over the tokens after the first context. Nothing for models that cannot stream: absolute
     positions, operations that read every key, learned tokens before the text, bidirectional models. `texts`: ids
     (sample, token), longer than the context; None where there are none. Source: Xiao et al. 2024, Table 1.
     """
@@ -36,7 +36,7 @@ def streamed(model: PreTrainedModel, texts: Tensor | None, context: int) -> Metr
 
 
 def long_texts(tokenizer: Any, data: DataConfig, context: int) -> Tensor | None:
-    """Stretches of validation text of three contexts, behind a BOS where training had one; None where none is long."""
+    """Stretches of validation text of three contexts, after a BOS if training had one; None if no text is that long."""
     first = int(adds_first_token(tokenizer))
     try:
         ids = natural_windows(tokenizer, CONTEXTS * context - first, ROWS, 0, corpus=data).input_ids

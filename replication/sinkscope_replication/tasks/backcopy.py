@@ -110,7 +110,7 @@ class Backcopy(BigramTask):
 
     @classmethod
     def metrics(cls, run: Run) -> Metrics:
-        """What its log tells, `Reading`'s numbers, and those of `ablated`.
+        """The numbers of its log and of `Reading`, and those of `ablated`.
 
         Losses in nats; `sink_0` is the sink rate at the BOS (ε = 0.3, all tokens), in percent.
         """
@@ -138,8 +138,8 @@ class Backcopy(BigramTask):
 def _model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The lab model with torch's own starting values, as in the source's code: embeddings and positions N(0, 1).
 
-    The lab's start some twelve times smaller, beneath what the head writes. Then the residual stream does not tell the
-    token, and the head has to: it attends to the token itself where it should rest.
+    The lab's start some twelve times smaller, below what the head writes. Then the residual stream does not identify
+    the token, and the head has to: it attends to the token itself where it should rest.
     """
     model = LAB.model(recipe, tokenizer)
     for module in model.modules():

@@ -103,7 +103,7 @@ def ablated(reading: Reading, model: PreTrainedModel) -> Metrics:
     active one, on which the others are done too. `diagonal`, `ideal`, `all_on_first`, `all_on_previous`: its heads
     attend as these functions say (the last two are the source's test of values, for all queries at once).
     `bos_attention`, `bos_value`, `bos_feed_forward`: the BOS gets nothing from that layer's heads; has zero values in
-    it; gets nothing from the feed-forward behind it.
+    it; gets nothing from the feed-forward after it.
     """
     layers, heads = tuple(attention_layers(model)), range(model.config.num_attention_heads)
     ids = reading.ids.to(model.device)
@@ -126,8 +126,8 @@ def ablated(reading: Reading, model: PreTrainedModel) -> Metrics:
     }
     for name, change in changes.items():
         with change:
-            found = reading.losses(model)
-        yield from _named(found, name)
+            losses = reading.losses(model)
+        yield from _named(losses, name)
 
 
 def _named(losses: Mapping[str, float], intervention: str) -> Sequence[tuple[str, float]]:

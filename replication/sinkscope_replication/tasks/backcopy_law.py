@@ -34,7 +34,7 @@ class Law:
         P(x_{t+1} | x_t, x_{t−1}) = c · [x_{t+1} = x_{t−1}] + (1 − c) · P(x_{t+1} | x_t)   where x_t is a trigger
                                   = P(x_{t+1} | x_t)                                       elsewhere
 
-    Token 0 is the BOS, which stands at position 0 and nowhere else; token i > 0 is `characters[i − 1]`, the most
+    Token 0 is the BOS, which is at position 0 only; token i > 0 is `characters[i − 1]`, the most
     frequent first, and tokens 1 … `triggers` are the triggers. `transition` (tokens, tokens), fp64: rows sum to 1; what
     follows the BOS are single frequencies without the triggers, so that every trigger has a token before it. `copying`:
     c, 1 in the task, 0 for a plain Markov chain. Source: Guo et al. 2024a (2410.13835), section 2.
@@ -103,7 +103,7 @@ def law_of(source: str = TOPICS, characters: int = 64, triggers: int = 3, copyin
         counts.update(dict(zip(*(part.tolist() for part in np.unique(text, return_counts=True)), strict=True)))
     kept = [code for code, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:characters]]
     if len(kept) < triggers + 2:
-        raise InputError(f"'{source}' has {len(kept)} different characters, too few beside {triggers} triggers")
+        raise InputError(f"'{source}' has {len(kept)} different characters, too few for {triggers} triggers")
     number = np.zeros(max(counts) + 1, dtype=np.int64)  # 0: not among them
     number[kept] = np.arange(1, len(kept) + 1)
     size = len(kept) + 1

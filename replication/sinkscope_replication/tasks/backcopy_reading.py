@@ -58,45 +58,45 @@ class Reading:
         ids = self.ids.to(device_of(model))
         with evaluating(model):
             logits = model(ids, use_cache=False).logits[:, :-1].float()
-        found = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-        excess = (found - self.law.surprise(ids)).cpu()
+        nats = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        excess = (nats - self.law.surprise(ids)).cpu()
         kinds = {"triggers": self.at_triggers, "others": self.elsewhere}
         return {f"excess_{name}": float(excess[chosen[:, :-1]].mean()) for name, chosen in kinds.items()}
 
     @torch.no_grad()
     def heads(self, model: PreTrainedModel) -> dict[str, float]:
-        """Where heads look and what they write. Of the head that gives the BOS the most attention elsewhere:
+        """What heads attend to and what they write. For the head that gives the BOS the most attention elsewhere:
 
         `bos_attention`, `bos_attention/triggers`: mean share of the BOS in the attention of queries elsewhere, at
         triggers (a row without any weight gives it none); `copy_attention`: of the token before, at triggers;
         `output_ratio`: mean ‖Σ_j A_tj v_j‖ elsewhere over that at triggers; `logit_gap` (softmax alone): mean over
-        queries elsewhere of log A_t0 − mean_{0<j≤t} log A_tj. Of all layers: `bos_attention/layer=0` …; `value_ratio`,
+        queries elsewhere of log A_t0 − mean_{0<j≤t} log A_tj. For all layers: `bos_attention/layer=0` …; `value_ratio`,
         ‖v_BOS‖ over the other tokens', smallest over heads; `norm_ratio`, ‖h_BOS‖ over the others', largest over
         depth, and `norm_ratio/depth=0` …
         """
         ids = self.ids.to(device_of(model))
-        with evaluating(model), observe(model, HiddenNorms(), QueryKeyValueNorms(), HeadOutputs()) as seen:
+        with evaluating(model), observe(model, HiddenNorms(), QueryKeyValueNorms(), HeadOutputs()) as observed:
             maps = torch.stack(model(ids, output_attentions=True, use_cache=False).attentions).float().cpu()
-        measured = seen.measurement()
+        measured = observed.measurement()
         share = maps / maps.sum(-1, keepdim=True).clamp(min=SMALLEST)  # (layer, sample, head, query, key)
         bos = self._mean(share[..., 0], self.elsewhere)
         layer, head = divmod(int(bos.argmax()), bos.shape[1])
-        own, kept = share[layer, :, head], maps[layer, :, head]
-        before = F.pad(own.diagonal(-1, -2, -1), (1, 0))
+        shares, weights = share[layer, :, head], maps[layer, :, head]
+        before = F.pad(shares.diagonal(-1, -2, -1), (1, 0))
         output = torch.from_numpy(measured.data["output_norm"].values[:, layer, head])
-        found = {
+        values = {
             "bos_attention": float(bos.max()),
-            "bos_attention/triggers": float(own[..., 0][self.at_triggers].mean()),
+            "bos_attention/triggers": float(shares[..., 0][self.at_triggers].mean()),
             "copy_attention": float(before[self.at_triggers].mean()),
             "output_ratio": float(output[self.elsewhere].mean() / output[self.at_triggers].mean()),
             "value_ratio": float(measured.value_norm_ratio().min()),
             "norm_ratio": float(measured.hidden_norm_ratio().max()),
         }
         if model.config.spec.is_plain_softmax:
-            found["logit_gap"] = float(self._logit_gap(kept))
-        found |= {f"bos_attention/layer={index}": float(heads.max()) for index, heads in enumerate(bos)}
+            values["logit_gap"] = float(self._logit_gap(weights))
+        values |= {f"bos_attention/layer={index}": float(heads.max()) for index, heads in enumerate(bos)}
         depths = measured.hidden_norm_ratio().values
-        return found | {f"norm_ratio/depth={depth}": float(ratio) for depth, ratio in enumerate(depths)}
+        return values | {f"norm_ratio/depth={depth}": float(ratio) for depth, ratio in enumerate(depths)}
 
     def all(self, model: PreTrainedModel) -> dict[str, float]:
         """`losses` and `heads`."""

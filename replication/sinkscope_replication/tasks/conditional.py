@@ -72,7 +72,7 @@ class TriggerConditional(ShortTask):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Nothing beside the configuration is read."""
+        """Nothing but the configuration is read."""
         return {"task": TASK}
 
     def folder(self, fingerprint: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def model_metrics(model: OneLayer, examples: Examples) -> dict[str, float]:
     total = tokens.sum(-1)
     everything = total + slot
     share = torch.where(everything > SMALLEST, tokens[..., 0] / everything.clamp(min=SMALLEST), 0.0)
-    found = {
+    values = {
         "loss": at_triggers + elsewhere,
         "unexplained": at_triggers,
         "output": elsewhere.sqrt(),
@@ -176,4 +176,4 @@ def model_metrics(model: OneLayer, examples: Examples) -> dict[str, float]:
         "total": total[others].mean(),
         "total/triggers": total[examples.triggers].mean(),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in values.items()}

@@ -21,7 +21,7 @@ from sinkscope_replication.theory.subjects import Build, blocks, fill_slots, gap
 
 GOLDEN = {0: 1.732051, 1: 0.777282, 2: 0.452136, 4: 0.150436, 8: 0.011670, 16: 0.0000481}
 OPENINGS = (-30.0, 0.0, 2.0, 4.0, 8.0)
-"""Logits of a sink beside scores of zero: nothing goes there at the first, nearly everything at the last."""
+"""Logits of a sink where all scores are zero: the first attracts nothing, the last nearly everything."""
 
 DEPTH = 8
 SEEDS = (0, 1, 2)
@@ -155,7 +155,7 @@ CHECKS = (
     ),
     check(
         "a sink slows it in a lab model",
-        f"behind {DEPTH} random blocks with uniform attention, hidden states spread more with a sink than without",
+        f"after {DEPTH} random blocks with uniform attention, hidden states spread more with a sink than without",
         BARBERO,
         EachAbove(0.01),
         sink_slows_the_lab_model,

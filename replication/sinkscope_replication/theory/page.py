@@ -1,4 +1,4 @@
-"""The page of the theory checks: the verdicts, and the two pictures behind them.
+"""The page of the theory checks: the verdicts, and two pictures of them.
 
 Source: Gu et al. 2025, appendix B; Barbero et al. 2025.
 """

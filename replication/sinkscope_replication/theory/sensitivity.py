@@ -1,12 +1,12 @@
 """How much one token's input can move another token's output, and the bound that attention weights set.
 
 A network of attention layers with a residual stream, v_j ← v_j + Σ_h Σ_k α^h_jk M_h v_k, M_h = W_V^h W_O^h, scores
-v_jᵀ B_h v_k, B_h = W_Q^h W_K^hᵀ / √d, causal. Of a layer's Jacobian the block from token i to token j ≠ i is
+v_jᵀ B_h v_k, B_h = W_Q^h W_K^hᵀ / √d, causal. The block of a layer's Jacobian from token i to token j ≠ i is
 
     Σ_h α^h_ji M_h (I + (v_i − y^h_j)(B_hᵀ v_j)ᵀ),      y^h_j = Σ_k α^h_jk v_k,
 
-and that of j to itself has I + Σ_h M_h S^h_j B_hᵀ in addition, S^h_j = Σ_k α^h_jk v_k (v_k − y^h_j)ᵀ. So its norm is at
-most C ᾱ_ji, where ᾱ = Σ_h α^h + δ and C is the largest, over h, j and i, of
+and the block from j to itself has I + Σ_h M_h S^h_j B_hᵀ in addition, S^h_j = Σ_k α^h_jk v_k (v_k − y^h_j)ᵀ. So its
+norm is at most C ᾱ_ji, where ᾱ = Σ_h α^h + δ and C is the largest, over h, j and i, of
 
     ‖M_h‖ (1 + ‖v_i − y^h_j‖ ‖B_hᵀ v_j‖)     and     1 + Σ_h ‖M_h‖ ‖S^h_j‖ ‖B_h‖,
 
@@ -67,18 +67,18 @@ class Layer:
         """∂v_j / ∂v_i of this layer for all j, i, as the blocks above, from weights and maps alone."""
         count, carried = len(vectors), (self.value @ self.output).mT  # columns are inputs
         scores, weights = self.query @ self.key.mT / DIM**0.5, self.weights(vectors)
-        found = torch.zeros(count, count, WIDTH, WIDTH, dtype=torch.float64)
+        blocks = torch.zeros(count, count, WIDTH, WIDTH, dtype=torch.float64)
         same = torch.eye(WIDTH, dtype=torch.float64)
-        found[range(count), range(count)] = same
+        blocks[range(count), range(count)] = same
         for moved, pull, alpha in zip(carried, scores, weights, strict=True):
             mean = alpha @ vectors
             for j in range(count):
                 away = vectors - mean[j]
                 spread = torch.einsum("k,ka,kb->ab", alpha[j], vectors, away)
-                found[j, j] += moved @ spread @ pull.mT
+                blocks[j, j] += moved @ spread @ pull.mT
                 for i in range(count):
-                    found[j, i] += alpha[j, i] * moved @ (same + torch.outer(away[i], vectors[j] @ pull))
-        return found
+                    blocks[j, i] += alpha[j, i] * moved @ (same + torch.outer(away[i], vectors[j] @ pull))
+        return blocks
 
     def constant(self, vectors: Vectors, frozen: bool = False) -> float:
         """C of this layer on these vectors."""
@@ -193,8 +193,8 @@ def aligned(sharpness: float) -> tuple[Layer, Vectors]:
 def future_is_deaf() -> Iterator[CaseValue]:
     """max ‖∂v_j / ∂v_i‖ over i > j."""
     for seed in SEEDS:
-        found = sensitivities(network(seed), random_tokens(TOKENS, WIDTH))
-        yield CaseValue(f"seed {seed}", float(found.triu(1).max()))
+        blocks = sensitivities(network(seed), random_tokens(TOKENS, WIDTH))
+        yield CaseValue(f"seed {seed}", float(blocks.triu(1).max()))
 
 
 def sink_lowers() -> Iterator[CaseValue]:
@@ -227,7 +227,7 @@ CHECKS = (
     ),
     check(
         "the whole Jacobian",
-        "of one layer it is Σ_h α_ji M (I + (v_i − y_j)(Bᵀ v_j)ᵀ), and I + Σ_h M S_j Bᵀ more for i = j",
+        "for one layer it is Σ_h α_ji M (I + (v_i − y_j)(Bᵀ v_j)ᵀ), and I + Σ_h M S_j Bᵀ more for i = j",
         "derived here, after Barbero et al. 2025",
         ROUNDING,
         blocks_follow,

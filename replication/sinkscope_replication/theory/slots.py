@@ -161,7 +161,7 @@ def off_by_one_golden() -> Iterator[CaseValue]:
 
 
 def logits(model: LabForCausalLM) -> Tensor:
-    """What the model says of ordinary tokens."""
+    """The model's logits on ordinary tokens."""
     return look(model, ordinary(TOKENS)).logits
 
 

@@ -1,5 +1,6 @@
 """Linear maps: quantized weights and inputs, and the methods that make quantizing them cheaper, one per file."""
 
+from sinkscope.quantization.linear.awq import AWQ as AWQ
 from sinkscope.quantization.linear.columns import OutlyingColumns as OutlyingColumns
 from sinkscope.quantization.linear.convert import converted as converted
 from sinkscope.quantization.linear.duquant import DuQuant as DuQuant

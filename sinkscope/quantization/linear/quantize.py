@@ -13,7 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.grids import Grid, Steps, fake_quantize, steps_of, straight_through
+from sinkscope.grids import (
+    Grid,
+    RowFormat,
+    Steps,
+    check_finite,
+    described_numbers,
+    fake_quantize,
+    steps_of,
+    straight_through,
+)
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
@@ -86,8 +95,10 @@ class QuantizeLinear(Intervention):
 
     Attributes:
         weights: The grid of W (out, in): one range per output ("token"), per input ("channel"), or per `group` of
-            inputs of an output. Each of stacked experts is a separate tensor.
-        activations: The grid of x (batch, position, in), over "token" or "tensor"; None for weights alone.
+            inputs of an output; or a format that stores the inputs of each output (`grids.RowFormat`: FP8, MXFP4). Each
+            of stacked experts is a separate tensor.
+        activations: The grid of x (batch, position, in), over "token" or "tensor", or a format that stores each token;
+            None for weights alone.
         static: Frozen ranges of x (`calibrated`).
         protect: Tokens whose x stays in full precision and is part of no range.
         skip: Maps that stay in full precision (`linear_maps`).
@@ -96,8 +107,8 @@ class QuantizeLinear(Intervention):
         per_call: One range for all rows of a call, as in kernels with a single scale.
     """
 
-    weights: Grid
-    activations: Grid | None = None
+    weights: Grid | RowFormat
+    activations: Grid | RowFormat | None = None
     static: Static | None = None
     protect: Protect | None = None
     skip: Sequence[str] = (HEAD,)
@@ -111,15 +122,18 @@ class QuantizeLinear(Intervention):
             raise InputError(
                 "protect and static concern the inputs of maps: give activations=Grid(...), or leave both out"
             )
-        if self.activations is not None and self.activations.over not in ("token", "tensor"):
+        over = self._over
+        if over not in (None, "token", "tensor"):
             raise InputError(
-                f"activations over '{self.activations.over}': kernels have no scale per channel or head of a map's "
+                f"activations over '{over}': kernels have no scale per channel or head of a map's "
                 "input; use over='token' or 'tensor'"
             )
-        if self.per_call and (self.static is not None or self.activations is None or self.activations.over != "tensor"):
+        if self.per_call and (self.static is not None or over != "tensor"):
             raise InputError("per_call shares one range among all rows: give activations over 'tensor', and no static")
         if self.static is not None and self.static.grid != self.activations:
             raise InputError(f"static was calibrated for {self.static.grid}, but activations is {self.activations}")
+        if self.rounding is not None and not isinstance(self.weights, Grid):
+            raise InputError(f"{type(self.rounding).__name__} rounds weights on a grid: give weights=Grid(...)")
         for what, made in (("static ranges", self.static), ("weights", self.rounding)):
             if made is not None and made.transform is not self.transform:
                 raise InputError(
@@ -127,17 +141,24 @@ class QuantizeLinear(Intervention):
                     "object here"
                 )
 
+    @property
+    def _over(self) -> str | None:
+        """What shares a range of x; a format stores each token by itself."""
+        if self.activations is None:
+            return None
+        return self.activations.over if isinstance(self.activations, Grid) else "token"
+
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = linear_maps(model, self.skip)
         check_unrounded(maps.values())
         if self.transform is not None:
             self.transform.attach(model, stack)
-        if self.activations is not None and not self.activations.exact:
+        if self.activations is not None and not _exact(self.activations):
             alone = LeftAlone(model, self.protect, stack)
             for one in maps.values():
                 one.edit_input(self._edit(one, alone), stack)
                 alone.uses.require(one)
-        if not self.weights.exact:
+        if not _exact(self.weights):
             for one in maps.values():
                 one.replace(self._rounded(one), stack, rounded=True)
 
@@ -148,8 +169,8 @@ class QuantizeLinear(Intervention):
         parts = {name: getattr(self, name) for name in ("static", "transform", "rounding")}
         return {
             "name": "QuantizeLinear",
-            "weights": asdict(self.weights),
-            "activations": None if self.activations is None else asdict(self.activations),
+            "weights": described_numbers(self.weights),
+            "activations": None if self.activations is None else described_numbers(self.activations),
             "skip": list(self.skip),
             "per_call": self.per_call,
             "protect": described(self.protect),
@@ -158,6 +179,8 @@ class QuantizeLinear(Intervention):
 
     def _rounded(self, one: LinearMap) -> Tensor:
         weight = one.weight
+        if not isinstance(self.weights, Grid):
+            return _in_format(weight, self.weights)
         grid = weight_grid(self.weights, weight)
         if self.rounding is None:
             return fake_quantize(weight, grid)
@@ -167,16 +190,31 @@ class QuantizeLinear(Intervention):
         grid = self.activations
         assert grid is not None
         static = None if self.static is None else self.static.of(one.path)
-        by_token = grid.over == "token" and self.protect is None  # each token has its own range, padding too
+        by_token = self._over == "token" and self.protect is None  # each token has its own range, padding too
 
         def edit(x: Tensor, routing: Routing | None) -> Tensor:
             alone.uses.used(one)
             left = None if by_token else alone.rows(one, x, routing)
+            if not isinstance(grid, Grid):
+                check_finite(x, left)
+                return grid.rounded(x) if left is None else torch.where(left, x, grid.rounded(x))
             if static is not None or grid.over == "token" or self.per_call:
                 return fake_quantize(x, grid, left, static)
             return row_by_row(x, grid, left, alone.texts(one, x, routing))
 
         return edit
+
+
+def _exact(numbers: Grid | RowFormat) -> bool:
+    return isinstance(numbers, Grid) and numbers.exact
+
+
+def _in_format(weight: Float[Tensor, "*expert out in"], numbers: RowFormat) -> Float[Tensor, "*expert out in"]:
+    """W as a format stores it, with a scale of its own for each matrix if the format leaves it open."""
+    check_finite(weight.detach())
+    if weight.ndim == 2:
+        return numbers.fitted(weight).rounded(weight)
+    return torch.stack([numbers.fitted(matrix).rounded(matrix) for matrix in weight])
 
 
 def row_by_row(

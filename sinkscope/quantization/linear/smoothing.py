@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,7 +78,7 @@ class SmoothQuant(Transform):
 
         read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
         check_read(maps, largest)
-        shared = _foldable(model, inputs, maps)
+        shared = foldable(model, inputs, maps)
         scales: dict[str, Tensor] = {}
         for source in shared:
             size = torch.stack([largest[path].float() for path in source.maps]).amax(0)
@@ -98,19 +98,7 @@ class SmoothQuant(Transform):
         return tuple(path for source in self.shared if source.norm is None for path in source.maps)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        maps = chosen(model, self.scales, "SmoothQuant")
-        check_unrounded(maps.values())
-        modules, uses = dict(model.named_modules()), Uses.of(model, stack)
-        for source in self.shared:
-            scale = self._scale(source)
-            if source.norm is not None:
-                check_unedited((maps[path] for path in source.maps), "SmoothQuant")
-                set_gain(modules[source.norm], 1 / scale, stack)
-            for path in source.maps:
-                if source.norm is None:
-                    change_map(maps[path], Change(scale), uses, stack)
-                else:
-                    maps[path].replace(Change(scale).of_weight(maps[path].weight), stack)
+        rescale(model, self.shared, self._scale, "SmoothQuant", stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SmoothQuant:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
@@ -132,11 +120,44 @@ class SmoothQuant(Transform):
         return scale[torch.randperm(len(scale), generator=torch.Generator().manual_seed(self.seed))]
 
 
+def rescale(
+    model: nn.Module,
+    shared: Sequence[SharedInput],
+    scale_of: Callable[[SharedInput], Float[Tensor, "in"]],
+    what: str,
+    stack: ExitStack,
+) -> None:
+    """x → x / s and W → W s for each tensor that maps read, until `stack` closes.
+
+    The division happens in the gain of the norm that made x, or at run time.
+
+    Args:
+        model: The model.
+        shared: Which maps read the same tensor, and the norm whose gain takes 1 / s (`foldable`).
+        scale_of: s of each.
+        what: The method, for errors.
+        stack: Until when.
+    """
+    maps = chosen(model, [path for source in shared for path in source.maps], what)
+    check_unrounded(maps.values())
+    modules, uses = dict(model.named_modules()), Uses.of(model, stack)
+    for source in shared:
+        scale = scale_of(source)
+        if source.norm is not None:
+            check_unedited((maps[path] for path in source.maps), what)
+            set_gain(modules[source.norm], 1 / scale, stack)
+        for path in source.maps:
+            if source.norm is None:
+                change_map(maps[path], Change(scale), uses, stack)
+            else:
+                maps[path].replace(Change(scale).of_weight(maps[path].weight), stack)
+
+
 def _by_input(weight: Float[Tensor, "*out in"]) -> Float[Tensor, "in"]:
     return weight.detach().float().abs().flatten(0, -2).amax(0)
 
 
-def _foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[SharedInput, ...]:
+def foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tuple[SharedInput, ...]:
     """The tensors that maps read; a norm is named if its gain can take a factor, because nothing else reads its output.
 
     Readers that are not modules (a residual stream after a norm) are invisible, so a strong factor is tried.
