@@ -30,7 +30,7 @@ WindowKind = Literal["starts", "packed", "within"]
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows of token ids; what stands first in them, and what they are, in words."""
+    """Rows of token ids, and in words what their first token is and what they are."""
 
     rows: list[list[int]]
     first: str
@@ -118,7 +118,7 @@ BOS_RULES = ("auto", "add", "double", "none")
 
 @dataclass(frozen=True)
 class Inputs:
-    """Token ids (N, T), int64; in words, what stands at position 0 and what the rows are."""
+    """Token ids (N, T), int64, and in words what is at position 0 and what the rows are."""
 
     input_ids: Tensor
     first: str
@@ -214,7 +214,7 @@ def natural_windows(
     are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
     the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
     `split="all"` reads every document of the corpus. `domain` takes those that lie in one folder at the corpus's top.
-    `windows="starts"` takes of each document its first stretch alone; "packed" puts the documents one behind the other
+    `windows="starts"` takes of each document its first stretch alone; "packed" concatenates the documents
     before they are cut, so that stretches cross their ends. In files of rows (JSON lines, CSV, Parquet) every row is a
     document, and `field`, `text` unless given, its text.
 
@@ -256,7 +256,7 @@ def natural_windows(
         raise InputError(f"{source} has at most {longest} tokens in one document; a window takes {tokens}")
     asked = "" if len(rows) == samples else f" ({samples} were asked for)"
     count = "1 window" if len(rows) == 1 else f"{len(rows)} windows"
-    how = {"within": "", "starts": ", the first of each document", "packed": ", documents packed one behind the other"}
+    how = {"within": "", "starts": ", the first of each document", "packed": ", documents concatenated"}
     description = f"{count} of {tokens} tokens{asked} from {source}{how[windows]}"
     return Inputs(torch.tensor(rows), "whatever token the text has there", description)
 
@@ -276,7 +276,7 @@ def corpus_digest(corpus: str, field: str | None = None) -> str:
 
 
 def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
-    """The same windows as a user's message, cut to the same length; what stands first is the template's.
+    """The same windows as a user's message, cut to the same length; the first token is the template's.
 
     Raises `InputError` for a tokenizer without a chat template, and where the template is shorter than a window.
     """
@@ -347,7 +347,7 @@ def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase, count: int) -
 
 
 def _before_sep(inputs: Inputs, tokenizer: PreTrainedTokenizerBase) -> Inputs:
-    """The same rows with the tokenizer's [SEP], if it ends texts with one, in the place of the last token."""
+    """The same rows with the tokenizer's [SEP], if it ends texts with one, instead of the last token."""
     end = last_token_id(tokenizer)
     if end is None:
         return inputs

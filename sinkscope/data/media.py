@@ -93,7 +93,7 @@ def _scaled(raw: bytes, width: int) -> Float[np.ndarray, "time"]:
 
 
 PROMPT = "Describe what is there."
-"""What stands beside each image or recording, for models that read text too."""
+"""The prompt for each image or recording, for models that read text too."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Medium:
     """A kind of file that models read: how it is called, its endings, and the arguments that take it.
 
     In a processor of files and text, `preparer` is the part that prepares the files, and `placeholder` the token that
-    stands for one; `content` is what it is called in a message.
+    represents one; `content` is its type in a message.
     """
 
     what: str
@@ -159,7 +159,7 @@ def media_reading(
 
     The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
     size go through the model together, others by themselves, so that nothing is padded. A model that reads text too is
-    given `prompt` beside each file. A decoder reads the `tokens` tokens that the model itself writes about the input,
+    given `prompt` with each file. A decoder reads the `tokens` tokens that the model itself writes about the input,
     the likeliest at each step and never an end. Raises `UnsupportedModelError` for a model that reads nothing of the
     kind, and `InputError` where the model comes without processor, the folder without files, a file cannot be read, or
     what was prepared does not fit the model.
@@ -171,10 +171,10 @@ def media_reading(
     with_text = "input_ids" in takes
     if with_text and kind == "audio" and model.config.is_encoder_decoder:
         raise UnsupportedModelError(
-            f"{type(model).__name__} reads text in the place of recordings: sinkscope.measure takes either"
+            f"{type(model).__name__} reads text instead of recordings: sinkscope.measure takes either"
         )
     if prompt is not None and not with_text:
-        raise InputError(f"a prompt goes with models that read text beside {medium.what}s, not {type(model).__name__}")
+        raise InputError(f"a prompt is for models that read text with {medium.what}s, not {type(model).__name__}")
     prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]
@@ -215,7 +215,7 @@ def _rate(extractor: Any, name: str) -> int:
 
 
 def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Mapping[str, Any]:
-    """A file in a text: as the chat template puts it, else behind the token that stands for it, else side by side."""
+    """A file in a text: as the chat template writes it, else after its placeholder token, else as a separate input."""
     if getattr(processor, "chat_template", None):
         content = [{"type": medium.content}, {"type": "text", "text": prompt}]
         text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
@@ -229,12 +229,12 @@ def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Map
 
 
 def processor_of(kind: str, name: str, revision: str | None = None) -> Any:
-    """What prepares files of a kind beside text, as it comes with a model. Raises `InputError` where there is none."""
+    """A model's processor for files of a kind and text. Raises `InputError` where there is none."""
     return _processor(MEDIA[kind], name, revision)
 
 
 def _processor(medium: Medium, name: str, revision: str | None) -> Any:
-    """What prepares files of a kind beside text."""
+    """The processor for files of a kind and text."""
     processor = _loaded(AutoProcessor, "processor", name, revision)
     if not (hasattr(processor, "tokenizer") and hasattr(processor, medium.preparer)):
         raise InputError(f"no processor for model '{name}': it comes with {type(processor).__name__} alone")

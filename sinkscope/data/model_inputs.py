@@ -44,7 +44,7 @@ def reading(model: PreTrainedModel, inputs: Inputs) -> InputReading:
     try_out(model, fed_inputs)
     if not model.config.is_encoder_decoder:
         return InputReading((fed_inputs,), inputs.first, inputs.description)
-    both = "the decoder reads the same tokens behind its start token"
+    both = "the decoder reads the same tokens after its start token"
     return InputReading(
         (fed_inputs,), f"{inputs.first}; of the decoder its start token", f"{inputs.description}; {both}"
     )
@@ -112,5 +112,5 @@ def try_out(model: PreTrainedModel, inputs: dict[str, Any]) -> None:
             model(**{name: value[:1, :2].contiguous().to(device) for name, value in inputs.items()})
     except (AttributeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} reads {wanted[0]} beside its tokens: {HINT.format(OTHERS[wanted[0]])}"
+            f"{type(model).__name__} reads {wanted[0]} besides its tokens: {HINT.format(OTHERS[wanted[0]])}"
         ) from error

@@ -73,14 +73,14 @@ class CorpusSource:
         return cls(corpus, digest(corpus), names if split is None else _of_domain(names, corpus))
 
     def validated(self) -> set[bytes | str]:
-        """What stands for the validation documents: their contents and, in parts of `python`, where they come from."""
+        """What identifies the validation documents: their contents and, in parts of `python`, where they come from."""
         contents: set[bytes | str] = {
             self.text.contents[name] for name in self.split.validation if name in self.text.contents
         }
         return contents | {_origin(name) for name in self.split.validation} if self._is_python else contents
 
     def without(self, held: set[bytes | str]) -> CorpusSource:
-        """The same source, whose training lacks what stands for a document in `held`."""
+        """The same source without training documents that `held` identifies."""
 
         def is_held(name: str) -> bool:
             return self.text.contents.get(name) in held or (self._is_python and _origin(name) in held)
@@ -249,7 +249,7 @@ def _write_part(
     """Write one part's tokens; return its documents, characters and tokens, and the sha256 of text and of tokens.
 
     Tokens are hashed as little-endian numbers, as they lie in the file. Of conversations also write, and count, which
-    tokens are scored: those of responses and the EOS behind them.
+    tokens are scored: those of responses and the EOS after each.
     """
     text, tokens, count, scored = TextDigest(), hashlib.sha256(), 0, 0
     with path.open("wb") as stream, ExitStack() as more:

@@ -1,4 +1,4 @@
-"""Windows: a stream of tokens cut into pieces of one length, in which single tokens may be overwritten."""
+"""Windows: a stream of tokens cut into pieces of equal length, in which single tokens may be overwritten."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def framed(
     find_starts: bool = False,
     score_first: bool = True,
 ) -> TokenStream:
-    """A stream whose documents end with an EOS as a stream of documents framed in another way.
+    """The same stream of documents, each framed by other special tokens than the EOS at its end.
 
     `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
     where its documents begin; with `score_first=False` no document's first token (its BOS, where it has one) is scored:
@@ -74,8 +74,8 @@ def framed(
 class FixedToken(BaseModel):
     """The same `token` at the 0-based `position` of every window; the paper's x_k is position k − 1.
 
-    It overwrites the window's own, the labels keep the text, as in the paper's code. A fixed BOS is something else: it
-    stands before the text and shifts it, so no token is lost (`Windows`). Source: Gu et al. 2025, Table 10.
+    It overwrites the window's own, the labels keep the text, as in the paper's code. A fixed BOS differs: it precedes
+    the text and shifts it, so no token is lost (`Windows`). Source: Gu et al. 2025, Table 10.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -172,7 +172,7 @@ class Windows(Dataset[Window]):
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         span = slice(index * self.text_tokens, (index + 1) * self.text_tokens)  # in the stream
-        text = slice(self.context - self.text_tokens, None)  # in the window: behind the BOS
+        text = slice(self.context - self.text_tokens, None)  # in the window: after the BOS
         labels = torch.empty(self.context, dtype=torch.long)
         labels[text] = torch.from_numpy(self.tokens[span].astype(np.int64))
         if self.bos_id is not None:

@@ -184,7 +184,7 @@ class LabAttention(nn.Module):
         reader = f"the bias of position '{self.config.position}'" if bias is not None else None
         reader = reader or self.operation.spec.needs_every_key
         if reader is not None or isinstance(visibility, BesideSinks):
-            reader = reader or "a window, prefix or documents beside sink tokens"
+            reader = reader or "a window, prefix or documents together with sink tokens"
             raise UnsupportedModelError(f"the cache dropped keys, and {reader} needs all of them: use a DynamicCache")
         group = self.config.num_attention_heads // self.config.kv_heads
         columns = places if places.shape[1] == 1 else places.repeat_interleave(group, 1)

@@ -98,7 +98,7 @@ def every_column(
 
 
 def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tensor, "batch position"] | None:
-    """Ids of whole rows, real tokens moved to the front and −1 behind them."""
+    """Ids of whole rows, real tokens moved to the front, followed by −1."""
     if ids is None:
         return None
     moved = ids.gather(1, torch.argsort((~real).int(), dim=-1, stable=True))
@@ -106,7 +106,7 @@ def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tens
 
 
 def _own_ids(forward: Forward) -> Int[Tensor, "batch position"] | None:
-    """Ids of a pass, behind the learned tokens that stand before its sequence."""
+    """Ids of a pass, with −1 for the learned tokens before its sequence."""
     if forward.ids is None:
         return None
     return functional.pad(forward.ids, (0 if forward.seen else forward.prefix, 0), value=UNKNOWN)

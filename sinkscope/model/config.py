@@ -210,7 +210,7 @@ def _looks_ahead(config: PreTrainedConfig) -> bool:
 Position = Literal["none", "learned", "sinusoidal", "relative_t5", "relative_paper", "rotary", "alibi"]
 BIASES = ("relative_t5", "relative_paper", "alibi")
 
-# What transformers itself writes into a saved configuration or passes while loading one, beside its declared fields.
+# What transformers itself writes into a saved configuration or passes while loading one, besides its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
     "model_type",
     "name_or_path",
@@ -253,7 +253,7 @@ class LabConfig(PreTrainedConfig):
     the table of `learned`. With `restart_positions` the positions of packed documents each start at 0. A model with
     `is_causal=False` is bidirectional: the mask's windows and documents stay, its triangle goes, and its loss compares
     each position with its own label. `logit_softcap` c bounds logits, c · tanh(z / c) (Gemma Team 2024). `sink_tokens`
-    learned tokens stand before every sequence.
+    learned tokens precede every sequence.
     """
 
     model_type = "sinkscope_lab"

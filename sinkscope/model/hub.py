@@ -134,7 +134,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
 
 
 def own_files(name: str | Path) -> str:
-    """Where a model's own configuration, tokenizer and processor are: `resolve`, behind a calibration's folder."""
+    """Where a model's own configuration, tokenizer and processor are; inside the folder, for one with a calibration."""
     place = resolve(name)
     return str(Path(place) / UNCALIBRATED) if (Path(place) / CALIBRATED).exists() else place
 

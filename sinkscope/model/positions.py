@@ -158,7 +158,7 @@ class LearnedTable(PositionScheme):
         length = self.table.num_embeddings
         if not torch.compiler.is_compiling() and int(positions.max()) >= length:
             raise InputError(
-                f"a token stands at position {int(positions.max())}, but learned positions end at {length - 1} "
+                f"a token is at position {int(positions.max())}, but learned positions end at {length - 1} "
                 "(max_position_embeddings)"
             )
         return hidden + self.table(positions.clamp(min=0)).to(hidden.dtype)

@@ -34,7 +34,7 @@ KeysValues = tuple[Float[Tensor, "batch kv_heads _ dim"], Float[Tensor, "batch k
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Keys and values that layers hand each other in one run.
+    """Keys and values that layers pass to each other in one run.
 
     `before`: of this pass's tokens as the run before made them, by supplying layer; `past`: of earlier tokens, from the
     cache; `visible`: each layer's mask; `cache`: where those of this run are put, None but in the last one. `made`
@@ -92,7 +92,7 @@ def run_layers(
     visible: Sequence[Visibility],
     **layer_inputs: Any,
 ) -> Float[Tensor, "batch position width"]:
-    """The residual stream behind the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
+    """The residual stream after the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
     if layers.training and layers[0].gradient_checkpointing:
         _check_checkpointing(layers[0])
         cache = None  # transformers takes the cache from layers that run twice: recomputing would append keys again

@@ -1,4 +1,4 @@
-"""Learned tokens that stand before every sequence, for attention to rest on.
+"""Learned tokens before every sequence, as a target for attention.
 
 Source: Gu et al. 2025, Table 4; Darcet et al. 2023.
 """
@@ -15,7 +15,7 @@ from sinkscope.attention import Learned
 class SinkTokens(Learned):
     """n learned embeddings in front of every sequence, drawn N(0, 0.02²); what the model makes of them is dropped.
 
-    They carry no position embedding, stand at positions −n … −1 for rotations and biases (real tokens keep 0, 1, …),
+    They have no position embedding, are at positions −n … −1 for rotations and biases (real tokens keep 0, 1, …),
     are seen by every query under every mask, and see only each other: in a causal model those before them, in a
     bidirectional one all of them, and the text as well unless documents would meet there. Source: Xiao et al. 2024
     (learnable sink token), paper table 4; locuslab/massive-activations, gpt-2/model_sink.py (registers). A measurement

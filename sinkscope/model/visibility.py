@@ -27,7 +27,7 @@ def causal(mask: Mask) -> Mask:
     if isinstance(mask, Or):
         first, second = causal(mask.first), causal(mask.second)
         return first if first == second else Or(first, second)
-    if isinstance(mask, And) and longest_prefix(mask.first):  # the triangle belongs beside the prefix, not above it
+    if isinstance(mask, And) and longest_prefix(mask.first):  # so that the prefix stays visible
         return And(causal(mask.first), mask.second)
     if isinstance(mask, And) and longest_prefix(mask.second):
         return And(mask.first, causal(mask.second))
@@ -90,7 +90,7 @@ def bind(
     if attention_mask is not None:
         attention_mask = F.pad(attention_mask, (sinks, 0), value=1)
     plain = Visibility.of(mask, queries, keys, attention_mask=attention_mask, documents=documents, device=device)
-    if not sinks or isinstance(mask, Causal | Full):  # sink tokens stand first: these masks treat them as they should
+    if not sinks or isinstance(mask, Causal | Full):  # sink tokens come first: these masks are right for them already
         return plain
     return BesideSinks(mask, plain.query, plain.key, sinks, is_causal)
 

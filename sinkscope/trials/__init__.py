@@ -42,6 +42,8 @@ from sinkscope.trials.needles import asked_in_chat as asked_in_chat
 from sinkscope.trials.needles import noise as noise
 from sinkscope.trials.old_choices import StoredChoice as StoredChoice
 from sinkscope.trials.old_choices import stored_choice as stored_choice
+from sinkscope.trials.origin import ORIGIN as ORIGIN
+from sinkscope.trials.origin import origin_trial as origin_trial
 from sinkscope.trials.predictions import TextScores as TextScores
 from sinkscope.trials.predictions import text_scores as text_scores
 from sinkscope.trials.recall import Recalled as Recalled

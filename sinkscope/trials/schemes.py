@@ -1,4 +1,4 @@
-"""What quantizing a model costs, and what protecting tokens gives back: the arms of such a trial."""
+"""What quantizing a model costs, and what protecting tokens recovers: the arms of such a trial."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def scheme_trial(
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Trial:
-    """What `scheme` costs on these texts, and how much of it protecting tokens gives back.
+    """What `scheme` costs on these texts, and how much of it protecting tokens recovers.
 
     Arms, on the same texts: the unchanged model; everything rounded (the baseline, named as the scheme); each choice of
     tokens with `controls` random choices that match it text by text; and the first tokens of its budget. A `Prefix` is
-    compared with the unchanged model behind the same prefix, whose own cost is that of the changed text ("full behind
-    …"), and beside it stands the same prefix rounded as any text ("…, rounded"): what full-precision keys and values of
-    the prefix are worth. For caches a prefix must be what every text begins with, and protects those tokens.
+    compared with the unchanged model after the same prefix ("full behind …"), whose own cost is that of the changed
+    text, and with the same prefix rounded as any text ("…, rounded"), which shows what full-precision keys and values
+    of the prefix are worth. For caches, a prefix must be what every text begins with, and protects those tokens.
 
     Nothing is scored on what it was calibrated on: a scheme that fits weights or ranges takes half of the texts, a
     choice of positions (`Measured`) a fifth, at least eight. `Outliers` and `Measured(by="row")` are found in the
-    scored texts themselves, in full precision, which the verdict says. Linear maps are read in one pass; caches through
-    the cache, `context` tokens at once and then one at a time, since one pass shows nothing of a cache.
+    scored texts themselves, in full precision, which the verdict says. Schemes of linear maps are scored in one
+    pass; those of caches through the cache, `context` tokens at once and then one at a time.
 
     Args:
         model: Any transformers model with logits.
@@ -92,16 +92,16 @@ def scheme_trial(
         protect: A choice, its words, a prefix, or several by name; {} for the cost alone. A function among them is
             given the inputs of the texts to calibrate on, and finds a prefix there. Default: for schemes that round
             activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
-        controls: Random choices for each choice.
-        calibrate_on: Texts of one's own to calibrate on; all of `inputs` are scored then.
-        calibrated_source: What these are called in the record.
+        controls: Number of random controls per choice.
+        calibrate_on: Other texts to calibrate on; then all of `inputs` are scored.
+        calibrated_source: Their name in the record.
         in_sample: Calibrate and score on all texts; the verdict says so.
         context: Tokens of each text that a cache is filled with at once. Default: half of a text.
-        tolerance: τ in nats a token, for the words.
+        tolerance: τ in nats per token, for the words of the verdict.
         batch_size: Texts that go through the model at once; no result depends on it.
-        seed: Of the controls.
-        out: A folder for finished batches, from which an interrupted trial goes on.
-        about: More for the record.
+        seed: Seed of the controls.
+        out: A folder for finished batches, from which an interrupted trial continues.
+        about: Further entries of the record.
         progress: Called after each arm of each batch.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
@@ -158,7 +158,7 @@ def scheme_trial(
 
 
 def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[str, Any]:
-    """How much of a model's cache the layers hold that a scheme of caches rounds, which are those of full attention.
+    """How much of a model's cache a cache scheme rounds: the layers of full attention.
 
     `layers_rounded` of `layers`, and `bytes_rounded`, their share of all bytes that a cache of one of these texts
     holds: sliding windows, recurrent states and cross-attention are left whole, and ends if the scheme says so.
@@ -345,7 +345,7 @@ class SchemeArms:
 
 
 def serving(made: Intervention, protect: Tokens) -> Intervention:
-    """An intervention that protects other tokens than those that it was made with."""
+    """An intervention that protects other tokens than those it was built with."""
     if isinstance(made, All):
         return All(tuple(serving(one, protect) for one in made.parts))
     if is_dataclass(made) and any(field.name == "protect" for field in fields(made)):
@@ -354,7 +354,7 @@ def serving(made: Intervention, protect: Tokens) -> Intervention:
 
 
 def default_choices(scheme: QuantizationScheme) -> dict[str, Protected]:
-    """What is protected unless it is said.
+    """The default of `protect`.
 
     Where activations are rounded, attention sinks, outlying activations, and both: they need not be the same tokens.
     """

@@ -147,7 +147,7 @@ def test_an_encoder_decoder_is_changed_in_its_decoder(sinkscope, places, text, t
     found = answer.json
     assert found["stack"] == "decoder"
     assert "changed: the decoder alone" in answer.err
-    assert "the decoder reads the same tokens behind its start token" in found["input"]
+    assert "the decoder reads the same tokens after its start token" in found["input"]
     model = load(places / "bart")
     [part] = read_inputs(model, str(places / "bart"), InputOptions(**SMALL, text=text), RUNNING).parts
     with torch.no_grad():
@@ -208,7 +208,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
     [
         (("measure", "vit"), "reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
         (("measure", "whisper", "--input", "random"), "reads input_features, not tokens"),
-        (("measure", "clip", "--input", "random"), "reads pixel_values beside its tokens"),
+        (("measure", "clip", "--input", "random"), "reads pixel_values besides its tokens"),
         (("measure", "bart", "--images", "images"), "reads no images: it reads input_ids"),
         (("measure", "vit", "--images", "sounds"), "no image in the folder"),
         (("measure", "vit", "--images", "none"), "no such folder of images"),
@@ -221,7 +221,7 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         (("intervene", "t5", "--what", "swap-position", "--samples", "2"), "position"),
         (("intervene", "classifier", "--what", "suppress-bands", "--images", "images"), "no unembedding"),
         (("intervene", "classifier", "--what", "hide-sink"), "sinkscope measure takes --images DIR"),
-        (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt goes with models that read text"),
+        (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt is for models that read text"),
         (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),
     ],

@@ -58,7 +58,7 @@ def test_windows_from_document_starts_or_of_packed_documents(tokenizer: PreTrain
     packed = build("natural", tokenizer, text=path, samples=99, windows="packed")
     wanted = [whole[start : start + 16] for start in range(0, len(whole) - 15, 16)]
     assert sorted(packed.input_ids.tolist()) == sorted(wanted)
-    assert "packed one behind the other" in packed.description
+    assert "documents concatenated" in packed.description
     with pytest.raises(InputError, match="unknown windows 'packd': did you mean 'packed'"):
         build("natural", tokenizer, text=path, windows="packd")
 

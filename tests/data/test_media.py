@@ -133,7 +133,7 @@ def test_what_a_model_does_not_read_is_said(tmp_path: Path) -> None:
     folder = images(tmp_path / "images")
     with pytest.raises(UnsupportedModelError, match="ViTModel reads no recordings: it reads pixel_values"):
         read("audio", vit, folder)
-    with pytest.raises(InputError, match="a prompt goes with models that read text"):
+    with pytest.raises(InputError, match="a prompt is for models that read text"):
         read("images", vit, folder, prompt="what")
     for name in ("preprocessor_config.json", "processor_config.json"):
         (vit / name).unlink(missing_ok=True)

@@ -35,7 +35,7 @@ def test_a_reading_says_what_stands_first_on_both_sides() -> None:
     assert reading(FAMILIES["llama"].build(), given).first == "a random token"
     both = reading(FAMILIES["t5"].build(), given)
     assert both.first == "a random token; of the decoder its start token"
-    assert both.description == "2 rows; the decoder reads the same tokens behind its start token"
+    assert both.description == "2 rows; the decoder reads the same tokens after its start token"
     assert both.one(7)["decoder_input_ids"].shape == (1, 7)
 
 
@@ -45,7 +45,7 @@ def test_a_reading_says_what_stands_first_on_both_sides() -> None:
         ("vit", "the model reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
         ("wav2vec2", "the model reads input_values, not tokens: sinkscope measure takes --audio DIR"),
         ("whisper", "the model reads input_features, not tokens: sinkscope measure takes --audio DIR"),
-        ("clip", "CLIPModel reads pixel_values beside its tokens: sinkscope measure takes --images DIR"),
+        ("clip", "CLIPModel reads pixel_values besides its tokens: sinkscope measure takes --images DIR"),
     ],
 )
 def test_a_model_that_does_not_run_on_tokens_alone_is_refused_in_a_line(name: str, said: str) -> None:

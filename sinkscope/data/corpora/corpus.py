@@ -69,7 +69,7 @@ class Corpus:
 
 
 class TextDigest:
-    """sha256 over names and texts, with the counts that a fingerprint states beside it.
+    """sha256 over names and texts, with the counts that a fingerprint also holds.
 
     `contents`: the sha256 of each document's text alone, by name, which finds the same text in another corpus.
     """

@@ -88,7 +88,7 @@ def _parsed(path: Path, number: int, line: str) -> Any:
 
 
 def _json_rows(path: Path) -> list[Any] | None:
-    """The objects of a JSON list, or of a file with one a line; None for any other JSON, which is text as it stands."""
+    """The objects of a JSON list, or of a file with one per line; None for any other JSON, which is read as text."""
     raw = read_bytes(path).decode("utf-8", "replace")
     try:
         whole = json.loads(raw)
@@ -133,7 +133,7 @@ NO_TABLE = f"a field ('{{field}}') goes with files of rows ({', '.join(TABLES)})
 
 
 def load_text(pattern: str, field: str | None = None) -> Corpus:
-    """The files that match `pattern` (`**` descends into folders), a document each, sorted by name.
+    """The files that match `pattern` (`**` descends into folders), one document each, sorted by name.
 
     Of JSON lines, CSV and Parquet every row is a document, its text the field `field` (`text` unless given). A file of
     text that stands alone is cut at line ends into documents of about 16 KiB: train and validation share no document,

@@ -121,7 +121,7 @@ def _own_sink(layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[s
     competes = spec.normalizer.couples_keys and not isinstance(spec.normalizer, Linear)
     if not competes and any(sink_of(module) is not None for module in layers):
         yield (
-            f"it has a learned sink of its own, a logit beside those of the tokens, and under '{spec.normalizer.kind}' "
+            f"it has a learned sink of its own, another logit of the softmax, and under '{spec.normalizer.kind}' "
             "weights nothing competes with it"
         )
 

@@ -62,7 +62,7 @@ class AttachedTo:
     def to_dict(self) -> dict[str, Any]:
         """The form of an `AttachedConfig`, also where this configuration is part of another one.
 
-        The host's fields stand without their `model_type`: transformers opens a folder by one that it finds inside.
+        The host's fields lack their `model_type`, since transformers uses any that it finds inside.
         """
         fields = super().to_dict()  # type: ignore[misc]
         layers, tokens = self.attachment.layers, self.attachment.sink_tokens
@@ -108,7 +108,7 @@ class AttachedConfig(PreTrainedConfig):
 
     @property
     def marks(self) -> int:
-        """How many marks the weights beside it have."""
+        """How many marks the weights in the same folder have."""
         return sum(self.version >= first for first in MARKED)
 
     @property

@@ -2,7 +2,7 @@
 
 The function is found where every transformers layer finds its own, by name, and brings its mask function with it (under
 an unregistered name transformers passes no mask at all). It knows q, k and v after rotation and cache, and the mask; a
-hook on the layer notes the block's input and where queries stand, hooks on the projections let the operation
+hook on the layer notes the block's input and the positions of queries, hooks on the projections let the operation
 act before rotation and cache. A layer whose operation did not run raises: nothing falls back to softmax.
 """
 
@@ -96,7 +96,7 @@ class Softcap:
 
 HANDLES = "operation_hooks"  # the attribute of an attention module under which its hooks' handles are kept
 EDITS = "operation_edits"  # and what the operation does to its linear maps
-MASK = "joined"  # the attribute of an attached operation under which its mask and the host's stand
+MASK = "joined"  # the attribute of an attached operation that holds its mask joined with the host's
 FOREIGN = ("s_aux", "sinks", "position_bias", "indices", "block_indices")  # what hosts add to scores or hide
 
 
@@ -223,10 +223,10 @@ def attached_attention(
     if isinstance(total, int):  # a static cache hands out its whole buffer, a sliding one its last tokens
         key, value = key[:, :, :total], value[:, :, :total]
         first = total - key.shape[2]
-    else:  # in a graph the room behind the tokens stays: the mask hides it
+    else:  # in a graph the empty room after the tokens stays: the mask hides it
         first = (total - key.shape[2]).clamp(min=0)
     if query.dtype != value.dtype and torch.is_autocast_enabled(query.device.type):
-        # Angles in fp32 leave rotated queries and keys in fp32 beside short values. SDPA casts all; our paths do not.
+        # Angles in fp32 leave rotated queries and keys in fp32, but values in half precision. SDPA casts; ours do not.
         short = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(short), key.to(short), value.to(short)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

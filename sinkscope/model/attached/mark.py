@@ -1,11 +1,11 @@
-"""A saved attached model is no checkpoint of its host: two host tensors stand there in forms that no host can use.
+"""Files of an attached model are no checkpoint of its host: two tensors are stored in forms that no host can use.
 
-Whoever hands a configuration of their own to the host's class never opens the folder's. Then only the weights can tell,
-and an operation without parameters leaves none. So in `state_dict()`, and with it in every file, the first scale of the
-host (of a norm) is (1, width) in the place of (width,), which transformers and torch refuse to load. That refusal can
-be switched off (`ignore_mismatched_sizes`): then the second scale, in float64 and 2^600 times as large, is infinite in
-the host's dtype, and all that the host says is NaN. The parameters themselves stay as they are; attached models read
-both forms.
+If a caller passes its own configuration to the host's class, the folder's is never read. Then only the weights can show
+that an operation is attached, and an operation without parameters has none. So in `state_dict()`, and in every file
+written from it, the first scale of a norm of the host is (1, width) instead of (width,), which transformers and torch
+refuse to load. That refusal can be switched off (`ignore_mismatched_sizes`): then the second scale, in float64 and
+2^600 times as large, is infinite in the host's dtype, and all outputs are NaN. The parameters themselves stay as they
+are; attached models read both forms.
 """
 
 from __future__ import annotations

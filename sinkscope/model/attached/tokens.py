@@ -28,7 +28,7 @@ SKIPS = "generate() skips tokens where it goes on with a cache, whose length cou
 
 
 class Registers(nn.Module):
-    """n learned embeddings (1, n, width) that stand between an image model's CLS and its patches."""
+    """n learned embeddings (1, n, width) between the CLS token and the patches of an image model."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, te
         if mask is not None or torch.compiler.is_compiling():
             return position_ids
         if position_ids.ndim != 2 or bool((position_ids.diff(dim=-1) != 1).any()):
-            raise InputError("position_ids start anew within a row: sink tokens stand in front of one document a row")
+            raise InputError("position_ids restart within a row: sink tokens need one document per row")
         if text and bool((position_ids[:, 0] != text).any()):
             raise InputError(
                 f"position_ids begin at {int(position_ids[0, 0])}, but the cache holds {text} tokens; {SKIPS}"
