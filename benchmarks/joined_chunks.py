@@ -5,7 +5,7 @@ Texts are the beginnings of documents of `python:prose` (docstrings and help top
 ones, `nano` 24 and 25, which fill its 128. Four parts, each on the same texts:
 
 - "sinks": sinks per chunk, and the attention that they take from later tokens (`trials.chunk_sinks`).
-- "in order": `trials.chunk_trial` with k = 1, 4, 16 (nano: 1, 4, 8).
+- "in order": `trials.chunk_trial` with k = 1 and 16 (nano: 1, 4, 8).
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
 - "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1 and 16.
 
@@ -129,10 +129,10 @@ def parts_of(
     model: Any, tokenizer: Any, ids: Tensor, lengths: tuple[int, ...], work: Path
 ) -> dict[str, Callable[[], Any]]:
     """How each part is computed."""
-    many, options = (1, 4, 8 if lengths[0] < 32 else 16), {"batch_size": BATCH}
+    many = (1, 4, 8) if lengths[0] < 32 else (1, 16)
 
     def trial(name: str, rows: Tensor, recompute: tuple[int, ...], **more: Any) -> Any:
-        return chunk_trial(model, rows, lengths, recompute, out=work / name, **options, **more).to_json()
+        return chunk_trial(model, rows, lengths, recompute, out=work / name, batch_size=BATCH, **more).to_json()
 
     def asked() -> Any:
         return needles(model, asked_in_chat(tokenizer, ids, lengths, asked=3, seed=0), lengths, work)
