@@ -7,7 +7,7 @@ ones, `nano` 24 and 25, which fill its 128. Four parts, each on the same texts:
 - "sinks": sinks per chunk, and the attention that they take from later tokens (`trials.chunk_sinks`).
 - "in order": `trials.chunk_trial` with k = 1 and 16 (nano: 1, 4, 8).
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
-- "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1 and 16.
+- "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1.
 
 With `--save`, each part is written to results/real when it is done, with the seconds that its passes took; with
 `--work`, a run that was stopped goes on.
@@ -99,7 +99,7 @@ def sinks(model: Any, ids: Tensor, lengths: tuple[int, ...], work: Path) -> dict
 def needles(model: Any, asked: Asked, lengths: tuple[int, ...], work: Path) -> dict[str, Any]:
     """The share of right answers with its 95 % interval over chats, and the difference from "joined", paired."""
     arms = [unchanged()]
-    for arm in chunk_arms(lengths, (1, 16), repairs=("first",)):
+    for arm in chunk_arms(lengths, (1,), repairs=("first",)):
         arms.append(arm)
         if arm.control is not None and (control := arm.control(0, Texts.of_ids(asked.context))) is not None:
             arms.append(replace(control, name=f"random for {arm.name}"))
