@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sinkscope.files import write_text
-from sinkscope.report.compose import results_page
 from sinkscope.report.demo_page import demo_page
 from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.page import observatory_page
@@ -21,6 +20,7 @@ from sinkscope.report.sections import inputs
 from sinkscope.report.stored import Stored
 from sinkscope.report.survey_page import survey_page
 from sinkscope.report.trial_page import trial_page
+from sinkscope.report.writing import results_page
 from sinkscope.sinks import First
 from sinkscope.trials import ThroughCache, matters, run, scheme_trial
 from tests.quantization.quantizers import RoundDown, by_token
