@@ -79,7 +79,7 @@ def sinks_json(card: Card) -> dict[str, Any]:
 
     `by_head`: layer, head, and the percent of texts in which it has the sink, with the interval's low and high.
 
-    `modules`: linear maps by what rounding their inputs to 8 bits costs, the dearest first, where that was measured.
+    `modules`: linear maps by what rounding their inputs to 8 bits costs, most expensive first, where that was measured.
     """
     facts = {part.name: part.first.facts for part in card.parts}
     sink, bos = facts.get("sink", {}), facts.get("bos", {})

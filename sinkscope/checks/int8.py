@@ -26,7 +26,7 @@ def applies(subject: CheckedModel) -> str:
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """What rounding to 8 bits costs with each kind of range, and what protecting tokens gives back."""
+    """What rounding to 8 bits costs with each kind of range, and what protecting tokens recovers."""
     alone = on_four_bits(subject.model) > 0.9
     rows: list[Row] = []
     said: list[str] = []
