@@ -28,7 +28,7 @@ LISTED = 20
 def module_costs(
     model: PreTrainedModel, ids: Int[Tensor, "text token"], batch_size: int = 8, seed: int = 0
 ) -> dict[str, float]:
-    """An estimate, by path, of the KL in nats a token that rounding a map's inputs to 8 bits costs; most expensive first.
+    """Estimates by path of the KL in nats per token that rounding a map's inputs to 8 bits costs; most expensive first.
 
     ½ Σ_t (g_t · δ_t)² / T: δ_t is the error of token t's input, one range for a text; g_t the gradient of −Σ log p(y)
     with respect to it, for y drawn from the model itself: the diagonal over tokens of the Fisher information, of which
@@ -75,7 +75,7 @@ def _with_gradient(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
 
 
 def module_rows(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> tuple[list[Row], list[list[Any]]]:
-    """Rows of the most expensive maps, rounded alone on the scored texts; and the ranking: path, estimate in nats a token."""
+    """Rows of the most expensive maps, rounded alone on the scored texts, and the ranking (path, estimate in nats)."""
     costs = module_costs(subject.model, texts.choosing, subject.batch_size, subject.seed)
     ranking = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]
     dearest = [path for path, cost in list(costs.items())[:VERIFIED] if cost > 0]

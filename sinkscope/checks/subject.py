@@ -133,7 +133,7 @@ class CheckedModel:
         return self._tokens[texts.sha256]
 
     def at_once(self, texts: TextSet) -> int:
-        """Texts per pass through a cache: all where states are read token by token, since a step costs as much for few."""
+        """Texts per pass through a cache: all if states force token by token, since a step costs the same."""
         if reads_at_once(self.model, DynamicCache(config=self.model.config)):
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
