@@ -47,8 +47,13 @@ def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
 
 def test_layers_are_ranked_by_the_sum_of_their_maps() -> None:
     model = load("nano")
-    costs = {"model.layers.1.mlp.up": 0.2, "model.layers.11.mlp.up": 9.0, "model.layers.1.mlp.down": 0.1, "lm_head": 1.0}
-    costs["model.layers.3.self_attn.q_proj"] = 0.5
+    costs = {
+        "model.layers.1.mlp.up": 0.2,
+        "model.layers.11.mlp.up": 9.0,
+        "model.layers.1.mlp.down": 0.1,
+        "lm_head": 1.0,
+    }
+    costs |= {"lm_head": 1.0, "model.layers.3.self_attn.q_proj": 0.5}
     assert layer_costs(model, costs) == [[3, 0.5], [1, 0.3], [0, 0.0], [2, 0.0]]
 
 
