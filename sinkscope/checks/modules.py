@@ -31,7 +31,7 @@ def module_rows(
     rounded = QuantizeLinear(Grid(EXACT), GRID)
     costs = rounding_costs(subject.model, texts.choosing, rounded, subject.batch_size, subject.seed).maps
     modules = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]
-    ranking = {"modules": modules, "layers": layer_costs(subject.model, costs)}
+    ranking: dict[str, list[list[Any]]] = {"modules": modules, "layers": layer_costs(subject.model, costs)}
     dearest = [path for path, cost in list(costs.items())[:VERIFIED] if cost > 0]
     if not dearest:
         return [], ranking
@@ -67,10 +67,10 @@ def module_rows(
     return rows, ranking
 
 
-def layer_costs(model: PreTrainedModel, costs: Mapping[str, float]) -> list[list[float]]:
+def layer_costs(model: PreTrainedModel, costs: Mapping[str, float]) -> list[list[Any]]:
     """Block and the sum of its maps' costs, the dearest first: what it would cost if errors added up."""
     paths = {module: path for path, module in model.named_modules()}
-    sums: list[list[float]] = []
+    sums: list[list[Any]] = []
     for number, block in enumerate(Stream.of(model).blocks):
         inside = [cost for path, cost in costs.items() if path.startswith(f"{paths[block]}.")]
         sums.append([number, float(f"{sum(inside):.3g}")])
