@@ -9,7 +9,8 @@ ones, `nano` 24 and 25, which fill its 128. Four parts, each on the same texts:
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
 - "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1 and 16.
 
-With `--save`, each part is written to results/real as soon as it is done, and an interrupted run continues.
+With `--save`, each part is written to results/real when it is done, with the seconds that its passes took; with
+`--work`, a run that was stopped goes on.
 
 Run: python -m benchmarks.joined_chunks [--model NAME] [--texts 24] [--save] [--work FOLDER]
 """
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,13 @@ from torch import Tensor
 
 import sinkscope as ss
 from benchmarks.sides import REAL, provenance
-from sinkscope.data import Inputs, build_inputs
+from sinkscope.data import build_inputs
 from sinkscope.files import write_json
 from sinkscope.model import load_tokenizer
-from sinkscope.statistics import mean_interval
-from sinkscope.trials import ThroughCache, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, run
+from sinkscope.statistics import Interval, mean_interval, share_interval
+from sinkscope.trials import Asked, Texts, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, recalled, unchanged
 
-CORPUS, CHUNKS = "python:prose", 4
+CORPUS, CHUNKS, BATCH, PIECE = "python:prose", 4, 4, 2
 
 
 def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -49,42 +52,96 @@ def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return torch.stack(rows)
 
 
-def sinks(model: Any, ids: Tensor, lengths: tuple[int, ...]) -> dict[str, Any]:
+def in_pieces(work: Path, name: str, count: int, compute: Callable[[slice], dict[str, Any]]) -> dict[str, Any]:
+    """What is computed of two texts at a time, lists over texts by name, each piece kept in a file as it is done."""
+    joined: dict[str, Any] = {}
+    for start in range(0, count, PIECE):
+        path = work / f"{name} {start}.json"
+        if not path.is_file():
+            begun = time.perf_counter()
+            rows_by_name = compute(slice(start, start + PIECE))
+            write_json(path, {"seconds": time.perf_counter() - begun, "rows": rows_by_name})
+        for key, rows in json.loads(path.read_text())["rows"].items():
+            joined.setdefault(key, []).extend(rows)
+    return joined
+
+
+def seconds_of(work: Path, name: str) -> float:
+    """What the pieces of a part took, or the arms of a trial."""
+    pieces = [json.loads(path.read_text())["seconds"] for path in work.glob(f"{name} *.json")]
+    log = work / name / "scores.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    return sum(pieces) + sum(line["seconds"] * (line["stop"] - line["start"]) for line in lines)
+
+
+def sinks(model: Any, ids: Tensor, lengths: tuple[int, ...], work: Path) -> dict[str, Any]:
     """Means over texts with 95 % intervals, a list over chunks each."""
-    data = chunk_sinks(model, ids, lengths)
+
+    def of(rows: slice) -> dict[str, Any]:
+        data = chunk_sinks(model, ids[rows], lengths)
+        found = {"sinks": data["sinks"].values.tolist()}
+        for cache in data["cache"].values:
+            for name in ("sink_mass", "chunk_mass"):
+                found[f"{name} {cache}"] = data[name].sel(cache=cache).values.tolist()
+        return found
 
     def means(values: np.ndarray) -> list[list[float]]:
         return [list(vars(mean_interval(values[:, chunk])).values()) for chunk in range(CHUNKS)]
 
-    result: dict[str, Any] = {"sinks": means(data["sinks"].values)}
-    for name in ("sink_mass", "chunk_mass"):
-        result[name] = {str(cache): means(data[name].sel(cache=cache).values) for cache in data["cache"].values}
+    found = {name: means(np.array(rows)) for name, rows in in_pieces(work, "sinks", len(ids), of).items()}
+    result: dict[str, Any] = {"sinks": found.pop("sinks")}
+    for name, numbers in found.items():
+        what, _, cache = name.partition(" ")
+        result.setdefault(what, {})[cache] = numbers
     return result
 
 
+def needles(model: Any, asked: Asked, lengths: tuple[int, ...], work: Path) -> dict[str, Any]:
+    """The share of right answers with its 95 % interval over chats, and the difference from "joined", paired."""
+    arms = [unchanged()]
+    for arm in chunk_arms(lengths, (1, 16), repairs=("first",)):
+        arms.append(arm)
+        if arm.control is not None and (control := arm.control(0, Texts.of_ids(asked.context))) is not None:
+            arms.append(replace(control, name=f"random for {arm.name}"))
+
+    def of(rows: slice) -> dict[str, Any]:
+        part = Asked(asked.context[rows], asked.keys[rows], asked.answers[rows], asked.places[rows])
+        answers = recalled(model, part, arms, rows.start)
+        return {name: found.unseen.double().mean(1).tolist() for name, found in answers.items()}
+
+    shares = {name: np.array(rows) for name, rows in in_pieces(work, "needles", len(asked), of).items()}
+    rows = [
+        {
+            "arm": name,
+            **_named("recall", share_interval(values)),
+            **_named("more_than_joined", mean_interval(values - shares["joined"])),
+        }
+        for name, values in shares.items()
+    ]
+    return {"chats": len(asked), "questions": asked.keys.shape[1], "arms": rows}
+
+
+def _named(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
 def parts_of(
-    model: Any, tokenizer: Any, inputs: Inputs, lengths: tuple[int, ...], work: Path | None
+    model: Any, tokenizer: Any, ids: Tensor, lengths: tuple[int, ...], work: Path
 ) -> dict[str, Callable[[], Any]]:
     """How each part is computed."""
-    ids, many = inputs.input_ids, (1, 4, 8 if lengths[0] < 32 else 16)
+    many, options = (1, 4, 8 if lengths[0] < 32 else 16), {"batch_size": BATCH}
 
-    def folder(name: str) -> Path | None:
-        return None if work is None else work / name
+    def trial(name: str, rows: Tensor, recompute: tuple[int, ...], **more: Any) -> Any:
+        return chunk_trial(model, rows, lengths, recompute, out=work / name, **options, **more).to_json()
 
-    def needles() -> Any:
-        asked = asked_in_chat(tokenizer, ids, lengths, asked=3, seed=0)
-        arms = chunk_arms(lengths, (1, many[-1]), repairs=("first", "received"))
-        reading = ThroughCache(sum(lengths) + 1, None)
-        return run(model, asked.context, arms, reading=reading, controls=1, needles=asked, batch_size=4).to_json()
+    def asked() -> Any:
+        return needles(model, asked_in_chat(tokenizer, ids, lengths, asked=3, seed=0), lengths, work)
 
-    order = shuffled(ids, lengths)
     return {
-        "sinks": lambda: sinks(model, ids, lengths),
-        "in order": lambda: chunk_trial(model, ids, lengths, many, batch_size=4, out=folder("in order")).to_json(),
-        "shuffled": lambda: chunk_trial(
-            model, order, lengths, (1,), repairs=("first",), batch_size=4, out=folder("shuffled")
-        ).to_json(),
-        **({"needles": needles} if getattr(tokenizer, "chat_template", None) else {}),
+        "sinks": lambda: sinks(model, ids, lengths, work),
+        "in order": lambda: trial("in order", ids, many),
+        "shuffled": lambda: trial("shuffled", shuffled(ids, lengths), (1,), repairs=("first",)),
+        **({"needles": asked} if getattr(tokenizer, "chat_template", None) else {}),
     }
 
 
@@ -113,11 +170,12 @@ def main() -> None:
     result |= {"command": f"python -m benchmarks.joined_chunks --model {title} --texts {asked.texts} --save"}
     result |= {"model": title, "inputs": inputs.description, "lengths": list(lengths), "provenance": provenance()}
     done = result.setdefault("parts", {})
-    for name, compute in parts_of(model, tokenizer, inputs, lengths, asked.work).items():
+    work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
+    work.mkdir(parents=True, exist_ok=True)
+    for name, compute in parts_of(model, tokenizer, inputs.input_ids, lengths, work).items():
         if name in done:
             continue
-        start = time.perf_counter()
-        done[name] = {"result": compute(), "seconds": round(time.perf_counter() - start)}
+        done[name] = {"result": compute(), "seconds": round(seconds_of(work, name))}
         print(
             f"{title}, {name}: {done[name]['seconds']} s, {done[name]['result'].get('verdict', done[name]['result'])}",
             flush=True,

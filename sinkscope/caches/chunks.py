@@ -28,7 +28,16 @@ from transformers.cache_utils import DynamicLayer
 from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import at_once, kept_logits, masked
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, is_encoder_decoder, parameters, text_config, unwrapped
+from sinkscope.hooks import (
+    checked_inputs,
+    device_of,
+    evaluating,
+    family,
+    is_encoder_decoder,
+    parameters,
+    text_config,
+    unwrapped,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +149,10 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
         ahead: Each later chunk is read behind the first `ahead` tokens of the first chunk, which are then left out: it
             uses their sink instead of making its own, and nothing is recomputed when chunks are joined.
 
-    Raises `InputError` for lengths that do not fit, and `UnsupportedModelError`, by name, for models whose keys cannot
-    be moved: learned or sinusoidal positions, ALiBi, biases by distance, frequencies that change with the length, and
-    for layers with a window or with states, of which a chunk read alone does not give the content.
+    Raises `InputError` for lengths that do not fit, and for ids as `measure` does. Raises `UnsupportedModelError`, by
+    name, for models whose keys cannot be moved (learned or sinusoidal positions, ALiBi, biases by distance, frequencies
+    that change with the length) and for layers with a window or with states: reading a chunk alone does not give what
+    they would hold.
     """
     model = unwrapped(model)
     lengths = tuple(int(length) for length in lengths)
@@ -154,6 +164,7 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
     if not 0 <= ahead <= lengths[0]:
         raise InputError(f"ahead = {ahead}: 0 to {lengths[0]} tokens, the first chunk's")
     _check(model)
+    checked_inputs(model, ids)
     rotations = measured_rotations(model)
     joined: list[list[tuple[Tensor, Tensor]]] = []
     start = 0

@@ -83,7 +83,8 @@ def chunk_trial(
     reading.check(texts)
     arms = chunk_arms(lengths, recompute, repairs=repairs)
     assert texts.ids is not None
-    join_chunks(model, texts.ids[:1, : sum(lengths)], lengths)  # refused by name before anything runs
+    one = texts.ids[:1, : sum(lengths)]  # what cannot be joined or recomputed is refused before anything runs
+    join_chunks(model, one, lengths).recomputed(model, first_of_chunks(lengths, 1, one))
     about = {"lengths": list(lengths), "recompute": list(recompute), **(about or {}), "kind": "chunks"}
     return run(model, texts, arms, reading=reading, controls=controls, seed=seed, about=about, **options)
 

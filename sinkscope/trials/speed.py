@@ -42,7 +42,8 @@ def speeds(
 ) -> dict[str, Speed]:
     """How long each arm takes on the same texts, after one round that does not count.
 
-    Each turn of an arm reads the context, then the rest a token at a time. Raises `InputError` where fewer than
+    Each turn of an arm reads the context, as far as its cache does not hold it from before, then the rest a token at a
+    time. Raises `InputError` where fewer than
     three tokens are left after the context.
     """
     if not 0 < context < ids.shape[1] - WARM_UP:
@@ -54,7 +55,7 @@ def speeds(
         for arm in arms:
             with feeding(model, arm, ids) as feed:
                 marks = [_now(model, clock)]
-                feed.read(ids[:, :context])
+                feed.read(ids[:, feed.seen : context])
                 marks.append(_now(model, clock))
                 for place in range(context, ids.shape[1]):
                     if place == context + WARM_UP:

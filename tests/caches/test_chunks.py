@@ -259,6 +259,11 @@ def test_lengths_that_do_not_fit(lengths: tuple[int, ...], options: dict[str, An
         join_chunks(llama(), texts(2, 8), lengths, **options)
 
 
+def test_ids_that_are_none_of_the_models() -> None:
+    with pytest.raises(InputError, match="40"):
+        join_chunks(llama(), torch.tensor([[1, 40]]), (1, 1))
+
+
 def test_masks_that_do_not_fit() -> None:
     model, ids = llama(), texts(2, 8)
     chunks, uneven = join_chunks(model, ids, (4, 4)), torch.zeros(2, 8, dtype=torch.bool)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import sinkscope as ss
 from sinkscope.caches import join_chunks
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.trials import Arm, Texts, ThroughCache, chunk_arms, chunk_sinks, chunk_trial, feeding, run
@@ -149,6 +150,17 @@ def test_arms_of_chunks_in_a_run_of_ones_own() -> None:
 def test_what_does_not_fit_is_refused(lengths: tuple[int, ...], options: dict[str, Any], why: str) -> None:
     with pytest.raises(InputError, match=why):
         chunk_trial(llama(), texts(2, CONTEXT + 5), lengths, **options)
+
+
+def test_steps_are_timed_after_what_the_cache_holds() -> None:
+    arms = chunk_arms(LENGTHS, (1,), repairs=("first",))
+    trial = run(llama(), texts(2, CONTEXT + 5), arms, reading=ThroughCache(CONTEXT), controls=0, rounds=1)
+    assert (trial.data["step_seconds"] > 0).all()
+
+
+def test_a_lab_model_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UnsupportedModelError, match="to_llama"):
+        chunk_trial(ss.load("nano"), texts(2, 30), (8, 8), (1,))
 
 
 def test_a_model_whose_chunks_cannot_be_joined_is_refused_before_anything_runs() -> None:

@@ -110,12 +110,13 @@ def chunk_orders() -> str:
 
 def chunk_needles() -> str:
     """Answers in a chat about facts in the chunks."""
-    lines = ["| model | arm | right answers |", "|---|---|---|"]
+    lines = ["| model | arm | right answers | more than joined |", "|---|---|---|---|"]
     for title, stored in _chunks():
         result = stored["parts"].get("needles", {"result": {"arms": []}})["result"]
         for arm in result["arms"]:
+            more = "" if arm["arm"] == "joined" else _range(arm, "more_than_joined", 0, 100, " %")
             share = _range(arm, "recall", 0, 100, " %")
-            lines.append(f"| {title}, {result['needles'][0]} chats | {arm['arm']} | {share} |")
+            lines.append(f"| {title}, {result['chats']} chats | {arm['arm']} | {share} | {more} |")
     return "\n".join(lines)
 
 
