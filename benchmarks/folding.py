@@ -6,9 +6,9 @@ Arms and controls are those of `sinkscope intervene --what fold-logit`: queries 
 control folds another token. A stream reads 16 texts of 320 tokens one by one, and is scored where its 128 keys have
 dropped the first tokens.
 
-Each part is written when it is done, and a run that was stopped goes on with the next one.
+Texts are read in pieces, which `--work FOLDER` keeps: a run that was stopped, or that `--at-most` ends, goes on there.
 
-Run: python -m benchmarks.folding [--model NAME] [--parts forms,heads] [--save]
+Run: python -m benchmarks.folding [--model NAME] [--parts forms,heads] [--work FOLDER] [--at-most 3] [--save]
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import xarray as xr
 from torch import Tensor
 
 import sinkscope as ss
 from benchmarks.sides import REAL, provenance
 from sinkscope.data.corpora import load_corpus, shuffled
 from sinkscope.files import write_json
-from sinkscope.interventions import FoldSink
-from sinkscope.trials import Arm, OnePass, ThroughCache, Trial, cached, folded_heads, folded_stream, matters, run
+from sinkscope.interventions import Constants, FoldSink, constants
+from sinkscope.netcdf import read_netcdf, write_netcdf
+from sinkscope.trials import Arm, OnePass, ThroughCache, Trial, cached, folded_heads, folded_stream, run
+from sinkscope.trials.changes import SinkArms
 
 CORPUS, TOKENS, SCORED, CONSTANTS, AFTER = "python:prose", 64, 200, 64, 8
 FORMS = {"fold-logit": "logit", "fold-sink": "logit+value", "fold-key": "key+value"}
@@ -41,7 +44,8 @@ CLOSER = 12  # heads that are folded one by one, for each of the two sides of th
 def texts(model: str, tokens: int, count: int, skip: int = 0) -> Tensor:
     """The first tokens of so many documents, in an order of their own; after a BOS for models of the package."""
     tokenizer = ss.model.load_tokenizer(model)
-    bos = [tokenizer.bos_token_id] if model.startswith("nano") else []
+    first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+    bos = [first] if model.startswith("nano") else []
     corpus = load_corpus(CORPUS)
     entries, rows = {entry.name: entry for entry in corpus.entries}, []
     for name in shuffled(corpus.names, 0):
@@ -54,6 +58,42 @@ def texts(model: str, tokens: int, count: int, skip: int = 0) -> Tensor:
     return torch.tensor(rows[skip:])
 
 
+@dataclass(eq=False)
+class Pieces:
+    """Results of some texts at a time, in a folder; at most `left` new ones are made."""
+
+    work: Path
+    left: int
+
+    def of(self, name: str, rows: Tensor, size: int, make: Callable[[Tensor], xr.Dataset]) -> xr.Dataset:
+        """What `make` finds in all rows. Raises `Unfinished` where pieces are missing and none may be made."""
+        found = []
+        for start in range(0, len(rows), size):
+            path = self.work / f"{name}-{start}.nc"
+            if not path.exists():
+                if self.left < 1:
+                    raise Unfinished(f"{name}: {start} of {len(rows)} texts")
+                write_netcdf(make(rows[start : start + size]), path)
+                self.left -= 1
+            found.append(read_netcdf(path))
+        return xr.concat(found, "text", data_vars="minimal", coords="minimal", compat="override", join="override")
+
+    def trial(self, name: str, rows: Tensor, size: int, make: Callable[[Tensor], Trial]) -> Trial:
+        return Trial(self.of(name, rows, size, lambda part: make(part).data))
+
+    def fold(self, model: Any, known: Tensor) -> FoldSink:
+        """The sink of position 0, from constants that are measured once."""
+        path = self.work / "constants.pt"
+        if not path.exists():
+            made = constants(model, known, (0,), AFTER)
+            torch.save({"keys": made.keys, "values": made.values, "logits": made.logits, "texts": made.texts}, path)
+        return FoldSink((0,), AFTER, constants=Constants(**torch.load(path, weights_only=True)))
+
+
+class Unfinished(Exception):
+    """A run that ends before all pieces are there."""
+
+
 def costs(trial: Trial) -> dict[str, Any]:
     """Nats and KL of each arm with intervals, and by how much it costs more than its controls."""
     result = {}
@@ -61,39 +101,46 @@ def costs(trial: Trial) -> dict[str, Any]:
         nats, kl = trial.cost(arm, "nats"), trial.cost(arm)
         result[arm] = {"nats": [nats.value, nats.low, nats.high], "kl": [kl.value, kl.low, kl.high]}
         if trial.controls(arm):
-            more = trial.difference(arm, score="nats")
-            result[arm] |= {
-                "more_than_controls": [more.value, more.low, more.high],
-                "controls": len(trial.controls(arm)),
-            }
+            more, count = trial.difference(arm, score="nats"), len(trial.controls(arm))
+            result[arm] |= {"more_than_controls": [more.value, more.low, more.high], "controls": count}
     return {"texts": trial.texts, "arms": result}
 
 
-def forms(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
-    return costs(matters(model, scored, tuple(FORMS), on=(0,), after=AFTER, calibrate_on=known, controls=1))
+def arms_on(fold: FoldSink, layers: tuple[int, ...] | None = None, suffix: str = "") -> list[Arm]:
+    """The arms of `intervene` in some layers."""
+    arms = SinkArms(fold.targets, AFTER, layers, fold.constants, suffix=suffix)
+    return [arms.arm(name) for name in FORMS]
 
 
-def bands(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
-    some, what = scored[:32], ("fold-logit", "fold-sink")
-    return costs(matters(model, some, what, on=(0,), after=AFTER, calibrate_on=known, controls=0, by="band"))
+def forms(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[str, Any]:
+    arms = arms_on(fold)
+    return costs(pieces.trial("forms", scored, 8, lambda rows: run(model, rows, arms, reading=OnePass(), controls=1)))
 
 
-def layers(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
-    some, what = scored[:24], ("fold-logit", "fold-sink")
-    return costs(matters(model, some, what, on=(0,), after=AFTER, calibrate_on=known, controls=0, by="layer"))
+def some_layers(name: str, count: int, texts: int, size: int) -> "Part":
+    """The forms in so many groups of layers that lie together."""
+
+    def part(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[str, Any]:
+        total = len(fold.constants.logits[AFTER])
+        groups = [group.tolist() for group in torch.arange(total).tensor_split(min(count, total))]
+        arms = [arm for group in groups for arm in arms_on(fold, tuple(group), f"@{group[0]}-{group[-1]}")[:2]]
+        make = lambda rows: run(model, rows, arms, reading=OnePass(), controls=0)  # noqa: E731
+        return costs(pieces.trial(name, scored[:texts], size, make))
+
+    return part
 
 
-def heads(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
-    """Estimates for every head, then the exact nats of those with the largest ones."""
-    fold = ss.fold(model, known, on=(0,), after=AFTER)
+def heads(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[str, Any]:
+    """Estimates for every head, then the exact nats of those that need their logit to depend on the query most."""
     folds = {form: replace(fold, form=form) for form in FORMS.values()}
-    found = folded_heads(model, scored[:48], folds, batch_size=4)
+    make = lambda rows: folded_heads(model, rows, folds, draws=2, batch_size=4)  # noqa: E731
+    found = pieces.of("heads", scored[:48], 8, make)
     estimate = (found["slope"] + found["curvature"]).mean("text")
     rest = (estimate.sel(form="logit+value") - estimate.sel(form="key+value")).values
     order = [divmod(int(index), rest.shape[1]) for index in (-rest).argsort(axis=None)]
-    closer = [*order[:CLOSER]]
-    arms = [_head(folds[form], form, head) for head in closer for form in ("logit", "logit+value")]
-    exact = costs(run(model, scored[:24], arms, reading=OnePass(), controls=0))
+    arms = [_head(folds[form], form, head) for head in order[:CLOSER] for form in ("logit", "logit+value")]
+    again = lambda rows: run(model, rows, arms, reading=OnePass(), controls=0)  # noqa: E731
+    exact = costs(pieces.trial("exact", scored[:24], 4, again))
     rows = [
         {
             "layer": layer,
@@ -109,26 +156,19 @@ def heads(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
 
 def _head(fold: FoldSink, form: str, head: tuple[int, int]) -> Arm:
     one = replace(fold, heads=[head])
-    targets = one.targets
 
     def early(batch: Any) -> Tensor:
-        place = torch.arange(batch.ids.shape[1]).expand(batch.ids.shape)
-        return place < max(first for _, first in targets.every())
+        return (torch.arange(batch.ids.shape[1]) < AFTER).expand(batch.ids.shape)
 
-    return Arm(
-        f"{form}@{head[0]}.{head[1]}",
-        lambda model, _: one.applied(model),
-        touched=early,
-        facts={"fold": one.describe()},
-    )
+    name = f"{form}@{head[0]}.{head[1]}"
+    return Arm(name, lambda model, _: one.applied(model), touched=early, facts={"fold": one.describe()})
 
 
-def stream(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
+def stream(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[str, Any]:
     """Streams of as many keys with and without sinks, and with the sink as constants instead; after the first drop."""
     tokens = min(LONG, model.config.max_position_embeddings)
     keys = KEYS * tokens // LONG
     long = texts(str(model.config.name_or_path), tokens, LONG_TEXTS)
-    fold = ss.fold(model, known, on=(0,), after=AFTER)
 
     def early(batch: Any) -> Tensor:
         return (torch.arange(batch.ids.shape[1]) < keys).expand(batch.ids.shape)
@@ -141,22 +181,20 @@ def stream(model: Any, scored: Tensor, known: Tensor) -> dict[str, Any]:
         folded_stream(f"no sink kept, {form}", replace(fold, form=form), keys) for form in ("logit", "logit+value")
     ]
     arms = [replace(arm, touched=early) for arm in arms]
-    trial = run(model, long, arms, reading=ThroughCache(1, 1), controls=0, batch_size=LONG_TEXTS)
+    make = lambda rows: run(model, rows, arms, reading=ThroughCache(1, 1), controls=0, batch_size=LONG_TEXTS)  # noqa: E731
+    trial = pieces.trial("stream", long, LONG_TEXTS, make)
     most = trial.difference("no sink kept, logit+value", "4 sinks kept", "nats")
-    return {
-        "keys": keys,
-        "tokens": tokens,
-        **costs(trial),
-        "logit+value against 4 sinks": [most.value, most.low, most.high],
-    }
+    difference = {"logit+value against 4 sinks": [most.value, most.low, most.high]}
+    return {"keys": keys, "tokens": tokens, **costs(trial), **difference}
 
 
-PARTS: dict[str, Callable[[Any, Tensor, Tensor], dict[str, Any]]] = {
+Part = Callable[[Any, Tensor, FoldSink, Pieces], dict[str, Any]]
+PARTS: dict[str, Part] = {
     "forms": forms,
     "heads": heads,
-    "bands": bands,
+    "bands": some_layers("bands", 6, 32, 8),
     "stream": stream,
-    "layers": layers,
+    "layers": some_layers("layers", 1000, 24, 2),
 }
 
 
@@ -164,6 +202,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="nano")
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--work", type=Path, default=None, help="a folder for finished pieces")
+    parser.add_argument("--at-most", type=int, default=1000, help="stop after so many new pieces")
     parser.add_argument("--save", action="store_true", help="keep what is found in results/real")
     asked = parser.parse_args()
     title = Path(asked.model).name
@@ -173,16 +213,27 @@ def main() -> None:
     model.config.name_or_path = asked.model
     known = texts(asked.model, TOKENS, CONSTANTS)
     scored = texts(asked.model, TOKENS, SCORED, skip=CONSTANTS)
+    work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
+    work.mkdir(parents=True, exist_ok=True)
+    pieces = Pieces(work, asked.at_most)
+    fold = pieces.fold(model, known)
     about = {"corpus": CORPUS, "tokens": TOKENS, "after": AFTER, "constants_from": len(known)}
     for name in asked.parts.split(","):
         if name in result["parts"]:
             continue
         start = time.perf_counter()
-        found = PARTS[name](model, scored, known)
-        seconds = round(time.perf_counter() - start)
-        result["parts"][name] = {**found, "seconds": seconds}
-        print(f"{name}, {seconds} s: {json.dumps(found)[:2000]}", flush=True)
-        command = f"python -m benchmarks.folding --model {title} --save"
+        try:
+            found = PARTS[name](model, scored, fold, pieces)
+        except Unfinished as unfinished:
+            print(unfinished, flush=True)
+            return
+        finally:
+            spent = result.setdefault("seconds", {})
+            spent[name] = round(spent.get(name, 0) + time.perf_counter() - start)
+            command = f"python -m benchmarks.folding --model {title} --save"
+            write_json(path, {"command": command, **about, "provenance": provenance(), **result})
+        result["parts"][name] = found
+        print(f"{name}, {spent[name]} s: {json.dumps(found)[:2000]}", flush=True)
         write_json(path, {"command": command, **about, "provenance": provenance(), **result})
 
 

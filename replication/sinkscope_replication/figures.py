@@ -277,10 +277,14 @@ def released(name: str = "SmolLM2-135M-Instruct.Q4_1.gguf") -> Figure:
     norms.set_yscale("log")
     by_layer.set(xlabel="layer", ylabel=RATE, ylim=(0, 100))
     angles.set(xlabel="layer", ylabel="cosine of queries")
-    lengths.set(xlabel="layer", ylabel="first token / others", ylim=(0, None))
+    lengths.set(xlabel="layer", ylabel="length, first token / others", ylim=(0, None))
     norms.set(xlabel="depth", ylabel="length of the state")
-    for axis in (by_layer, angles, lengths, norms):
-        axis.legend()
+    angles.set_ylim(top=1.0)
+    lengths.set_ylim(top=1.9)
+    norms.set_ylim(top=1e8)
+    by_layer.legend()
+    for axis in (angles, lengths, norms):
+        axis.legend(loc="upper left", fontsize=7, ncols=3 if axis is lengths else 1)
     return figure
 
 
@@ -292,6 +296,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "beside_the_text": beside_the_text,
     "architecture": architecture,
     "sink_token": sink_token,
+    "released": released,
 }
 
 

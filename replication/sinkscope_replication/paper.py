@@ -17,6 +17,7 @@ class Row:
 
     `ours`: pairs of a variation and a metric whose mean is shown in the published unit. `differs`: how ours differs
     from the paper's setting, which a row that was not seen says. `beyond`: why no run here decides, without a claim.
+    `released`: whether the row shows the sink rates of the released models that were measured.
     """
 
     says: str
@@ -26,6 +27,7 @@ class Row:
     ours: tuple[tuple[str, str], ...] = ()
     differs: str = ""
     beyond: str = ""
+    released: bool = False
 
 
 def means(metric: str, *labels: str) -> tuple[tuple[str, str], ...]:
@@ -46,7 +48,8 @@ ROWS = (
         "Released models of all families have sinks",
         "abstract, T8",
         "all 32",
-        beyond="`sinkscope survey` on the hub; no weights here",
+        beyond="seven models decide; `python -m sinkscope_replication.released MODEL` adds one",
+        released=True,
     ),
     Row(
         "Random tokens show the sink too",

@@ -41,7 +41,7 @@ from sinkscope.training import versions
 
 RECORDS = Path(__file__).parent / "records" / "released"
 TOKENS, SAMPLES = 64, 100  # the paper's
-LENGTHS, LONG_SAMPLES = (32, 64, 128, 256, 512), 16
+LENGTHS, LONG = (32, 64, 128, 256, 512), 6  # texts of 512 tokens: one in six
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 CORPUS = "python:prose"  # documentation of installed packages: most documents are long enough for 512 tokens
 KINDS = {"text": "natural", "random tokens": "random", "one repeated token": "repeated"}
@@ -181,7 +181,7 @@ def listed(values: np.ndarray) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in np.asarray(values, float)]
 
 
-def parts(model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, Part]:
+def parts(model: Any, tokenizer: PreTrainedTokenizerBase, samples: int = SAMPLES) -> dict[str, Part]:
     """What is measured, by name."""
     made = conditions(tokenizer, model.config.get_text_config().vocab_size)
 
@@ -189,27 +189,29 @@ def parts(model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, Part]:
         return lambda: read(model, make(tokens=tokens, samples=samples))
 
     plain = {name: made[name] for name in ("text", "text, BOS")}
+    few = -(-samples // LONG)
     return {
-        **{f"rate/{name}": part(rate, make, TOKENS, SAMPLES) for name, make in made.items()},
-        **{f"length/{name}": part(rates_by_length, make, max(LENGTHS), LONG_SAMPLES) for name, make in plain.items()},
-        **{f"geometry/{name}": part(geometry, make, TOKENS, SAMPLES) for name, make in plain.items()},
+        **{f"rate/{name}": part(rate, make, TOKENS, samples) for name, make in made.items()},
+        **{f"length/{name}": part(rates_by_length, make, max(LENGTHS), few) for name, make in plain.items()},
+        **{f"geometry/{name}": part(geometry, make, TOKENS, samples) for name, make in plain.items()},
     }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure what the file does not hold yet."""
+    """Measure what the file does not hold yet, or holds of another number of samples."""
     parser = argparse.ArgumentParser(prog="python -m sinkscope_replication.released")
     parser.add_argument("model", help="a hub id, a folder or a GGUF file")
     parser.add_argument("--out", type=Path, help="the file; by default in the records, under the model's name")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help=f"texts of {TOKENS} tokens; {SAMPLES} by default")
     options = parser.parse_args(argv)
     name = Path(options.model).name
     out = options.out or RECORDS / f"{name}.json"
     known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"parts": {}}
     known |= {"model": name, "corpus": CORPUS, "epsilon": 0.3, "versions": versions()}
     model = load(options.model)
-    for part, measured in parts(model, load_tokenizer(options.model)).items():
-        if part not in known["parts"]:
-            known["parts"][part] = measured()
+    for part, measured in parts(model, load_tokenizer(options.model), options.samples).items():
+        if known["parts"].get(part, {}).get("samples") != options.samples:
+            known["parts"][part] = {"samples": options.samples, **measured()}
             write_json(out, known)
             print(part, known["parts"][part].get("rate"), flush=True)
 

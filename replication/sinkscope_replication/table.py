@@ -5,6 +5,7 @@ With --check it writes nothing and exits with 1 where the table is not what the 
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from sinkscope.files import write_text
 from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.paper import ROWS, Row
 from sinkscope_replication.questions import QUESTIONS
+
+RECORDS = Path(__file__).parent / "records" / "released"  # of `sinkscope_replication.released`, which loads torch
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- table: python -m sinkscope_replication.table -->", "<!-- end of the table -->"
@@ -33,7 +36,9 @@ def table(rows: Sequence[Row] = ROWS) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """The cells of a row. Raises `InputError` for a claim that there is not."""
     if not row.claim:
-        return row.says, row.place, row.published or "–", "–", "–", f"open: {row.beyond}"
+        models = released() if row.released else []
+        number = str(len(models)) if models else "–"
+        return row.says, row.place, row.published or "–", "; ".join(models) or "–", number, f"open: {row.beyond}"
     name, _, claim = row.claim.partition("/")
     question = QUESTIONS[name]
     findings = with_rows(question, "nano", None)
@@ -42,6 +47,17 @@ def cells(row: Row) -> tuple[str, ...]:
         raise InputError(f"row '{row.says}': experiment '{name}' has no claim '{claim}'")
     n = " and ".join(map(str, verdict.n)) if any(verdict.n) else "–"
     return row.says, row.place, row.published or "–", ours(row, verdict, findings), n, grade(row, verdict, findings)
+
+
+def released() -> list[str]:
+    """The sink rate of each released model that was measured, on texts, with its interval over these texts."""
+    words = []
+    for path in sorted(RECORDS.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rate = record["parts"]["rate/text"]
+        interval = f"{rate['low']:.1f} to {rate['high']:.1f}, {rate['n']} texts"
+        words.append(f"{rate['rate']:.1f} % ({interval}) in {record['model'].partition('.')[0]}")
+    return words
 
 
 def ours(row: Row, verdict: Verdict, findings: Findings | None) -> str:

@@ -52,10 +52,12 @@ def test_rates_are_those_of_measure_and_lengths_add_up(nano, monkeypatch):
 def test_parts_that_are_there_are_not_measured_again(tmp_path, monkeypatch, capsys):
     measured = []
     parts = {name: (lambda name=name: measured.append(name) or {"rate": 1.0}) for name in ("one", "other")}
-    monkeypatch.setattr(released, "parts", lambda model, tokenizer: parts)
+    monkeypatch.setattr(released, "parts", lambda model, tokenizer, samples: parts)
     out = tmp_path / "nano.json"
-    out.write_text(json.dumps({"parts": {"one": {"rate": 2.0}}}))
-    released.main(["nano", "--out", str(out)])
+    out.write_text(json.dumps({"parts": {"one": {"rate": 2.0, "samples": 5}}}))
+    released.main(["nano", "--samples", "5", "--out", str(out)])
     assert measured == ["other"]
     kept = json.loads(out.read_text())
     assert (kept["parts"]["one"]["rate"], kept["parts"]["other"]["rate"], kept["model"]) == (2.0, 1.0, "nano")
+    released.main(["nano", "--samples", "6", "--out", str(out)])
+    assert measured == ["other", "one", "other"]

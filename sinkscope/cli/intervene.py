@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SINK_ARMS = ("hide-sink", "mute-sink", "mean-sink", "fold-sink", "swap-sink", "trim-sink")
 FOLDS = ("fold-logit", "fold-key")  # the other forms of fold-sink
 ARMS = (*SINK_ARMS, *FOLDS)
+ORIGIN = "origin"  # a trial of several tests
 WITHOUT_SEARCH = ("first-view", "swap-position", "replace-position", "suppress-bands")  # nothing is looked for in texts
 FORMER = {"forbid-sink": "hide-sink"}
 LAST_BAND = 19
@@ -38,8 +39,8 @@ def _what_help() -> str:
 
     return (
         f"What to change. Arms on the sink, repeatable (default: all): {', '.join(SINK_ARMS)}; or other forms of "
-        f"fold-sink: {', '.join(FOLDS)}. Or one of {', '.join(NAMED)}; heads and entries are found on texts "
-        "that are not scored."
+        f"fold-sink: {', '.join(FOLDS)}. Or {ORIGIN}: the tests of what makes the sink. Or one of "
+        f"{', '.join(NAMED)}; heads and entries are found on texts that are not scored."
     )
 
 
@@ -72,7 +73,7 @@ ON_OTHERS = When(
     lambda values: not _names(values) & {*ARMS},
     "is read by interventions that are no arms on the sink (there: --on)",
 )
-ON_TWO = read_by("swap-position", "replace-position", "first-view")
+ON_TWO = read_by("swap-position", "replace-position", "first-view", ORIGIN)
 ON_BANDS = read_by("suppress-bands")
 
 
@@ -114,7 +115,8 @@ def intervene(
         int | None,
         typer.Option(
             min=0,
-            help="The other position of swap-position, replace-position, first-view. Default: the middle.",
+            help="The other position of swap-position, replace-position, first-view (default: the middle), and the "
+            "place at which origin tries to make a sink (default: a quarter).",
             rich_help_panel=ADVANCED,
         ),
         ON_TWO,
@@ -190,11 +192,11 @@ def intervene(
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject
     from sinkscope.interventions import named as build_named
-    from sinkscope.trials import changed, matters, needed, split
+    from sinkscope.trials import changed, matters, needed, origin_trial, split
     from sinkscope.trials.changes import uses
 
-    if named is not None and named not in NAMED:
-        raise unknown("intervention", named, [*ARMS, *NAMED])
+    if named is not None and named not in (ORIGIN, *NAMED):
+        raise unknown("intervention", named, [*ARMS, ORIGIN, *NAMED])
     batch_size = running.batch_of(inputs.tokens)
     with only_json(output.as_json):
         subject = open_model(model, running)
@@ -242,6 +244,8 @@ def intervene(
                     progress=watch,
                     **shared,
                 )
+            elif named == ORIGIN:
+                trial = origin_trial(subject, batch, sink=position, test=to, about=about, progress=watch, **shared)
             else:
                 texts = split(subject, batch, purpose)
                 searched = (texts.calibration or texts.scored).inputs
@@ -307,6 +311,10 @@ def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, b
     from sinkscope.hooks import Stream
     from sinkscope.trials.changes import AFTER_CURVE, BANDS
 
+    if asked == (ORIGIN,):
+        from sinkscope.trials import ORIGIN as TESTS
+
+        return 2 * scored * (1 + len(TESTS) * (1 + controls)) + 2 * searched
     arms = len(asked) + ("trim-sink" in asked)  # which also runs on other tokens
     if by is not None:
         layers = len(Stream.of(model).attention(model))

@@ -16,6 +16,7 @@ from sinkscope.interventions.head_controls import HeadControl as HeadControl
 from sinkscope.interventions.head_controls import SameLayer as SameLayer
 from sinkscope.interventions.head_controls import SameNorm as SameNorm
 from sinkscope.interventions.head_controls import head_norms as head_norms
+from sinkscope.interventions.heads import MatchVariance as MatchVariance
 from sinkscope.interventions.heads import ZeroHeads as ZeroHeads
 from sinkscope.interventions.intervention import All as All
 from sinkscope.interventions.intervention import Intervention as Intervention
@@ -26,9 +27,12 @@ from sinkscope.interventions.named import named as named
 from sinkscope.interventions.named import named_as as named_as
 from sinkscope.interventions.positions import ReplacePosition as ReplacePosition
 from sinkscope.interventions.positions import SwapPositions as SwapPositions
+from sinkscope.interventions.residual import MuteFeedForward as MuteFeedForward
 from sinkscope.interventions.residual import RemoveContribution as RemoveContribution
 from sinkscope.interventions.residual import SetActivations as SetActivations
+from sinkscope.interventions.residual import SetReadings as SetReadings
 from sinkscope.interventions.residual import mean_values as mean_values
+from sinkscope.interventions.residual import readers as readers
 from sinkscope.interventions.reweigh import ACT as ACT
 from sinkscope.interventions.reweigh import HeadChange as HeadChange
 from sinkscope.interventions.reweigh import InRows as InRows
@@ -47,6 +51,9 @@ from sinkscope.interventions.sink import MuteSink as MuteSink
 from sinkscope.interventions.sink import SwapSink as SwapSink
 from sinkscope.interventions.sink import TrimMass as TrimMass
 from sinkscope.interventions.targets import Targets as Targets
+from sinkscope.interventions.tokens import ExtraToken as ExtraToken
+from sinkscope.interventions.tokens import Rearrange as Rearrange
 from sinkscope.interventions.visibility import FirstTokenView as FirstTokenView
 from sinkscope.interventions.visibility import ForbidSink as ForbidSink
 from sinkscope.interventions.visibility import HideSink as HideSink
+from sinkscope.interventions.visibility import OneKeyView as OneKeyView

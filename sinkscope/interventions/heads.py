@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
@@ -102,4 +103,82 @@ class _Zeroing(Editor):
         output = output.clone()
         for head in self.heads[module]:
             output[:, :, head].masked_fill_(chosen[..., None], 0.0)
+        return output
+
+
+@dataclass(frozen=True)
+class MatchVariance(Intervention):
+    """Head outputs of the query at `position`, scaled to the variance of those at `like`, in every head of each layer.
+
+    With o = Σ_j A_tj v_j over its channels, mean m and variance var: by="output" o_t ← m_t + s (o_t − m_t), by="values"
+    every value that t reads is multiplied by s, so o_t ← s o_t; s = √(var(o_like) / var(o_t)), of the same text and
+    head, in the same pass. The two differ by the mean over channels, since attention is linear in values. `seed`: not
+    scaled, but moved as far in a random direction, one per layer and head: the control.
+
+    A causal query t that attends uniformly averages t + 1 values: of i.i.d. values of variance σ² its output has
+    σ² / (t + 1), and the first token keeps σ². Source: 2605.06611, whose abstract names this as the cause of sinks, and
+    the intervention "amplifying the variance of targeted token representations"; where it is amplified there could not
+    be read.
+    Raises `InputError` for a pass that has not both positions.
+    """
+
+    position: int
+    like: int = 0
+    by: Literal["output", "values"] = "output"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("positions", (self.position, self.like))
+        if self.by not in ("output", "values"):
+            raise InputError(f"by = {self.by!r}: 'output' or 'values'")
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened = OpenStream(model, stack)
+        layers = {module: number for number, module in enumerate(opened.stream.attention(model))}
+        opened.require(layers)
+        opened.edit_attention(_Scaling(opened, layers, self))
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> MatchVariance:
+        return replace(self, seed=int(torch.randint(1 << 30, (), generator=generator)))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return self.position, self.like
+
+    def scaled(self, here: Float[Tensor, "batch heads dim"], there: Float[Tensor, "batch heads dim"]) -> Tensor:
+        """The outputs `here` with the variance of those `there`."""
+        ratio = there.var(-1, correction=0, keepdim=True) / here.var(-1, correction=0, keepdim=True)
+        mean = here.mean(-1, keepdim=True) if self.by == "output" else 0.0
+        return mean + ratio.sqrt().nan_to_num(1.0, posinf=1.0) * (here - mean)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaling(Editor):
+    """Gives a query's head outputs the variance of another's."""
+
+    opened: OpenStream
+    layers: Mapping[nn.Module, int]
+    change: MatchVariance
+
+    def edits(self, module: nn.Module) -> bool:
+        return module in self.layers
+
+    def returned(self, module: nn.Module, output: Tensor) -> Tensor:
+        self.opened.edited(module)
+        rows = torch.arange(len(output), device=output.device)
+        at = []
+        for position in (self.change.position, self.change.like):
+            chosen = self.opened.at((position,), output.flatten(2)).expand(output.shape[:2])
+            if not bool(chosen.any(1).all()):
+                raise InputError(f"position {position} is not in this pass: MatchVariance changes whole texts only")
+            at.append(chosen.int().argmax(1))
+        here, there = (output[rows, columns].float() for columns in at)
+        scaled = self.change.scaled(here, there)
+        if self.change.seed is not None:
+            generator = torch.Generator().manual_seed(self.change.seed + self.layers[module])
+            direction = torch.randn(here.shape[1:], generator=generator).to(here)
+            far = (scaled - here).norm(dim=-1, keepdim=True)
+            scaled = here + far * direction / direction.norm(dim=-1, keepdim=True)
+        output = output.clone()
+        output[rows, at[0]] = scaled.to(output.dtype)
         return output

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import (
     Edit,
     OpenStream,
+    Projection,
     Stream,
     batches,
     checked_inputs,
     evaluating,
+    projections,
     read_stream,
     row_length,
     unwrapped,
@@ -44,7 +46,7 @@ class SetActivations(Intervention):
     means: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", _entries(self.entries))
+        object.__setattr__(self, "entries", entries_of(self.entries))
         object.__setattr__(self, "means", tuple(float(mean) for mean in self.means))
         if len(self.means) != (len(self.entries) if self.value == "mean" else 0):
             raise InputError(
@@ -117,12 +119,104 @@ class RemoveContribution(Intervention):
         return tuple(self.positions)
 
 
+@dataclass(frozen=True)
+class MuteFeedForward(Intervention):
+    """f(x_t) = 0 for the tokens at `positions` in the feed-forward of block `depth` − 1, whose attention still runs.
+
+    In the block where a token's norm jumps, this takes away what makes the massive activation, as far as the
+    feed-forward makes it. Control: as many other tokens in the same block.
+    Source: the test of DroPE and of 2605.06611 ("super neurons"), as far as their abstracts say; the rest is ours.
+    Raises `UnsupportedModelError` for a block without a feed-forward whose output map is known.
+    """
+
+    depth: int
+    positions: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", whole("positions", self.positions))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened = OpenStream(model, stack)
+        inside = set(opened.stream.block(self.depth).modules())
+        outputs = [one for one in projections(model) if one.kind in ("down", "experts") and one.module in inside]
+        if not outputs:
+            raise UnsupportedModelError(
+                f"family '{opened.stream.family}': no output map of a feed-forward was found in block {self.depth - 1}"
+            )
+
+        def muted(output: Tensor) -> Tensor:
+            if output.ndim != 3:
+                raise UnsupportedModelError(
+                    f"family '{opened.stream.family}': the feed-forward of block {self.depth - 1} is given tokens in "
+                    "no order, so none can be muted"
+                )
+            return torch.where(opened.at(self.positions_named, output)[..., None], 0.0, output)
+
+        for each in outputs:
+            each.edit_output(muted, opened.passes, stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> MuteFeedForward:
+        return MuteFeedForward(self.depth, other_positions(generator, model, inputs, self.positions_named))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+READING = ("query", "key", "value", "query_latent", "latent", "gate", "up")
+"""Kinds of linear maps that read the residual stream, after a norm in pre-norm blocks."""
+
+
+@dataclass(frozen=True)
+class SetReadings(Intervention):
+    """x[position, dim] = a number, at the input of each linear map that reads the residual stream, after the norm.
+
+    The stream itself stays, and so does what the entry does to the norm's divisor. `values`: the numbers of each map,
+    by its path, as many as `dims`. Raises `InputError` for a path that reads no stream.
+    """
+
+    positions: Sequence[Any]
+    dims: Sequence[int]
+    values: Mapping[str, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", whole("positions", self.positions))
+        object.__setattr__(self, "dims", whole("dims", self.dims))
+        if any(len(numbers) != len(self.dims) for numbers in self.values.values()):
+            raise InputError(f"values: {len(self.dims)} numbers for each map, one for each of dims")
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        opened, known = OpenStream(model, stack), {each.path: each for each in readers(model)}
+        for path, numbers in self.values.items():
+            if path not in known:
+                raise unknown("map that reads the stream", path, known)
+            edit = _setting(
+                opened, [(p, dim, n) for p in self.positions for dim, n in zip(self.dims, numbers, strict=True)]
+            )
+            known[path].edit_input(edit, opened.passes, stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetReadings:
+        return replace(self, positions=other_positions(generator, model, inputs, self.positions_named))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+def readers(model: nn.Module, depth: int = 0) -> list[Projection]:
+    """The linear maps that read the residual stream at `depth` or deeper, one for each module."""
+    inside = {module for block in Stream.of(model).blocks[depth:] for module in block.modules()}
+    found = [one for one in projections(model) if one.kind in READING and one.module in inside]
+    width = width_of(model)
+    return list({one.module: one for one in found if one.weight.shape[1] == width}.values())
+
+
 def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> tuple[float, ...]:
     """Mean of h^(depth)[position, dim] over the rows of `inputs` for each entry; position None: over all real tokens.
 
     Raises `InputError` for a position that no row has.
     """
-    model, entries = unwrapped(model), _entries(entries)
+    model, entries = unwrapped(model), entries_of(entries)
     checked, samples = checked_inputs(model, inputs, batch_size)
     totals, counts = [0.0] * len(entries), [0] * len(entries)
 
@@ -172,7 +266,8 @@ def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]
     return edit
 
 
-def _entries(entries: Any) -> tuple[Entry, ...]:
+def entries_of(entries: Any) -> tuple[Entry, ...]:
+    """(depth, position or None, dimension) triples. Raises `InputError` for anything else."""
     checked = [tuple(triple) if isinstance(triple, Sequence) else () for triple in entries]
     for entry, triple in zip(entries, checked, strict=True):
         if len(triple) != 3 or not all(value is None or (isinstance(value, int) and value >= 0) for value in triple):

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from sinkscope.attention import Alone, Full, Kept, Mask, Visibility, Without
+from sinkscope.attention import Alone, Full, Kept, Mask, TokenAxis, Visibility, Without
 from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
 from sinkscope.interventions.inside import opened_layers, other_keys
-from sinkscope.interventions.intervention import Intervention, whole
+from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.residual import other_positions
 from sinkscope.interventions.targets import AFTER, Places, Targets, check_after, document_starts
 
@@ -72,6 +72,43 @@ class FirstTokenView(Intervention):
 
 
 @dataclass(frozen=True)
+class OneKeyView(Intervention):
+    """A[position, key] = 1: the query sees one other token only, and not itself.
+
+    As narrow a view as `FirstTokenView`, of something else: its control in the question of whether being alone makes a
+    sink. In all self-attention layers of the changed stack. Control: another key before it.
+    """
+
+    position: int
+    key: int
+
+    def __post_init__(self) -> None:
+        whole("positions", (self.position, self.key))
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        _restrict(model, _OneKey(self.position, self.key), stack)
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> OneKeyView:
+        (key,) = draw(generator, [key for key in range(self.position) if key != self.key], 1, "keys before it")
+        return OneKeyView(self.position, key)
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return self.position, self.key
+
+
+@dataclass(frozen=True)
+class _OneKey:
+    """The query at `position` of a row sees `only` this key. No piece of a spec: it is written out."""
+
+    position: int
+    only: int
+
+    def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
+        return (query.order != self.position)[:, :, None] | (key.order == self.only)[:, None, :]
+
+
+@dataclass(frozen=True)
 class HideSink(Intervention):
     """Logit −∞ on the keys p in `on` for queries t ≥ p + `after`; the other weights of a row are renormalized.
 
@@ -112,7 +149,7 @@ class HideSink(Intervention):
         return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
 
 
-def _restrict(model: nn.Module, mask: Mask, stack: ExitStack) -> None:
+def _restrict(model: nn.Module, mask: Mask | _OneKey, stack: ExitStack) -> None:
     """Give every self-attention layer of the changed stack this mask as well."""
     opened = OpenStream(model, stack)
     opened.require(opened.stream.attention(model))
@@ -125,7 +162,7 @@ class _Restriction(Editor):
 
     masks: ClassVar[bool] = True
     opened: OpenStream
-    mask: Mask | Targets
+    mask: Mask | Targets | _OneKey
     layers: tuple[nn.Module, ...]
 
     def edits(self, module: nn.Module) -> bool:
@@ -159,7 +196,7 @@ class _Restriction(Editor):
 
     def _narrowed(self, module: nn.Module, visibility: Visibility) -> Visibility:
         """The mask value of a lab model with the restriction: as a rule if it is one, otherwise written out."""
-        if not isinstance(self.mask, Targets):
+        if not isinstance(self.mask, Targets | _OneKey):
             return visibility.narrowed(self.mask)
         if isinstance(visibility, Kept):
             raise self._dropped(module)

@@ -20,6 +20,8 @@ from sinkscope.theme import figure
 from sinkscope.trials import StoredChoice, Trial, explained
 from sinkscope.trials.changes import OTHERS, score_of, table
 from sinkscope.trials.figure import against_bytes
+from sinkscope.trials.origin import MAKES
+from sinkscope.trials.origin import table as origin_table
 
 COST = (
     "What each arm changes in the model's predictions: KL to the unchanged model, in nats per token, on the same "
@@ -36,6 +38,11 @@ CHANGES = (
     "for the same queries; the two sides of equal mass are compared with each other. Mass is the mean attention that "
     "is taken from the changed queries. The place of a sink afterwards is the position with the largest sink rate "
     "among those that enough queries see; under trimming and folding, by the weights that the layer has before."
+)
+ORIGIN = (
+    "What makes the sink: tests that would make one elsewhere, and tests that take it away, each with controls of the "
+    "same size. The rate there is that of the place which a test looks at (of the old place for tests that take "
+    "something away); the largest rate is among positions that enough queries see. In percent of the heads."
 )
 HEADS = (
     "The decrease of the objective with the chosen setting in one head alone, on the texts that heads were chosen on. "
@@ -62,6 +69,20 @@ TERMINAL = {
     "bytes_share": "bytes, %",
     "recall": "recall, %",
     "step_ratio": "time ×",
+}
+ORIGIN_COLUMNS = {  # of `trials.origin.table`
+    "arm": "test",
+    "nats": "nats lost",
+    "nats_low": "nats lost, from",
+    "nats_high": "nats lost, to",
+    "kl": "KL, nats",
+    "controls": "its controls lose",
+    "rate_at_sink": "rate at the sink, %",
+    "rate_at_test": "rate at the tested place, %",
+    "rate_of_controls": "rate there under its controls, %",
+    "sink_at": "largest rate at",
+    "sink_rate": "largest rate, %",
+    "word": "finding",
 }
 CHANGE_COLUMNS = {  # of `trials.changes.table`
     "arm": "arm",
@@ -90,6 +111,7 @@ def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
     record = trial.record
     sections = [
         *([_change_section(trial)] if _of_changes(trial) else []),
+        *([_named_section("What makes it", ORIGIN, origin_table(trial), ORIGIN_COLUMNS)] if _of_origin(trial) else []),
         Section(
             "Cost of each arm",
             LOSS if trial.leads == "nats" else COST,
@@ -118,6 +140,8 @@ def title_of(trial: Trial) -> str:
     if kind == "changes":
         what = record.get("what", [])
         return f"{what[0]} on {model}" if len(what) == 1 else f"Does the sink of {model} matter?"
+    if kind == "origin":
+        return f"What makes the sink of {model}?"
     if kind == "eviction":
         return f"Caches of {model}"
     tried = record.get("scheme", record.get("method"))
@@ -131,9 +155,9 @@ def headlines(trial: Trial) -> list[Headline]:
     """
     if _of_changes(trial):
         return _change_headlines(trial)
-    cards = []
+    cards, told = [], "kl" in trial.data
     for arm in trial.named("arm"):
-        if trial.controls(arm) and trial.word(arm) != "breaks" and "kl" in trial.table():
+        if told and trial.controls(arm) and trial.word(arm) != "breaks":
             gain = trial.difference(arm, score=trial.leads)
             cards.append((gain.value, Headline(f"{-gain.value:+.3f}", f"nats better than random: {arm}")))
     if not cards:
@@ -186,6 +210,8 @@ def rows(trial: Trial) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the table on a terminal: at most twelve arms, intervals in brackets."""
     if _of_changes(trial):
         return _change_rows(trial)
+    if _of_origin(trial):
+        return _origin_rows(trial)
     frame = trial.table()
     extra = [name for name in TERMINAL if name in frame and frame[name].notna().any()]
     heads = ["", "KL (95 %)", "nats lost (95 %)", "same, %", *(TERMINAL[name] for name in extra), "in a word"]
@@ -208,11 +234,19 @@ def _of_changes(trial: Trial) -> bool:
     return trial.record.get("kind") == "changes"
 
 
+def _of_origin(trial: Trial) -> bool:
+    return trial.record.get("kind") == "origin"
+
+
 def _change_section(trial: Trial) -> Section:
-    frame = table(trial)
-    columns = frame[[name for name in CHANGE_COLUMNS if name in frame]].rename(columns=CHANGE_COLUMNS)
+    return _named_section("Does it matter", CHANGES, table(trial), CHANGE_COLUMNS)
+
+
+def _named_section(title: str, sentence: str, frame: pd.DataFrame, names: Mapping[str, str]) -> Section:
+    """A table under its readers' names."""
+    columns = frame[[name for name in names if name in frame]].rename(columns=names)
     known = columns.astype(object).where(pd.notna(columns), None)
-    return Section("Does it matter", CHANGES, {}, known, unfolded=True)
+    return Section(title, sentence, {}, known, unfolded=True)
 
 
 def _change_headlines(trial: Trial) -> list[Headline]:
@@ -254,6 +288,21 @@ def _change_rows(trial: Trial) -> tuple[list[str], list[list[str]]]:
         )
     kept = [index for index in range(len(heads)) if not index or any(cells[index] for cells in lines)]
     return [heads[index] for index in kept], [[cells[index] for index in kept] for cells in lines]
+
+
+def _origin_rows(trial: Trial) -> tuple[list[str], list[list[str]]]:
+    """As `rows`; the rates of a test are those where it looks: at k, or at the sink."""
+    heads = ["", "nats lost (95 %)", "KL", "its controls", "rate there, %", "under controls", "largest rate", "finding"]
+    lines = []
+    for row in origin_table(trial).to_dict("records"):
+        looked = "rate_at_test" if row["arm"] in MAKES else "rate_at_sink"
+        place, rate = row["sink_at"], row["sink_rate"]
+        cells = [_number(row, "nats", sign="+"), _number(row, "kl", ends=False), _number(row, "controls", sign="+")]
+        rates = [f"{row[looked]:.1f} ({row[f'{looked}_low']:.1f} to {row[f'{looked}_high']:.1f})"]
+        rates += [f"{row['rate_of_controls']:.1f}" if "rate_of_controls" in row else ""]
+        where = "" if place is None or pd.isna(place) else f"{rate:.1f} % at {place:.0f}"
+        lines.append([str(row["arm"]), *cells, *rates, where, str(row["word"])])
+    return heads, lines
 
 
 def _bytes_sections(trial: Trial) -> list[Section]:

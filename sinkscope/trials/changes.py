@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -196,8 +197,8 @@ def matters(
     changed query.
     """
     model = unwrapped(model)
-    if not what or (wrong := next((name for name in what if name not in ARMS), None)):
-        raise unknown("arm", str(wrong or ""), ARMS)
+    if (wrong := next((name for name in what or ("",) if name not in ARMS), None)) is not None:
+        raise unknown("arm", str(wrong), ARMS)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
     tokens = _resolved(model, parts, on, epsilon, batch_size)
     steps: tuple[int, ...] = AFTER_CURVE if by == "after" else (after,)
@@ -317,7 +318,12 @@ def afterwards(
 def sink_rates(model: nn.Module, inputs: Any, epsilon: float, batch_size: int) -> Float[np.ndarray, "sample position"]:
     """Sink_k^ε of every position that enough queries see, %, NaN for the others."""
     data = measure(model, inputs, [AttentionReceived()], batch_size=batch_size).data
-    layers = data["stack"].values == Stream.of(model).stack
+    return rates_of(data, Stream.of(model).stack, epsilon)
+
+
+def rates_of(data: xr.Dataset, stack: str, epsilon: float) -> Float[np.ndarray, "sample position"]:
+    """As `sink_rates`, from the data of a measurement."""
+    layers = data["stack"].values == stack
     received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, layers]
     rates = metrics.sample_rates(received, epsilon)
     if "visible_queries" in data:

@@ -50,6 +50,7 @@ def run(
     rounds: int = 0,
     out: str | Path | None = None,
     about: Mapping[str, Any] | None = None,
+    reference: Arm | None = None,
     progress: Progress | None = None,
 ) -> Trial:
     """Every arm, its controls and the unchanged model on the same texts.
@@ -72,6 +73,7 @@ def run(
         rounds: Of timing, on the first batch, arms in turns: `prefill_seconds`, `step_seconds`; 0 for none.
         out: A folder for finished batches; a run that was interrupted goes on from there.
         about: More for the record; `kind` names the kind of trial.
+        reference: An arm of the name `full` that changes nothing but may watch; default: `unchanged()`.
         progress: Called after each arm of each batch.
 
     Raises `InputError` for two arms of one name, no arms, texts that a reading cannot take, no scored place at all, and
@@ -83,7 +85,7 @@ def run(
     wrong = [name for name in score if name not in PER_TEXT[:3]]
     if wrong or not score:
         raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
-    plan = _plan(arms, scored_texts, controls, seed)
+    plan = _plan(arms, scored_texts, controls, seed, reference or unchanged())
     left_out = _left_out(plan, scored_texts)
     if rounds:
         if not isinstance(reading, ThroughCache) or scored_texts.ids is None:
@@ -152,13 +154,15 @@ class _Planned:
     equal_to: str = ""
 
 
-def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int) -> list[_Planned]:
+def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference: Arm) -> list[_Planned]:
     """The unchanged model, baselines, arms and their controls, those that others are compared with first."""
     if not arms:
         raise InputError("nothing to compare with the unchanged model: give at least one arm")
     if controls < 0:
         raise InputError(f"controls = {controls}: a number of draws, 0 for none")
-    plan = [_Planned(unchanged(), "reference")]
+    if reference.name != REFERENCE:
+        raise InputError(f"the reference is named '{reference.name}': expected '{REFERENCE}'")
+    plan = [_Planned(reference, "reference")]
     referred = {arm.against for arm in arms}
     for arm in sorted(arms, key=lambda arm: (arm.name not in referred, not arm.baseline)):
         plan.append(_Planned(arm, "baseline" if arm.baseline else "arm"))

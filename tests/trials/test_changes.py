@@ -128,6 +128,7 @@ def test_where_the_sink_is_afterwards_is_measured_under_the_change() -> None:
     ("options", "message"),
     [
         ({"what": ("hide-it",)}, "hide-it"),
+        ({"what": ()}, "arm ''"),
         ({"after": 30}, "none comes 30 after position 0"),
         ({"on": "none"}, "acts on some tokens"),
         ({"layers": (7,)}, "layer 7 does not exist"),

@@ -1,0 +1,85 @@
+"""Tokens in another arrangement, and one more: what the model itself gives on such inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sinkscope.errors import InputError
+from sinkscope.interventions import ExtraToken, Rearrange
+from sinkscope.measurement import AttentionReceived, measure
+from tests.interventions.conftest import a_model, hooks, logits, stream
+
+
+def ids(rows: int = 2, tokens: int = 9) -> Tensor:
+    return torch.randint(3, 90, (rows, tokens), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize(
+    ("how", "order"),
+    [
+        ("copy", [0, 1, 2, 3, 0, 5, 6, 7, 8]),
+        ("swap", [4, 1, 2, 3, 0, 5, 6, 7, 8]),
+        ("move", [1, 2, 3, 4, 0, 5, 6, 7, 8]),
+    ],
+)
+def test_rearranged_ids_are_read_as_such_texts(name: str, how: str, order: list[int]) -> None:
+    model, text = a_model(name), ids()
+    with Rearrange(how, 0, 4).applied(model):  # type: ignore[arg-type]
+        found = logits(model, input_ids=text)
+    assert torch.equal(found, logits(model, input_ids=text[:, order]))
+    assert hooks(model) == 0
+
+
+def test_a_token_is_moved_to_the_front_too() -> None:
+    model, text = a_model("llama"), ids()
+    with Rearrange("move", 4, 1).applied(model), torch.no_grad():
+        found = model(text).logits
+    assert torch.equal(found, logits(model, input_ids=text[:, [0, 4, 1, 2, 3, 5, 6, 7, 8]]))
+
+
+@pytest.mark.parametrize("at", [0, 1, 9])
+def test_an_extra_token_is_a_zero_embedding_whose_logits_are_not_shown(at: int) -> None:
+    model, text = a_model("llama"), ids()
+    with ExtraToken(at).applied(model):
+        found = logits(model, input_ids=text, attention_mask=torch.ones_like(text))
+        data = measure(model, text, [AttentionReceived()]).data
+    embedded = model.model.embed_tokens(text)
+    longer = torch.cat([embedded[:, :at], torch.zeros_like(embedded[:, :1]), embedded[:, at:]], 1)
+    expected = logits(model, inputs_embeds=longer)
+    torch.testing.assert_close(found, expected[:, [t for t in range(10) if t != at]], rtol=1e-5, atol=1e-6)
+    assert data.sizes["position"] == 10
+
+
+def test_an_extra_token_takes_over_what_a_token_has_above_the_base() -> None:
+    model, text = a_model("llama"), ids()
+    entries, base = ((1, 0, 5), (1, 0, 7)), (0.25, -0.5)
+    with ExtraToken(1).applied(model):
+        plain = stream(model, input_ids=text)[1]
+    with ExtraToken(1, entries, base).applied(model):
+        moved = stream(model, input_ids=text)[1]
+    for (_, _, dim), number in zip(entries, base, strict=True):
+        assert torch.equal(moved[:, 0, dim], torch.full_like(moved[:, 0, dim], number))
+        torch.testing.assert_close(moved[:, 1, dim], plain[:, 1, dim] + plain[:, 0, dim] - number)
+    rest = [dim for dim in range(plain.shape[-1]) if dim not in (5, 7)]
+    assert torch.equal(moved[..., rest], plain[..., rest])
+    assert torch.equal(moved[:, 2:], plain[:, 2:])
+
+
+def test_bad_input_is_refused() -> None:
+    model, text = a_model("llama"), ids()
+    padded = torch.ones_like(text)
+    padded[0, -2:] = 0
+    for change in (Rearrange("copy", 0, 4), ExtraToken(1)):
+        with change.applied(model), pytest.raises(InputError, match="rows are padded"):
+            logits(model, input_ids=text, attention_mask=padded)
+        with change.applied(model), pytest.raises(InputError, match="no input_ids"):
+            logits(model, inputs_embeds=model.model.embed_tokens(text))
+    with Rearrange("copy", 0, 9).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
+        logits(model, input_ids=text)
+    with pytest.raises(InputError, match="did you mean 'move'"):
+        Rearrange("moved", 0, 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="one for each"):
+        ExtraToken(1, ((1, 0, 5),), ())

@@ -1,0 +1,133 @@
+"""Where a sink comes from: planted causes are found, controls are matched, variances are those of a closed form."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+import sinkscope as ss
+from sinkscope.errors import InputError
+from sinkscope.interventions import ExtraToken, OneKeyView, Rearrange
+from sinkscope.report.trial_page import rows, trial_page
+from sinkscope.trials import ORIGIN, Texts, origin_trial
+from sinkscope.trials.origin import OriginArms, anatomy, finding, table
+from tests.planted.factory import F3, planted_ids, planted_model
+from tests.trials.planted import ids, llama
+
+
+@pytest.fixture(scope="module")
+def trial() -> ss.trials.Trial:
+    return origin_trial(planted_model(), planted_ids(F3, samples=16, tokens=40), controls=1)
+
+
+def test_a_planted_token_and_its_step_are_what_makes_the_sink(trial: ss.trials.Trial) -> None:
+    """The sink is made by its token, whose massive activation one feed-forward writes."""
+    about = trial.record["origin"]
+    assert about["massive"]
+    assert about["step"] == F3.onset == about["entries"][0][0]
+    assert about["entries"][0][2] == F3.dimension
+    found = {arm: finding(trial, arm) for arm in trial.named("arm")}
+    assert tuple(found) == ORIGIN
+    assert found["move-first"] == found["swap-first"] == found["copy-first"] == "makes one"
+    assert found["mute-step"] == found["median-before"] == found["median-after"] == "takes it away"
+    assert found["relocate"] == "makes one", "the entry alone makes it"
+    assert found["isolate"] == found["match-output"] == found["match-values"] == "makes none"
+    frame = table(trial).set_index("arm")
+    assert frame.loc["move-first", "sink_at"] == about["test"] == 10
+    assert frame.loc["relocate", "sink_at"] == 1
+    assert frame.loc["mute-step", "rate_of_controls"] > 50 > frame.loc["mute-step", "rate_at_sink"]
+
+
+def test_it_is_said_and_kept(trial: ss.trials.Trial, tmp_path) -> None:
+    trial.save(tmp_path / "trial.nc")
+    again = ss.trials.load(tmp_path / "trial.nc")
+    assert again.verdict == trial.verdict
+    assert "'mute-step' takes it away" in trial.verdict
+    json.dumps(trial.to_json())
+    section = next(one for one in trial_page(trial).sections if one.title == "What makes it")
+    assert list(section.table["test"]) == trial.named("arm")
+    assert rows(trial)[1][0][-1] == "makes none"
+
+
+def test_rates_are_those_of_a_measurement_under_the_change(trial: ss.trials.Trial) -> None:
+    model, texts = planted_model(), planted_ids(F3, samples=16, tokens=40)[8:]
+    with Rearrange("move", 0, 10).applied(model):
+        measured = ss.measure(model, texts, [ss.AttentionReceived()])
+    rate = measured.sink_rate(position=10)
+    np.testing.assert_allclose(100 * trial.values("move-first", "rate_at_test").mean(), rate, rtol=1e-5)
+
+
+def test_it_takes_the_passes_that_it_needs() -> None:
+    model, texts, texts_read = planted_model(), planted_ids(F3, samples=14, tokens=24), []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: texts_read.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    found = origin_trial(model, texts, controls=1)
+    hook.remove()
+    needed = 8 + found.texts * (1 + len(ORIGIN) * 2)
+    assert needed <= sum(texts_read) <= 1.2 * needed
+
+
+def test_uniform_attention_averages_variance_away() -> None:
+    """σ² / (t + 1) for i.i.d. values: queries of zero attend uniformly, and embeddings are drawn independently."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=4000, hidden_size=64, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.model.layers[0].self_attn.q_proj.weight.data.zero_()
+    texts = Texts.of(model, torch.randint(0, 4000, (200, 12)))
+    variances = anatomy(model, texts, 0, 50).variances[0]
+    torch.testing.assert_close(variances, variances[0] / torch.arange(1, 13), rtol=0.08, atol=0)
+
+
+def test_controls_are_as_large_and_of_something_else() -> None:
+    model, texts = planted_model(), Texts.of(planted_model(), planted_ids(F3, samples=6, tokens=24))
+    arms = OriginArms(anatomy(model, texts, 0, 8), 8, 24, 0.3, 0)
+    drawn = {what: arms.change(what, np.random.default_rng(0)) for what in ORIGIN}
+    isolated, moved, relocated = drawn["isolate"], drawn["move-first"], drawn["relocate"]
+    assert isinstance(isolated, OneKeyView)
+    assert 0 < isolated.key < 8
+    assert isinstance(moved, Rearrange)
+    assert moved.source not in (0, 8)
+    assert isinstance(relocated, ExtraToken)
+    own = arms.change("relocate", None)
+    assert isinstance(own, ExtraToken)
+    assert len(relocated.entries) == len(own.entries)
+    assert {dim for *_, dim in relocated.entries} & {dim for *_, dim in own.entries} == set()
+    assert arms.arm("isolate").control(3, texts) is not None
+    near = OriginArms(arms.found, 1, 24, 0.3, 0)
+    assert near.arm("isolate").control(0, texts) is None, "no token between"
+
+
+def test_an_encoder_is_told_by_kl() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(vocab_size=90, initializer_range=0.2, **sizes)
+    model = BertForMaskedLM(config).eval()
+    found = origin_trial(model, ids(14, 20), ("isolate", "relocate", "median-after"), controls=1)
+    assert "nats" not in table(found)
+    assert all(found.cost(arm).value > 0 for arm in found.named("arm"))
+    assert "no sink to speak of" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": ("isolated",)}, "did you mean 'isolate'"),
+        ({"what": ()}, "test ''"),
+        ({"test": 0}, "that is the sink itself"),
+        ({"test": 40}, "texts have positions 0 to 11"),
+    ],
+)
+def test_bad_input_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        origin_trial(llama(), ids(12, 12), **options)
+    padded = {"input_ids": ids(12, 12), "attention_mask": torch.ones(12, 12).long()}
+    padded["attention_mask"][0, -2:] = 0
+    with pytest.raises(InputError, match="without padding"):
+        origin_trial(llama(), padded)
