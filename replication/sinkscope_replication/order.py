@@ -21,6 +21,7 @@ ORDER = (
     *("normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates", "equal-product"),
     *("batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases", "windows"),
     *("rotary-without-bos", "prefix-longer", "random-tokens-longer", "weight-decays", "failing", "sigmoid-settings"),
+    "remedies",
 )
 
 
