@@ -8,6 +8,7 @@ A host calls `before_rotation`, rotates, calls `before_cache`, updates its cache
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -194,9 +195,10 @@ class Operation(nn.Module):
         output: Float[Tensor, "batch heads query value_dim"],
         hidden: Float[Tensor, "batch query width"] | None,
         own: Float[Tensor, "batch kv_heads query value_dim"] | None,
+        modules: Iterable[nn.Module] | None = None,
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """Apply biases, gates and projections to aggregated values, in the spec's order."""
-        for module in self.output_modules:
+        """Apply biases, gates and projections to aggregated values, in the spec's order; `modules`: only these."""
+        for module in self.output_modules if modules is None else modules:
             output = module(output, own if getattr(module, "reads_own", False) else hidden)
         return output
 

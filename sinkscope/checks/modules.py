@@ -2,82 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from jaxtyping import Int
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.checks.row import Row
 from sinkscope.checks.section import Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
-from sinkscope.data import fed, seeded
-from sinkscope.grids import EXACT, Grid, fake_quantize
-from sinkscope.hooks import device_of, evaluating
+from sinkscope.data import fed
+from sinkscope.grids import EXACT, Grid
+from sinkscope.hooks import Stream
 from sinkscope.quantization import QuantizeLinear, linear_maps
-from sinkscope.trials import OnePass, intervention_arm, run
+from sinkscope.trials import OnePass, intervention_arm, rounding_costs, run
 
 GRID = Grid(8, "tensor", symmetric=True)  # as in the scheme a8-tensor
 VERIFIED = 3  # maps that are rounded alone on the scored texts
 LISTED = 20
 
 
-def module_costs(
-    model: PreTrainedModel, ids: Int[Tensor, "text token"], batch_size: int = 8, seed: int = 0
-) -> dict[str, float]:
-    """An estimate, by path, of the KL in nats a token that rounding a map's inputs to 8 bits costs; the dearest first.
+def module_rows(
+    subject: CheckedModel, texts: TextSet, progress: Progress | None
+) -> tuple[list[Row], dict[str, list[list[Any]]]]:
+    """Rows of the dearest maps, rounded alone on the scored texts; and the rankings, estimates in nats a token.
 
-    ½ Σ_t (g_t · δ_t)² / T: δ_t is the error of token t's input, one range for a text; g_t the gradient of −Σ log p(y)
-    with respect to it, for y drawn from the model itself: the diagonal over tokens of the Fisher information, of which
-    the KL is half, to second order. One pass forward and one back for each batch. Maps of one module with others, such
-    as stacked experts, are left out.
+    `modules`: path and cost; `layers`: block and cost.
     """
-    maps = {path: one.module for path, one in linear_maps(model).items() if isinstance(one.module, nn.Linear)}
-    costs = dict.fromkeys(maps, 0.0)
-    generator = seeded("modules", seed)
-
-    def read(path: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        # A copy, whose gradient is that of this map alone: queries, keys and values read the same tensor.
-        x = args[0].clone()
-        rows = x.detach().reshape(-1, *x.shape[-2:])
-        errors = torch.stack([fake_quantize(row, GRID) for row in rows]).sub_(rows).reshape(x.shape)
-
-        def add(gradient: Tensor) -> None:
-            costs[path] += float((gradient * errors).sum(-1).double().square().sum())
-
-        if x.requires_grad:
-            x.register_hook(add)
-        return (x, *args[1:])
-
-    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with ExitStack() as stack, evaluating(model), torch.enable_grad():
-        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
-            stack.callback(parameter.requires_grad_, True)
-            parameter.requires_grad_(False)
-        embedded = model.get_input_embeddings()
-        stack.callback(embedded.register_forward_hook(_with_gradient).remove)
-        for path, module in maps.items():
-            stack.callback(module.register_forward_pre_hook(partial(read, path)).remove)
-        for part in ids.to(device_of(model)).split(batch_size):
-            logs = model(**fed(model, part)).logits.float().log_softmax(-1)
-            drawn = torch.multinomial(logs.detach().exp().flatten(0, 1).cpu(), 1, generator=generator)
-            (-logs.flatten(0, 1).gather(1, drawn.to(logs.device)).sum()).backward()
-    scaled = {path: cost / (2 * ids.numel()) for path, cost in costs.items()}
-    return dict(sorted(scaled.items(), key=lambda item: -item[1]))
-
-
-def _with_gradient(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
-    """The embeddings as a tensor that gradients reach; no leaf, since some families write into it."""
-    return embedded.detach().requires_grad_().clone()
-
-
-def module_rows(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> tuple[list[Row], list[list[Any]]]:
-    """Rows of the dearest maps, rounded alone on the scored texts; and the ranking: path, estimate in nats a token."""
-    costs = module_costs(subject.model, texts.choosing, subject.batch_size, subject.seed)
-    ranking = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]
+    rounded = QuantizeLinear(Grid(EXACT), GRID)
+    costs = rounding_costs(subject.model, texts.choosing, rounded, subject.batch_size, subject.seed).maps
+    modules = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]
+    ranking: dict[str, list[list[Any]]] = {"modules": modules, "layers": layer_costs(subject.model, costs)}
     dearest = [path for path, cost in list(costs.items())[:VERIFIED] if cost > 0]
     if not dearest:
         return [], ranking
@@ -111,3 +65,13 @@ def module_rows(subject: CheckedModel, texts: TextSet, progress: Progress | None
         for path in dearest
     ]
     return rows, ranking
+
+
+def layer_costs(model: PreTrainedModel, costs: Mapping[str, float]) -> list[list[Any]]:
+    """Block and the sum of its maps' costs, the dearest first: what it would cost if errors added up."""
+    paths = {module: path for path, module in model.named_modules()}
+    sums: list[list[Any]] = []
+    for number, block in enumerate(Stream.of(model).blocks):
+        inside = [cost for path, cost in costs.items() if path.startswith(f"{paths[block]}.")]
+        sums.append([number, float(f"{sum(inside):.3g}")])
+    return sorted(sums, key=lambda pair: -pair[1])

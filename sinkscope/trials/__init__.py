@@ -48,6 +48,9 @@ from sinkscope.trials.predictions import TextScores as TextScores
 from sinkscope.trials.predictions import text_scores as text_scores
 from sinkscope.trials.recall import Recalled as Recalled
 from sinkscope.trials.recall import recalled as recalled
+from sinkscope.trials.rescue import Rescue as Rescue
+from sinkscope.trials.rescue import rescue as rescue
+from sinkscope.trials.rescue import rounding_costs as rounding_costs
 from sinkscope.trials.rotating import key_shapes as key_shapes
 from sinkscope.trials.rotating import reconstruction_errors as reconstruction_errors
 from sinkscope.trials.rotating import redundancy as redundancy

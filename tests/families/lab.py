@@ -31,6 +31,8 @@ def tiny(attention: str, seed: int = 0) -> LabForCausalLM:
                 parameter.mul_(SHARPNESS)
             if "operation" in name:
                 parameter.normal_()
+            if name.endswith("query_key.scale"):  # of cosines
+                parameter.mul_(SHARPNESS)
             if name.endswith("key_map"):  # of 128 slots: smaller keys, so that tokens keep some of the mass
                 parameter.mul_(0.01)
     return model

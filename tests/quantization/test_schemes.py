@@ -141,7 +141,7 @@ def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
 @pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].protects != "nothing"])
 def test_every_scheme_runs_with_tokens_protected(tiny_llama: LlamaForCausalLM, name: str) -> None:
     context = 64 if SCHEMES[name].caches else None
-    found = scheme_trial(tiny_llama, torch.randint(0, 101, (4, 72)), name, First(1), controls=2, context=context)
+    found = scheme_trial(tiny_llama, torch.randint(0, 101, (3, 72)), name, First(1), controls=1, context=context)
     assert found.mean(name).value > 0
     assert found.record["scheme"] == name
 

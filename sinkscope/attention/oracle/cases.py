@@ -30,8 +30,8 @@ Level = Literal["beside", "closed", "far"]
 @dataclass(frozen=True)
 class Case:
     """A problem. `sink`: "beside", logits near the log-sum-exp of the tokens, so that the sink takes a fifth to four
-    fifths of the mass; "closed", far below it; "far", near it with all logits too large for exp in fp32. `texts`:
-    lengths of packed texts, () for one.
+    fifths of the mass; "closed", far below it; "far", near it with all logits too large for exp in fp32. `sink_dtype`:
+    None for that of the queries. `texts`: lengths of packed texts, () for one.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     sink: Level | None = None
+    sink_dtype: Literal["bfloat16"] | None = None
     offset: float = 0.0
     scaling: float | None = None
     texts: tuple[int, ...] = ()
@@ -125,6 +126,7 @@ CASES = (
     Case("more queries than keys", queries=11, keys=5),
     Case("packed texts", texts=(5, 19, 1, 12)),
     Case("wide values", value_width=64),
+    Case("keys of 192, values of 128", queries=11, keys=11, width=192, value_width=128),
     Case("window", window=8),
     Case("window of one", window=1),
     Case("window, decoding", window=8, queries=1),
@@ -133,6 +135,7 @@ CASES = (
     Case("large logits", offset=200.0),
     Case("sink", sink="beside"),
     Case("sink, closed", sink="closed"),
+    Case("sink in bfloat16", sink="beside", sink_dtype="bfloat16"),
     Case("sink, large logits", sink="far", offset=200.0),
     Case("sink, grouped heads", sink="beside", kv_heads=2),
     Case("sink, decoding", sink="beside", queries=1),

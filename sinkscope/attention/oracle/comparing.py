@@ -143,7 +143,7 @@ def _sink(problem: Problem) -> Tensor:
     beside = tokens.where(tokens.isfinite(), torch.nan).nanmean((0, 2))  # not of queries that see nothing
     spread = torch.linspace(-1.4, 1.4, len(beside), dtype=beside.dtype, device=beside.device)
     logits = beside - 1e4 if problem.case.sink == "closed" else beside + spread
-    return logits.to(problem.query.dtype)
+    return logits.to(torch.bfloat16 if problem.case.sink_dtype else problem.query.dtype)
 
 
 Convention = Literal["tokens", "total"]
@@ -172,8 +172,8 @@ def parity(
     support; a parameter missing from its signature and a `NotImplementedError` mean the same. Such cases are listed as
     not supported. `lse`: what its log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, if
     the same in all cases, and reports which. `gradients`: of the output with respect to queries, keys, values and
-    sinks, and of the log-sum-exp with respect to queries and keys, because a detached one silently drops part of the
-    gradient.
+    sinks, and of the log-sum-exp with respect to queries and keys (and sinks, if it is over them), because a detached
+    one silently drops part of the gradient.
 
     Sinks are large enough to matter in each dtype: a sink at zero, with scores of a few nats, is lost in half-precision
     rounding, so a function that drops it would pass. Raises `InputError` for unknown names and for anything that is not
@@ -269,7 +269,8 @@ class _Comparison:
         if lse.shape != wanted.total.shape:
             raise ValueError(f"lse {tuple(lse.shape)}, expected (batch, heads, query) = {tuple(wanted.total.shape)}")
         sides: dict[Convention, Tensor] = {"tokens": wanted.tokens, "total": wanted.total}
-        some = wanted.tokens.isfinite()  # kernels differ in what they give for queries that see nothing
+        some = wanted.tokens.isfinite()
+        unseen = lse[~some], wanted.total[~some]
         lse, sides = lse[some], {name: side[some] for name, side in sides.items()}
         scale = 1 + wanted.tokens[some].abs().max().item()
         errors = {name: (lse.double() - side).abs().max().item() / scale for name, side in sides.items()}
@@ -277,6 +278,8 @@ class _Comparison:
         if self.lse is None and tellable:
             self.lse = next((name for name, error in errors.items() if error <= limit), None)
         error = errors[self.lse or "tokens"] if tellable else min(errors.values())
+        if error <= limit and (note := _without_keys(*unseen, self.lse, limit)):
+            return math.inf, note
         if error <= limit or math.isnan(error):
             return error, ""
         other: Convention = "tokens" if self.lse == "total" else "total"
@@ -286,6 +289,22 @@ class _Comparison:
         if any((lse.double() * math.log(2) - side).abs().max().item() / scale <= limit for side in sides.values()):
             return error, "its lse is in base 2"
         return error, f"its lse is neither over tokens nor over tokens and sink, off by {error * scale:.1e}"
+
+
+def _without_keys(lse: Tensor, sink: Tensor, convention: Convention | None, limit: float) -> str:
+    """What is wrong with the log-sum-exps of queries that see no key; empty if nothing is.
+
+    Over tokens it is −∞, which kernels write as any infinity or very low number; over tokens and sink it is the sink's
+    logit, by which outputs of several parts of the keys are joined. `sink`: that logit, −∞ without a sink.
+    """
+    low = ~lse.isfinite() & ~lse.isnan() | (lse < -1e4)
+    total = low | ((lse.double() - sink).abs() <= limit * (1 + sink.abs())) if convention != "tokens" else low
+    if convention == "total":
+        total &= low == sink.isinf()
+    if bool(total.all()):
+        return ""
+    expected = {"tokens": "−∞", "total": "the sink's logit"}.get(convention or "", "the sink's logit or −∞")
+    return f"its lse of a query that sees no key is {lse[~total][0].item():.3g}, not {expected}"
 
 
 def allowed(problem: Problem, dtype: torch.dtype) -> float:
@@ -304,18 +323,23 @@ def _lse_gradient(
         return math.inf, "its lse has no gradient: what is made of it (a sink's share, a z-loss) would not train"
     wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
     wanted = exact(problem.on(wide))
-    some = wanted.tokens.isfinite()
-    side = (wanted.tokens if convention == "tokens" else wanted.total)[some]
+    total = convention == "total" and problem.sink is not None
+    some = torch.ones_like(wanted.tokens, dtype=torch.bool) if total else wanted.tokens.isfinite()
+    side = (wanted.total if total else wanted.tokens)[some]
     direction = torch.randn(side.shape, generator=torch.Generator().manual_seed(2)).to(lse.device)
-    names = ("query", "key")
+    names = ("query", "key", "sink") if total else ("query", "key")
     computed = torch.autograd.grad(
         lse[some], [leaves[name] for name in names], direction.to(lse.dtype), allow_unused=True
     )
     expected = torch.autograd.grad(side, [wide[name] for name in names], direction.double())
     filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, expected, strict=True)]
     size = {"query": problem.key, "key": problem.query}
-    least = {name: problem.scaling * size[name].double().norm(dim=-1).max().item() / 10 for name in names}
-    errors = [_error(one, other, least[name]) / 4 for name, one, other in zip(names, filled, expected, strict=True)]
+    least = {name: problem.scaling * other.double().norm(dim=-1).max().item() / 10 for name, other in size.items()}
+    least["sink"] = 0.1
+    errors = [
+        _error(one, other, least[name]) / _roundings(problem, one)
+        for name, one, other in zip(names, filled, expected, strict=True)
+    ]
     return max(errors), ""
 
 
@@ -336,7 +360,8 @@ def _gradients(
     least = _usual(problem, direction)
     filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
-        f"d{name}": _error(one, other, least[name]) / 4 for name, one, other in zip(leaves, filled, wanted, strict=True)
+        f"d{name}": _error(one, other, least[name]) / _roundings(problem, one)
+        for name, one, other in zip(leaves, filled, wanted, strict=True)
     }
     absent = [
         name
@@ -355,6 +380,11 @@ def _diagnosis(problem: Problem, output: Tensor, limit: float) -> list[str]:
         if all(feature in features for feature in needed) and _error(output, exact(problem, defect).output) <= limit:
             return [defect]
     return []
+
+
+def _roundings(problem: Problem, gradient: Tensor) -> float:
+    """How many of the row's limits a gradient may be off by: four, of its own dtype where that is coarser."""
+    return 4 * max(1.0, allowed(problem, gradient.dtype) / allowed(problem, problem.query.dtype))
 
 
 def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:

@@ -12,7 +12,7 @@ from sinkscope.attention.outputs.gates import (
     ValueGradient,
     ValueStateGate,
 )
-from sinkscope.attention.outputs.norm import HeadNorm
+from sinkscope.attention.outputs.norm import HeadNorm, HeadNormModule
 from sinkscope.attention.pieces import OpenTo
 from sinkscope.attention.pieces import Output as OutputPiece
 
@@ -26,6 +26,7 @@ __all__ = [
     "Exclusive",
     "HeadGate",
     "HeadNorm",
+    "HeadNormModule",
     "OfValues",
     "Output",
     "OutputPiece",

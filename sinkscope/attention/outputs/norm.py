@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sinkscope.attention.pieces import Learned, Sizes, piece
 
@@ -25,11 +24,11 @@ class HeadNorm:
     kind: Literal["head_norm"] = "head_norm"
     needs_hidden = False
 
-    def build(self, sizes: Sizes) -> nn.Module:
-        return _HeadNorm(sizes.heads, sizes.head_dim)
+    def build(self, sizes: Sizes) -> HeadNormModule:
+        return HeadNormModule(sizes.heads, sizes.head_dim)
 
 
-class _HeadNorm(Learned):
+class HeadNormModule(Learned):
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.empty(heads, width))
@@ -41,5 +40,10 @@ class _HeadNorm(Learned):
     def forward(
         self, output: Float[Tensor, "batch heads query dim"], hidden: Tensor | None
     ) -> Float[Tensor, "batch heads query dim"]:
-        normalized = F.rms_norm(output, output.shape[-1:], eps=EPSILON)
-        return normalized * self.gain[:, None].to(output.dtype)
+        return output * self.scale(output)
+
+    def scale(self, output: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
+        """γ / rms(y): what each part of y is multiplied by."""
+        wide = output.to(torch.promote_types(output.dtype, torch.float32))
+        factor = (wide.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
+        return factor.to(output.dtype) * self.gain[:, None].to(output.dtype)

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkscope.attention import HeadNormModule
+from sinkscope.attention.scores import aggregated
 from sinkscope.errors import InputError
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
@@ -94,18 +96,33 @@ def _added_up(
 def _leaving(
     call: AttentionCall, part: Float[Tensor, "batch heads query dim"], samples: slice, rows: slice
 ) -> Float[Tensor, "batch heads query dim"]:
-    """What leaves the layer's operation for a part of the aggregated values; its output pieces are all affine."""
+    """What leaves the layer's operation for a part of the aggregated values: its output pieces are affine, or norms,
+    which multiply a part by the scale of the whole."""
     operation, context = call.operation, call.context
     if operation is None or context is None:
         return part
-    if operation.difference is not None:
-        part = part * operation.difference.scale(_aggregated(call, samples, rows))
+    norms = any(isinstance(module, HeadNormModule) for module in operation.output_modules)
+    whole = _aggregated(call, samples, rows) if norms or operation.difference is not None else None
+    if operation.difference is not None and whole is not None:
+        part, whole = part * operation.difference.scale(whole), operation.difference(whole)
     hidden = None if context.hidden is None else context.hidden[samples, rows].to(part.dtype)
     own_values = call.value[samples, :, call.own_keys][:, :, rows].to(part.dtype)
-    return operation.leaving(part, hidden, own_values) - operation.leaving(torch.zeros_like(part), hidden, own_values)
+    for module in operation.output_modules:
+        if isinstance(module, HeadNormModule) and whole is not None:
+            part = part * module.scale(whole)
+        else:
+            nothing = torch.zeros_like(part)
+            part = operation.leaving(part, hidden, own_values, (module,))
+            part = part - operation.leaving(nothing, hidden, own_values, (module,))
+        whole = None if whole is None else operation.leaving(whole, hidden, own_values, (module,))
+    return part
 
 
 def _aggregated(call: AttentionCall, samples: slice, rows: slice) -> Float[Tensor, "batch heads query dim"]:
-    """Σ_j A_tj v_j over all tokens."""
-    weights = call.operation_weights(rows).token[samples]
-    return weights @ call.value[samples].float().repeat_interleave(call.group, 1)
+    """Σ_j A_tj v_j over all tokens and slots."""
+    weights, operation, context = call.operation_weights(rows), call.operation, call.context
+    assert operation is not None
+    assert context is not None
+    return aggregated(
+        weights.token[samples], weights.slot[samples], call.value[samples].float(), operation.slot_terms(context)
+    )

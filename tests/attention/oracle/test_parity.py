@@ -58,6 +58,8 @@ def dense(
     if wrong != "not a number":
         scores = scores.masked_fill(empty, 0.0)
     tokens = torch.logsumexp(scores, -1)
+    if wrong != "lse of nothing":
+        tokens = tokens.masked_fill(empty[..., 0], -torch.inf)
     returned = tokens.detach() if wrong == "lse detached" else tokens
 
     def left(output: Tensor) -> Tensor:
@@ -65,6 +67,8 @@ def dense(
 
     if sink is None or wrong == "drop":
         return left(torch.softmax(scores, -1) @ value), returned
+    if wrong == "sink's dtype":
+        scores = scores.to(sink.dtype).float()
     column = sink.float()[:, None, None].expand(*scores.shape[:3], 1)
     if wrong == "detached":
         output = torch.softmax(scores, -1) @ value * torch.sigmoid(tokens.detach()[..., None] - column)
@@ -130,6 +134,54 @@ def test_queries_that_see_nothing_get_nothing(name, wrong):
     [row] = found(functools.partial(dense, wrong=wrong), cases=[BY_NAME[name]]).rows
     assert row.outcome == "differs"
     assert wrong == "uniform" or row.note == "its output is not finite"
+
+
+def test_the_log_sum_exp_of_no_keys_is_the_sink() -> None:
+    """Over tokens and sink; over tokens alone it is −∞. By it outputs of several parts of the keys are joined."""
+    case = BY_NAME["sink, more queries than keys"]
+    total = functools.partial(dense, wrong="lse total")
+
+    def low(*args: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
+        output, lse = total(*args, **kwargs)
+        return output, torch.where(lse == kwargs["sink"][:, None], -torch.inf, lse)
+
+    def of_tokens(*args: Tensor, sink: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
+        output, lse = dense(*args, sink=sink, **kwargs)
+        return output, torch.where(lse.isinf(), sink[:, None], lse)
+
+    cases = [BY_NAME["sink"], case]
+    for function, stated in ((dense, "tokens"), (dense, None), (total, "total"), (total, None)):
+        assert found(function, lse=stated, cases=cases).ok
+    nothing = functools.partial(dense, wrong="lse of nothing")
+    for function, stated in ((low, "total"), (low, None), (of_tokens, "tokens"), (of_tokens, None), (nothing, None)):
+        result = found(function, lse=stated, cases=cases, gradients=False)
+        assert [row.case for row in result.wrong] == [case.name], str(result)
+        assert "of a query that sees no key is" in result.wrong[0].note
+
+
+def test_a_log_sum_exp_over_the_sink_has_a_gradient_in_it() -> None:
+    def held(*args: Tensor, sink: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
+        output, _ = dense(*args, sink=sink, wrong="lse total", **kwargs)
+        return output, dense(*args, sink=sink.detach(), wrong="lse total", **kwargs)[1]
+
+    cases = [BY_NAME["sink"], BY_NAME["sink, more queries than keys"]]
+    assert [row.errors["dlse"] > row.limit for row in found(held, lse="total", cases=cases).wrong] == [True, True]
+    assert found(functools.partial(dense, wrong="lse total"), lse="total", cases=cases).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("keys of 192, values of 128", lambda q, k, v, o: dense(q, k, v, **o | {"scaling": v.shape[-1] ** -0.5})),
+        ("keys of 192, values of 128", lambda q, k, v, o: dense(q, k, F.pad(v, (0, 64)), **o)),
+        ("sink in bfloat16", lambda q, k, v, o: dense(q, k, v, wrong="sink's dtype", **o)),
+        ("sink in bfloat16", lambda q, k, v, o: dense(q, k, v, **o | {"sink": o["sink"].view(torch.int16).float()})),
+    ],
+)
+def test_widths_and_dtypes_of_large_models(name: str, broken: Callable) -> None:
+    case = BY_NAME[name]
+    assert found(dense, cases=[case]).ok
+    assert not found(lambda q, k, v, **options: broken(q, k, v, options), cases=[case], gradients=False).ok
 
 
 @pytest.mark.parametrize("name", ["packed texts", "sink, packed texts"])

@@ -1,0 +1,436 @@
+"""The fewest linear maps in 16 bits, and the fewest tokens, that give back most of what rounding costs.
+
+Ranked by one backward pass, verified on other texts, compared with random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sinkscope.data import fed, seeded
+from sinkscope.errors import InputError
+from sinkscope.grids import Grid, fake_quantize
+from sinkscope.hooks import device_of, evaluating, unwrapped
+from sinkscope.measurement import rows_of
+from sinkscope.model.columns import columns_of
+from sinkscope.quantization import QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
+from sinkscope.sinks import Tokens
+from sinkscope.statistics import Interval, ratio_interval
+from sinkscope.trials.arm import Arm, OnePass, Texts
+from sinkscope.trials.run import Progress, run
+from sinkscope.trials.texts import split
+
+SHARE = 0.9
+RUNS = 20  # passes over the scored texts, at most, the unchanged model's among them
+MAPS = (1, 2, 4, 8, 16, 32, 64)  # numbers of maps that are tried first
+TOKENS = (1, 2, 4, 8)  # numbers of tokens of a text that are tried
+BASE = "everything rounded"
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What a backward pass says rounding costs, in nats of KL a token.
+
+    `maps`: by path, the dearest first; `tokens`: what protecting each token of each text would give back, over all maps
+    together, (text, token).
+    """
+
+    maps: Mapping[str, float]
+    tokens: Float[np.ndarray, "text token"]
+
+
+def rounding_costs(
+    model: nn.Module, ids: Int[Tensor, "text token"], quantizer: QuantizeLinear, batch_size: int = 8, seed: int = 0
+) -> Costs:
+    """An estimate of the KL that `quantizer` costs, split over maps and over tokens, from one pass forward and back.
+
+    A map costs ½ Σ_t (g_t · δ_t)² / T: δ_t is the error of its output at token t if it alone is rounded, g_t the
+    gradient of −Σ log p(y) with respect to that output, for y drawn from the model itself: the diagonal over tokens of
+    the Fisher information, of which the KL is half, to second order.
+
+    A token's credit: where each token has a range of its own, what its own errors cost. Where a text shares a range,
+    errors shrink with the square of its end, so of a map's cost c the token with the j-th largest |x| is credited
+    c (a_j² − a_{j+1}²) / a_1²: what taking it out of the range gives back when those before it are out already.
+
+    Transforms before rounding, calibrated roundings and frozen ranges are not followed: weights and inputs are rounded
+    to the nearest value in ranges of these texts. Maps that are not `nn.Linear`, such as stacked experts, are left out.
+    """
+    maps = {
+        path: one.module
+        for path, one in linear_maps(model, quantizer.skip).items()
+        if isinstance(one.module, nn.Linear)
+    }
+    costs = dict.fromkeys(maps, 0.0)
+    credits = torch.zeros(ids.shape, dtype=torch.float64)
+    generator = seeded("modules", seed)
+    rows = slice(0, 0)
+
+    def read(path: str, module: nn.Linear, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        x = args[0].detach()
+        with torch.no_grad():
+            error = functional.linear(_rounded_input(x, quantizer), _rounded_weight(module, quantizer))
+            error -= functional.linear(x, module.weight.detach())
+        # A copy, whose gradient is that of this map alone.
+        copied = output.clone()
+
+        def add(gradient: Tensor) -> None:
+            own = (gradient * error).sum(-1).double().square().cpu().reshape(rows.stop - rows.start, -1)
+            costs[path] += float(own.sum())
+            credits[rows] += _credited(x.reshape(*own.shape, -1), own, quantizer)
+
+        if copied.requires_grad:
+            copied.register_hook(add)
+        return copied
+
+    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with ExitStack() as stack, evaluating(model), torch.enable_grad():
+        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
+            stack.callback(parameter.requires_grad_, True)
+            parameter.requires_grad_(False)
+        embedded: Any = model.get_input_embeddings()  # type: ignore[operator]
+        stack.callback(embedded.register_forward_hook(_with_gradient).remove)
+        for path, module in maps.items():
+            stack.callback(module.register_forward_hook(partial(read, path)).remove)
+        for start in range(0, len(ids), batch_size):
+            part = ids[start : start + batch_size].to(device_of(model))
+            rows = slice(start, start + len(part))
+            logs = model(**fed(model, part)).logits.float().log_softmax(-1)
+            drawn = torch.multinomial(logs.detach().exp().flatten(0, 1).cpu(), 1, generator=generator)
+            (-logs.flatten(0, 1).gather(1, drawn.to(logs.device)).sum()).backward()
+    scaled = {path: cost / (2 * ids.numel()) for path, cost in costs.items()}
+    ranked = dict(sorted(scaled.items(), key=lambda item: -item[1]))
+    return Costs(ranked, (credits / (2 * ids.shape[1])).numpy())
+
+
+def _with_gradient(module: nn.Module, args: Any, embedded: Tensor) -> Tensor:
+    """The embeddings as a tensor that gradients reach; no leaf, since some families write into it."""
+    return embedded.detach().requires_grad_().clone()
+
+
+def _rounded_input(x: Tensor, quantizer: QuantizeLinear) -> Tensor:
+    grid = quantizer.activations
+    if grid is None:
+        return x
+    if not isinstance(grid, Grid):
+        return grid.rounded(x)
+    flat = x.reshape(-1, *x.shape[-2:])
+    return fake_quantize(flat, replace(grid, over="head") if grid.over == "tensor" else grid).reshape(x.shape)
+
+
+def _rounded_weight(module: nn.Linear, quantizer: QuantizeLinear) -> Tensor:
+    weight, grid = module.weight.detach(), quantizer.weights
+    if isinstance(grid, Grid):
+        return fake_quantize(weight, grid)
+    return grid.fitted(weight).rounded(weight)
+
+
+def _credited(
+    x: Float[Tensor, "text token in"], own: Float[Tensor, "text token"], quantizer: QuantizeLinear
+) -> Float[Tensor, "text token"]:
+    """What protecting each token would give back of the cost of one map, `own` summed over a text."""
+    grid = quantizer.activations
+    if grid is None:
+        return torch.zeros_like(own)
+    if not isinstance(grid, Grid) or grid.over == "token":
+        return own
+    size = x.double().abs().amax(-1).cpu()
+    ordered, places = size.sort(-1, descending=True)
+    ends = functional.pad(ordered, (0, 1)).square()
+    shares = (ends[:, :-1] - ends[:, 1:]) / ends[:, :1].clamp(min=1e-30)
+    return torch.zeros_like(own).scatter_(1, places, own.sum(-1, keepdim=True) * shares)
+
+
+@dataclass(frozen=True, eq=False)
+class Rescue:
+    """What of a scheme to leave in full precision.
+
+    `tried`: one row for each set that ran: `what` (maps or tokens), `count`, `recovered` (of the KL, with its interval
+    over texts), `random` (whether it is a control). `maps`: the fewest maps that recover `share`; `tokens`: the fewest
+    tokens of a text; None if no number that was tried does. `costs`: the ranking. `runs`: passes over the texts.
+    """
+
+    scheme: str
+    share: float
+    cost: Interval
+    texts: int
+    maps: tuple[str, ...] | None
+    tokens: int | None
+    of_maps: int
+    tried: pd.DataFrame
+    costs: Mapping[str, float]
+    positions: tuple[int, ...]
+    runs: int
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.tried.empty:
+            return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
+        said = [self._said("maps", None if self.maps is None else len(self.maps))]
+        if (self.tried["what"] == "tokens").any():
+            said.append(self._said("tokens", self.tokens))
+        return f"Of '{self.scheme}' ({self.cost.value:.3g} nats a token): {'; '.join(said)} ({self.texts} texts)."
+
+    def _said(self, what: str, count: int | None) -> str:
+        rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
+        shown = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
+        one = int(shown["count"]) == 1
+        noun = (
+            f"linear map{'' if one else 's'} in 16 bits" if what == "maps" else f"token{'' if one else 's'} of a text"
+        )
+        of = f" of {self.of_maps}" if what == "maps" else ""
+        told = f"{shown['count']}{of} {noun} give{'s' if one else ''} back {100 * shown['recovered']:.0f} % "
+        told += f"({100 * shown['low']:.0f} to {100 * shown['high']:.0f})"
+        random = self.tried[
+            (self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == shown["count"])
+        ]
+        if len(random):
+            told += f", as many random ones {100 * random['recovered'].mean():.0f} %"
+        return (
+            told
+            if count is not None
+            else f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {told}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        ranked = [[path, float(f"{cost:.3g}")] for path, cost in list(self.costs.items())[: max(MAPS)]]
+        return {
+            "scheme": self.scheme,
+            "share": self.share,
+            "cost": asdict(self.cost),
+            "texts": self.texts,
+            "maps": None if self.maps is None else list(self.maps),
+            "tokens": self.tokens,
+            "positions": list(self.positions),
+            "tried": self.tried.to_dict("records"),
+            "ranked": ranked,
+            "runs": self.runs,
+            "sentence": self.sentence,
+        }
+
+
+def rescue(
+    model: nn.Module,
+    inputs: Any,
+    scheme: str | QuantizationScheme,
+    share: float = SHARE,
+    *,
+    calibrate_on: Any = None,
+    batch_size: int = 8,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Rescue:
+    """The fewest linear maps left in 16 bits, and the fewest tokens of a text, that recover `share` of a scheme's KL.
+
+    Maps are ranked on texts that are not scored (`rounding_costs`), 1, 2, 4 … 64 of them are left alone, then counts
+    between the last that fails and the first that succeeds. Tokens are ranked within the scored texts themselves, as
+    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens. At most 20
+    passes over the scored texts.
+
+    Args:
+        model: Any transformers model with logits and token ids.
+        inputs: Token ids (N, T) without padding: texts to rank on and to score.
+        scheme: A scheme of linear maps, by name or as a value.
+        share: Of the KL of everything rounded.
+        calibrate_on: Texts of one's own to rank and fit on; all of `inputs` are scored then.
+        batch_size: Texts that go through the model at once.
+        seed: Of draws and controls.
+        progress: Called after each arm of each batch.
+
+    Raises `InputError` for schemes of caches and others than `QuantizeLinear`, and for shares outside 0…1.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"share = {share}: the part of the cost to give back, above 0 and below 1")
+    model = unwrapped(model)
+    chosen = scheme_named(scheme) if isinstance(scheme, str) else scheme
+    if chosen.caches:
+        raise InputError(
+            f"{chosen.name} rounds the cache: a rescue leaves linear maps in 16 bits; protect tokens instead"
+        )
+    parts = split(model, inputs, "fits" if chosen.fits else "chooses", calibrate_on=calibrate_on)
+    scored, calibration = parts.scored, parts.calibration
+    assert calibration is not None
+    if scored.ids is None or calibration.ids is None or not (scored.real is None or bool(scored.real.all())):
+        raise InputError("a rescue needs texts of token ids, in rows of one length without padding")
+    made = chosen.make(model, calibration.inputs, None)
+    if not isinstance(made, QuantizeLinear):
+        raise InputError(f"{chosen.name} is {type(made).__name__}: a rescue needs a scheme of QuantizeLinear")
+    costs = rounding_costs(model, calibration.ids, made, batch_size, seed)
+    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress)
+    with_tokens = made.activations is not None
+    credits = rounding_costs(model, scored.ids, made, batch_size, seed).tokens if with_tokens else None
+    return verifying.search(chosen.name, share, costs.maps, credits)
+
+
+@dataclass
+class _Verifying:
+    """Runs sets of maps and tokens, and remembers what each recovered."""
+
+    model: nn.Module
+    scored: Texts
+    made: QuantizeLinear
+    batch_size: int
+    seed: int
+    calibrated_on: Mapping[str, Any] | None
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.runs = 0
+        self.base: np.ndarray | None = None
+
+    def search(
+        self, scheme: str, share: float, maps: Mapping[str, float], credits: Float[np.ndarray, "text token"] | None
+    ) -> Rescue:
+        rng = np.random.default_rng(self.seed)
+        ranked = list(maps)
+        drawn = rng.permutation(ranked).tolist()
+        tokens, random_tokens = self._nested(credits, rng)
+        touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
+        counts = [count for count in MAPS if count < len(ranked)]
+        nested = [] if tokens is None else list(TOKENS)
+        cost = self._run(
+            [
+                self._arm(BASE, self.made, touched),
+                *(self._maps(count, ranked, touched) for count in counts),
+                *(self._tokens(count, tokens, touched) for count in nested),
+            ],
+            baseline=True,
+        )
+        found: dict[str, int | None] = {"maps": None, "tokens": None}
+        if cost.low > 0:
+            between = {"maps": self._between("maps", share, len(ranked)), "tokens": self._between("tokens", share)}
+            left = RUNS - self.runs - 4  # the unchanged model twice more, and two controls
+            more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
+            more += [self._tokens(count, tokens, touched) for count in between["tokens"][:1]]
+            self._run(more)
+            found = {what: self._fewest(what, share) for what in found}
+            best = {what: found[what] or self._most(what) for what in found}
+            controls = []
+            if best["maps"]:
+                # Controls may not be the maps that they are compared with.
+                others = [path for path in drawn if path not in ranked[: best["maps"]]]
+                if len(others) >= best["maps"]:
+                    controls.append(self._maps(best["maps"], others, touched, random=True))
+            if best["tokens"]:
+                controls.append(self._tokens(best["tokens"], random_tokens, touched, random=True))
+            self._run(controls)
+        else:
+            self.rows.clear()
+        fewest = found["maps"]
+        places = () if tokens is None else _common((tokens >= 0) & (tokens < (found["tokens"] or max(TOKENS))))
+        table = pd.DataFrame(self.rows, columns=["what", "count", "recovered", "low", "high", "random"])
+        return Rescue(
+            scheme,
+            share,
+            cost,
+            self.scored.count,
+            None if fewest is None else tuple(ranked[:fewest]),
+            found["tokens"],
+            len(ranked),
+            table.sort_values(["what", "random", "count"], ignore_index=True),
+            maps,
+            places,
+            self.runs,
+        )
+
+    def _nested(
+        self, credits: Float[np.ndarray, "text token"] | None, rng: np.random.Generator
+    ) -> tuple[Int[np.ndarray, "text token"] | None, Any]:
+        """For each token its rank among the first ones, and among random others; −1 beyond the largest count."""
+        if credits is None:
+            return None, None
+        count, ranks = min(max(TOKENS), credits.shape[1] // 3), np.full(credits.shape, -1)
+        random = np.full(credits.shape, -1)
+        for row, values in enumerate(credits):
+            order = np.argsort(-values, kind="stable")
+            ranks[row, order[:count]] = np.arange(count)
+            random[row, rng.permutation(order[count:])[:count]] = np.arange(count)
+        return ranks, random
+
+    def _maps(self, count: int, paths: Sequence[str], touched: Any, *, random: bool = False) -> Arm:
+        name = f"{'random ' * random}maps {count}"
+        return self._arm(name, replace(self.made, skip=(*self.made.skip, *paths[:count])), touched)
+
+    def _tokens(self, count: int, ranks: Any, touched: Any, *, random: bool = False) -> Arm:
+        mask = (ranks >= 0) & (ranks < count)
+        chosen = Tokens(mask[:, None, None], rows_of(columns_of(self.model, self.scored.inputs)), (), "ranked tokens")
+        return self._arm(f"{'random ' * random}tokens {count}", self.made, touched, chosen)
+
+    def _arm(self, name: str, made: QuantizeLinear, touched: Any, tokens: Tokens | None = None) -> Arm:
+        def places(texts: Texts) -> Bool[Tensor, "text token"]:
+            return torch.from_numpy(touched)[texts.rows]
+
+        def opened(model: nn.Module, texts: Texts) -> Any:
+            here = made if tokens is None else replace(made, protect=tokens.part(texts.rows))
+            return here.applied(model)
+
+        return Arm(name, opened, touched=None if touched is None else places, baseline=name == BASE)
+
+    def _run(self, arms: Sequence[Arm], *, baseline: bool = False) -> Interval:
+        """Run arms and note what each recovered; returns the cost of everything rounded, of the first run."""
+        if not arms:
+            return Interval(0.0, 0.0, 0.0)
+        trial = run(
+            self.model,
+            self.scored,
+            arms,
+            reading=OnePass(),
+            controls=0,
+            score=("kl",),
+            calibrated_on=self.calibrated_on,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            about={"kind": "rescue"},
+            progress=self.progress,
+        )
+        self.runs += len(trial.arms)
+        if baseline:
+            self.base = trial.values(BASE)
+        assert self.base is not None
+        for arm in arms:
+            if arm.name == BASE:
+                continue
+            *random, what, count = arm.name.split()
+            left = ratio_interval(trial.values(arm.name), self.base)
+            given = {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
+            self.rows.append({"what": what, "count": int(count), **given, "random": bool(random)})
+        return trial.mean(BASE) if baseline else Interval(0.0, 0.0, 0.0)
+
+    def _tried(self, what: str) -> dict[int, float]:
+        rows = [row for row in self.rows if row["what"] == what and not row["random"]]
+        return {row["count"]: row["recovered"] for row in sorted(rows, key=lambda row: row["count"])}
+
+    def _fewest(self, what: str, share: float) -> int | None:
+        return next((count for count, recovered in self._tried(what).items() if recovered >= share), None)
+
+    def _most(self, what: str) -> int | None:
+        tried = self._tried(what)
+        return max(tried, key=tried.__getitem__) if tried else None
+
+    def _between(self, what: str, share: float, every: int | None = None) -> list[int]:
+        """Counts between the last that failed and the first that succeeded, the middle first; `every` would succeed."""
+        end = self._fewest(what, share) or every
+        if end is None:
+            return []
+        start = max((count for count in self._tried(what) if count < end), default=0)
+        middle = (start + end) // 2
+        found = [middle, (start + middle) // 2, (middle + end) // 2]
+        return [count for count in dict.fromkeys(found) if start < count < end]
+
+
+def _common(mask: Bool[np.ndarray, "text token"]) -> tuple[int, ...]:
+    """Positions that are chosen in at least half of the texts."""
+    return tuple(np.flatnonzero(mask.mean(0) >= 0.5).tolist())

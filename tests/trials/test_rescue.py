@@ -1,0 +1,99 @@
+"""What rounding costs map by map and token by token, and the fewest of them that give it back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import sinkscope as ss
+from sinkscope.checks.modules import GRID
+from sinkscope.errors import InputError
+from sinkscope.grids import EXACT, Grid
+from sinkscope.quantization import QuantizeLinear
+from sinkscope.quantization.schemes import scheme_named
+from sinkscope.trials import Rescue, rescue, rounding_costs
+from tests.planted.factory import Plant, planted_ids, planted_model
+
+
+def test_the_estimate_is_what_rounding_a_map_alone_costs() -> None:
+    model = ss.load("nano")
+    ids = torch.randint(3, 2000, (8, 48), generator=torch.Generator().manual_seed(0))
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    costs = rounding_costs(model, ids, QuantizeLinear(Grid(EXACT), GRID), batch_size=3).maps
+    assert [parameter.requires_grad for parameter in model.parameters()] == trained
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert list(costs.values()) == sorted(costs.values(), reverse=True)
+    paths = [*list(costs)[:4], *list(costs)[-4:]]
+    exact = []
+    with torch.no_grad():
+        full = model(input_ids=ids).logits.log_softmax(-1)
+        for path in paths:
+            others = tuple(name for name in costs if name != path)
+            with QuantizeLinear(Grid(EXACT), GRID, skip=("lm_head", *others)).applied(model):
+                alone = model(input_ids=ids).logits.log_softmax(-1)
+            exact.append(float((full.exp() * (full - alone)).sum(-1).mean()))
+    ratio = np.array([costs[path] for path in paths]) / np.array(exact)
+    assert ((ratio > 0.5) & (ratio < 2)).all()
+
+
+def test_tokens_share_out_what_maps_cost() -> None:
+    """With one range for a text, credits add up to the costs; with ranges of tokens they are the tokens' own."""
+    plant = Plant(sinks=(0, 7), dimension=7, onset=2)
+    model, ids = planted_model(plant), planted_ids(plant, 4, 24)
+    for over in ("tensor", "token"):
+        costs = rounding_costs(model, ids, QuantizeLinear(Grid(EXACT), Grid(8, over, symmetric=True)), batch_size=3)  # type: ignore[arg-type]
+        assert costs.tokens.mean(0).sum() == pytest.approx(sum(costs.maps.values()))
+        assert (costs.tokens >= 0).all()
+    shared = rounding_costs(model, ids, QuantizeLinear(Grid(EXACT), GRID)).tokens
+    assert set(np.argsort(-shared.mean(0))[:2].tolist()) == {0, 7}
+    assert not rounding_costs(model, ids, QuantizeLinear(Grid(4))).tokens.any()  # weights alone know no tokens
+
+
+@pytest.fixture(scope="module")
+def rescued() -> Rescue:
+    ids = torch.randint(3, 2000, (16, 40), generator=torch.Generator().manual_seed(0))
+    model = ss.load("nano")
+    ids[:, 0] = model.config.bos_token_id
+    return rescue(model, ids, "w8a8-tensor")
+
+
+def test_one_map_and_one_token_are_what_nanos_sink_costs(rescued: Rescue) -> None:
+    """Its massive activation enters one map alone; random maps and random tokens give nothing back."""
+    assert rescued.maps == ("model.layers.1.mlp.down_proj",)
+    assert rescued.tokens == 1
+    assert rescued.positions == (0,)
+    table = rescued.tried
+    assert (table.loc[~table["random"], "recovered"] > 0.85).all()
+    assert (table.loc[table["random"], "recovered"].abs() < 0.15).all()
+    assert table.loc[table["random"], "count"].tolist() == [1, 1]
+    assert rescued.runs <= 20
+    assert "1 of 28 linear map in 16 bits gives back" in rescued.sentence
+    assert json.loads(json.dumps(rescued.to_json()))["maps"] == list(rescued.maps)
+
+
+def test_weights_alone_have_no_tokens_and_counts_between_are_tried() -> None:
+    ids = torch.randint(3, 2000, (12, 24), generator=torch.Generator().manual_seed(1))
+    found = rescue(ss.load("nano"), ids, "w3", 0.5)
+    assert found.tokens is None
+    assert set(found.tried["what"]) == {"maps"}
+    kept = found.tried[~found.tried["random"]].set_index("count")["recovered"]
+    assert found.maps is not None
+    assert kept[len(found.maps)] >= 0.5 > kept[kept.index < len(found.maps)].max()
+    assert set(kept.index) - {1, 2, 4, 8, 16}  # between two of the first counts
+    assert len(found.maps) == len(set(found.maps))
+
+
+def test_what_cannot_be_rescued_is_refused() -> None:
+    model, ids = ss.load("nano"), torch.randint(3, 2000, (12, 24))
+    for scheme, share, said in (
+        ("kv4-token", 0.9, "rounds the cache"),
+        ("llm-int8", 0.9, "needs a scheme of QuantizeLinear"),
+        ("w4", 90.0, "above 0 and below 1"),
+    ):
+        with pytest.raises(InputError, match=said):
+            rescue(model, ids, scheme_named(scheme), share)
+    with pytest.raises(InputError, match="without padding"):
+        rescue(model, {"input_ids": ids, "attention_mask": torch.tensor([[0] * 4 + [1] * 20] * 12)}, "w4")
