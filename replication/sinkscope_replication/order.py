@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import RESULTS, Question, known, run
+from sinkscope.experiments import RESULTS, Question, expected, known, run
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
@@ -21,6 +21,7 @@ ORDER = (
     *("normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates", "equal-product"),
     *("batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases", "windows"),
     *("rotary-without-bos", "prefix-longer", "random-tokens-longer", "weight-decays", "failing", "sigmoid-settings"),
+    "remedies",
 )
 
 
@@ -54,10 +55,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--plan", action="store_true", help="list what would be run; run nothing")
     options = parser.parse_args(argv)
-    end = time.monotonic() + 3600 * options.hours
+    end, total = time.monotonic() + 3600 * options.hours, 0.0
     for question, lacking in missing(results=options.results):
+        cost = hours(question, options.results)
+        total += cost
+        print(f"{question.name}, {cost:.1f} h:", flush=True)
         for label, seeds in lacking.items():
-            print(f"{question.name}: {label}; seeds {', '.join(map(str, seeds))}", flush=True)
+            print(f"  {label}; seeds {', '.join(map(str, seeds))}", flush=True)
         if options.plan:
             continue
         if time.monotonic() >= end:
@@ -69,6 +73,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         part = replace(question, variations=variations)
         run(part, out=options.out, results=options.results, workers=options.workers)
+    if options.plan:
+        print(f"at most {total:.0f} core-hours; runs that questions share count for each of them")
+
+
+def hours(question: Question, results: Path = RESULTS) -> float:
+    """Core-hours of a question's missing runs, by the records of similar ones; 0 where there are none."""
+    return (expected(question, "nano", known(question, results=results), reuse=True).seconds or 0.0) / 3600
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -29,11 +30,13 @@ from sinkscope.data import DataConfig, load_corpus, prepare
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_text
 from sinkscope.training import LOG, read_rows
+from sinkscope_replication.records import findings_of
 
 RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
 WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixteen in half of the windows
 RATES = ("sink/position_0", "sink/strongest")
 POLL = 1.0  # seconds
+SECONDS = 0.2  # of a compiled step of nano's size on an idle core: 188 to 200 ms in the records of 1 and 2 heads
 PATIENCE = 6.0  # core-minutes after which an attempt with a BOS has not reached its target
 SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
 TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
@@ -64,6 +67,8 @@ ATTEMPTS: dict[str, Attempt] = {
     attempt.name: attempt
     for attempt in (
         Attempt("nano", "`nano`"),
+        Attempt("post-norm-bos", "post-norm", {"model.norm_placement": "post"}),
+        Attempt("alibi", "ALiBi", {"model.position": "alibi"}),
         Attempt("lr2", "twice the learning rate", {"optimizer.lr": 8e-3}),
         Attempt("heads2", "2 heads", TWO_HEADS),
         Attempt("heads1", "1 head", {"model.num_attention_heads": 1}),
@@ -77,11 +82,24 @@ ATTEMPTS: dict[str, Attempt] = {
             "restarts", "documents of at most 60 tokens", 3000, data__corpus=SHORT, data__packing="intra_document"
         ),
         without_bos("two-random", "two random first tokens", 6000, data__interventions=[TWO_RANDOM]),
+        without_bos("plain", "`nano`", 6000),
+        without_bos("learned-short", "learned positions, 1,500 steps", 1500, model__position="learned"),
         without_bos("learned", "learned positions", 6000, model__position="learned"),
         without_bos("deep", "context 256, 8 layers", 6000, context=256, model__num_hidden_layers=8),
         without_bos("post-norm", "post-norm", 6000, model__norm_placement="post"),
         without_bos("grown", "started from a model that had a BOS", 1500, start_from="nano", data__tokenizer="nano"),
     )
+}
+
+STUDIED = {
+    "nano": ("emergence", "softmax"),
+    "heads2": ("heads", "2 heads"),
+    "heads1": ("heads", "1 head"),
+    "post-norm-bos": ("post-norm", "post-norm"),
+    "alibi": ("positions", "alibi"),
+    "two-random": ("random-tokens-longer", "two random"),
+    "plain": ("rotary-without-bos", "6,000 steps"),
+    "learned-short": ("moved-positions", "learned positions"),
 }
 
 
@@ -199,27 +217,46 @@ def rows(path: Path = RECORDS) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def table(recorded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Rows of Markdown, the fewest core-minutes first; recipes that never reach the target at the end."""
-    of = {name: [row for row in recorded if row["name"] == name] for name in ATTEMPTS}
-    tried = {name: found for name, found in of.items() if found}
+def of_the_study() -> Iterator[dict[str, Any]]:
+    """The runs of the study that are attempts too. They were read every 50 steps, and not stopped at their target."""
+    for name, (question, label) in STUDIED.items():
+        attempt, findings = ATTEMPTS[name], findings_of(question)
+        for seed, run in findings.runs[label].items() if findings else ():
+            curve = list(zip(run.steps, run.curves[attempt.rate], run.curves["validation_loss"], strict=True))
+            step, rate, loss = next((row for row in curve if row[1] >= attempt.target), curve[-1])
+            yield {
+                "name": name,
+                "seed": seed,
+                "reached": rate >= attempt.target,
+                "core_minutes": step * SECONDS / 60,
+                "step": step,
+                "rate": rate,
+                "loss": loss,
+                "log": question,
+            }
 
-    def order(name: str) -> tuple[bool, float]:
-        return not all(row["reached"] for row in tried[name]), median(row["core_minutes"] for row in tried[name])
 
-    for name in sorted(tried, key=order):
-        found = tried[name]
-        columns = (
-            ATTEMPTS[name].words,
-            f"{sum(row['reached'] for row in found)} of {len(found)}",
-            *(_median(found, key, digits) for key, digits in (("core_minutes", 1), ("step", 0), ("rate", 1))),
-            _median(found, "loss", 2),
+def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Rows of Markdown: with a BOS, then without; the fewest core-minutes first.
+
+    Numbers are medians over seeds, "–" where fewer than half reach the target. The loss is the one at that step.
+    """
+    lines = []
+    for name, attempt in ATTEMPTS.items():
+        tried = [row for row in attempts if row["name"] == name]
+        if not tried:
+            continue
+        minutes, step, loss = (
+            median(row[key] if row["reached"] else math.inf for row in tried)
+            for key in ("core_minutes", "step", "loss")
         )
-        yield f"| {' | '.join(columns)} |"
-
-
-def _median(found: Sequence[Mapping[str, Any]], key: str, digits: int) -> str:
-    return f"{median(row[key] for row in found):,.{digits}f}"
+        numbers = (f"{minutes:.1f}", f"{step:,.0f}", f"{loss:.2f}") if math.isfinite(step) else ("–",) * 3
+        counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
+        with_bos = attempt.target == WITH_BOS
+        log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
+        cells = (attempt.words, "yes" if with_bos else "no", counted, *numbers, f"`{log}`")
+        lines.append((not with_bos, minutes, f"| {' | '.join(cells)} |"))
+    yield from (line for *_, line in sorted(lines))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -232,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     for name in options.names:
         if name not in ATTEMPTS:
-            raise InputError(str(unknown("attempt", name, ATTEMPTS)))
+            parser.error(str(unknown("attempt", name, ATTEMPTS)))
     there = {(row["name"], row["seed"]) for row in rows(options.records)}
     for seed in options.seeds:
         for name in options.names:
@@ -243,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 stream.write(json.dumps(row) + "\n")
             print({key: value for key, value in row.items() if key != "curve"}, flush=True)
     if not options.names:
-        print("\n".join(table(rows(options.records))))
+        print("\n".join(table([*of_the_study(), *rows(options.records)])))
 
 
 if __name__ == "__main__":

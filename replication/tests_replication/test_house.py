@@ -66,7 +66,7 @@ def test_questions_are_known_without_torch_and_matplotlib():
         "print(len(QUESTIONS), *({'torch', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["75"], done.stderr
+    assert done.stdout.split() == ["76"], done.stderr
 
 
 def test_sinkscope_does_not_know_the_study():

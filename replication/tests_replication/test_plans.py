@@ -20,7 +20,13 @@ def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, cap
     assert missing["sink-token"] == {"sink token": (6, 7, 8, 9)}
     assert not missing.keys() & {"inputs", "emergence", "normalisation"}
     order.main(["--plan", "--results", str(tmp_path)])
-    assert "sink-token: sink token; seeds 6, 7, 8, 9" in capsys.readouterr().out
+    *lines, total = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("sink-token, "))
+    assert lines[at + 1] == "  sink token; seeds 6, 7, 8, 9"
+    hours = [float(line.split()[-2]) for line in lines if line.endswith(" h:")]
+    assert len(hours) == len(missing)
+    assert min(hours) > 0
+    assert float(total.split()[2]) == pytest.approx(sum(hours), abs=2)
     with pytest.raises(ValueError, match="which is no question"):
         list(order.missing(["nothing"], tmp_path))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 
@@ -63,9 +62,10 @@ def test_what_is_recorded_is_not_run_again(tmp_path, monkeypatch, capsys):
     assert made == [100, 101]
     capsys.readouterr()
     speedrun.main(options)
-    assert "`nano` | 2 of 2 |" in capsys.readouterr().out
-    with pytest.raises(InputError, match="did you mean 'nano'"):
+    assert "`nano` | yes |" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
         speedrun.main(["nanno", *options])
+    assert "did you mean 'nano'" in capsys.readouterr().err
 
 
 def row_of(name: str, seed: int, minutes: float = 2.0, reached: bool = True) -> dict[str, object]:
@@ -82,8 +82,20 @@ def row_of(name: str, seed: int, minutes: float = 2.0, reached: bool = True) -> 
 
 def test_the_fewest_core_minutes_come_first_and_what_missed_its_target_last():
     recorded = [row_of("nano", 0, 9.0), row_of("lr2", 0, 1.0, reached=False), row_of("heads2", 0, 3.0)]
-    words = [line.split(" | ")[0].removeprefix("| ") for line in table(json.loads(json.dumps(recorded)))]
-    assert words == [ATTEMPTS[name].words for name in ("heads2", "nano", "lr2")]
+    lines = list(table(recorded))
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
+        ATTEMPTS[name].words for name in ("heads2", "nano", "lr2")
+    ]
+    assert " 0 of 1 | – | – | – |" in lines[-1]
+
+
+def test_the_readme_has_the_attempts_of_the_records():
+    from sinkscope_replication.table import README
+
+    lines = list(table([*speedrun.of_the_study(), *speedrun.rows()]))
+    shown = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) >= len(speedrun.STUDIED)
+    assert [line for line in lines if line not in shown] == []
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)

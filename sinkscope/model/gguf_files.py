@@ -58,7 +58,8 @@ def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path
     how to empty it is printed on standard error when it is written. Raises `InputError` for one of several parts, for
     architectures, tensor types and settings that cannot be read, and where the package `gguf` is missing.
     """
-    folder = cache_dir() / "gguf" / f"{path.stem}-{sha256(path)[:16]}-transformers-{transformers.__version__}"
+    known, contents = cache_dir() / "gguf", f"{sha256(path)[:16]}-transformers-{transformers.__version__}"
+    folder = next(known.glob(f"*-{contents}"), known / f"{path.stem}-{contents}")  # a renamed file is the same model
     return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
 
 

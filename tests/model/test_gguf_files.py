@@ -193,6 +193,9 @@ def test_a_loaded_model_behaves_as_a_folder_does(tmp_path: Path, capfd: pytest.C
     said = capfd.readouterr().err
     assert "Writing" not in said
     assert said.count(str(own_cache / "gguf")) == 2  # where it is, and what to delete
+    renamed = path.rename(tmp_path / "other [1].gguf")
+    ss.load(renamed)
+    renamed.rename(path)
     ss.load(path)
     assert "dequantized" not in capfd.readouterr().err
     assert model.config.name_or_path == model.name_or_path == tokenizer.name_or_path == str(path)

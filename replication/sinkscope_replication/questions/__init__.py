@@ -27,6 +27,7 @@ TOPICS = (  # the files, in the order in which their questions are listed
     "grid",
     "biases",
     "softmaxes",
+    "remedies",
     "mechanism",
     "purpose",
     "backcopy",

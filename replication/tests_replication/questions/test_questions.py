@@ -76,6 +76,7 @@ ASKED = {  # by source: the questions that ask about it
     "Miller 2023": "off-by-one off-by-one-without-bos",
     "Qiu et al. 2025": "gated-by-channel",
     "Ran-Milo 2026": "trigger-conditional",
+    "2603.17771": "remedies",
     "Yin et al. 2024": "stable-mask",
     "Zhai et al. 2023": "entropy-collapse sigma-reparam",
     "Zuhri et al. 2025": "softpick",
