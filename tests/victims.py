@@ -117,7 +117,7 @@ def _serve() -> None:
     import sinkscope.cli.measure_many
     import sinkscope.measurement
     import sinkscope.measurement.models.running
-    import sinkscope.report.compose
+    import sinkscope.report.writing
     import sinkscope.training  # noqa: F401
 
     for line in sys.stdin:

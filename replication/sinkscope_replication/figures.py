@@ -21,12 +21,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sinkscope.experiments import Findings, Observed, with_rows
+from sinkscope.experiments import Observed
 from sinkscope.theme import BLUE, GREEN, GRID, INK, MUTED, OCHRE, ORANGE, PURPLE, SLATE
-from sinkscope_replication.questions import QUESTIONS
+from sinkscope_replication.records import RELEASED, findings_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
-RELEASED = Path(__file__).parent / "records" / "released"
 A_SINK = 3.0  # percent of heads
 RATE = "heads with a sink (%)"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, OCHRE, SLATE)
@@ -55,8 +54,8 @@ STYLE: Any = {
 
 def models(question: str, label: str) -> list[Observed]:
     """The models of a variation that are in the records, in order of their seeds."""
-    findings = with_rows(QUESTIONS[question], "nano", None)
-    runs = findings.runs.get(label, {}) if isinstance(findings, Findings) else {}
+    findings = findings_of(question)
+    runs = findings.runs.get(label, {}) if findings else {}
     return [run for _, run in sorted(runs.items()) if not run.diverged]
 
 
@@ -187,7 +186,7 @@ def beside_the_text() -> Figure:
             columns = {name: known(models(*where), metric) for name, where in places.items()}
             dots(axis, columns, color, 0.3 * number - 0.15)
             axis.scatter([], [], s=12, color=color, label=f"on what is {which}" if number else f"on {which}")
-        axis.set(title=words, xlabel="learned beside the text")
+        axis.set(title=words, xlabel="what is learned")
     thresholds(left, right)
     left.legend()
     left.set_ylabel(RATE)

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 import sinkscope as ss
 from sinkscope.data import Inputs, as_chat, build_inputs
+from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import attention_layers
 from sinkscope.measurement import (
@@ -38,8 +39,8 @@ from sinkscope.measurement import (
 )
 from sinkscope.model import load, load_tokenizer
 from sinkscope.training import versions
+from sinkscope_replication.records import RELEASED
 
-RECORDS = Path(__file__).parent / "records" / "released"
 TOKENS, SAMPLES = 64, 100  # the paper's
 LENGTHS, LONG = (32, 64, 128, 256, 512), 6  # texts of 512 tokens: one in six
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -92,7 +93,8 @@ def rate(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 def rates_by_length(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
     """The sink rate in percent by threshold and by how many tokens there are (Figure 3)."""
-    found = ss.measure(model, inputs.input_ids, [ReceivedByLength(LENGTHS)], batch_size=2)
+    lengths = [tokens for tokens in LENGTHS if tokens <= inputs.input_ids.shape[1]]
+    found = ss.measure(model, inputs.input_ids, [ReceivedByLength(lengths)], batch_size=2)
     rates = found.sweep(EPSILONS).transpose("epsilon", "length")
     return {
         "inputs": inputs.description,
@@ -183,7 +185,9 @@ def listed(values: np.ndarray) -> list[float | None]:
 
 def parts(model: Any, tokenizer: PreTrainedTokenizerBase, samples: int = SAMPLES) -> dict[str, Part]:
     """What is measured, by name."""
-    made = conditions(tokenizer, model.config.get_text_config().vocab_size)
+    config = model.config.get_text_config()
+    made = conditions(tokenizer, config.vocab_size)
+    longest = min(max(LENGTHS), getattr(config, "max_position_embeddings", None) or max(LENGTHS))
 
     def part(read: Callable[[nn.Module, Inputs], dict[str, Any]], make: Make, tokens: int, samples: int) -> Part:
         return lambda: read(model, make(tokens=tokens, samples=samples))
@@ -192,7 +196,7 @@ def parts(model: Any, tokenizer: PreTrainedTokenizerBase, samples: int = SAMPLES
     few = -(-samples // LONG)
     return {
         **{f"rate/{name}": part(rate, make, TOKENS, samples) for name, make in made.items()},
-        **{f"length/{name}": part(rates_by_length, make, max(LENGTHS), few) for name, make in plain.items()},
+        **{f"length/{name}": part(rates_by_length, make, longest, few) for name, make in plain.items()},
         **{f"geometry/{name}": part(geometry, make, TOKENS, samples) for name, make in plain.items()},
     }
 
@@ -205,15 +209,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"texts of {TOKENS} tokens; {SAMPLES} by default")
     options = parser.parse_args(argv)
     name = Path(options.model).name
-    out = options.out or RECORDS / f"{name}.json"
+    out = options.out or RELEASED / f"{name}.json"
     known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"parts": {}}
     known |= {"model": name, "corpus": CORPUS, "epsilon": 0.3, "versions": versions()}
-    model = load(options.model)
-    for part, measured in parts(model, load_tokenizer(options.model), options.samples).items():
-        if known["parts"].get(part, {}).get("samples") != options.samples:
+    if options.samples < 2:
+        parser.error(f"--samples {options.samples}: at least 2, for an interval")
+    try:
+        model, tokenizer = load(options.model), load_tokenizer(options.model)
+    except InputError as error:
+        parser.error(str(error))
+    for part, measured in parts(model, tokenizer, options.samples).items():
+        if known["parts"].get(part, {}).get("samples") == options.samples:
+            continue
+        try:
             known["parts"][part] = {"samples": options.samples, **measured()}
-            write_json(out, known)
-            print(part, known["parts"][part].get("rate"), flush=True)
+        except InputError as error:
+            parser.error(f"{name}, {part}: {error}")
+        write_json(out, known)
+        print(part, known["parts"][part].get("rate"), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,9 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, load_corpus, prepare
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import with_rows
 from sinkscope.files import write_text
 from sinkscope.training import LOG, read_rows
-from sinkscope_replication.questions import QUESTIONS
+from sinkscope_replication.records import findings_of
 
 RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
 WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixteen in half of the windows
@@ -221,7 +220,7 @@ def rows(path: Path = RECORDS) -> list[dict[str, Any]]:
 def of_the_study() -> Iterator[dict[str, Any]]:
     """The runs of the study that are attempts too. They were read every 50 steps, and not stopped at their target."""
     for name, (question, label) in STUDIED.items():
-        attempt, findings = ATTEMPTS[name], with_rows(QUESTIONS[question], "nano", None)
+        attempt, findings = ATTEMPTS[name], findings_of(question)
         for seed, run in findings.runs[label].items() if findings else ():
             curve = list(zip(run.steps, run.curves[attempt.rate], run.curves["validation_loss"], strict=True))
             step, rate, loss = next((row for row in curve if row[1] >= attempt.target), curve[-1])
@@ -270,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     for name in options.names:
         if name not in ATTEMPTS:
-            raise InputError(str(unknown("attempt", name, ATTEMPTS)))
+            parser.error(str(unknown("attempt", name, ATTEMPTS)))
     there = {(row["name"], row["seed"]) for row in rows(options.records)}
     for seed in options.seeds:
         for name in options.names:

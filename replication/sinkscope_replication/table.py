@@ -9,16 +9,16 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Findings, expected, verdicts, with_rows
+from sinkscope.experiments import Findings, expected, verdicts
 from sinkscope.files import write_text
 from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.paper import ROWS, Row
 from sinkscope_replication.questions import QUESTIONS
-
-RECORDS = Path(__file__).parent / "records" / "released"  # of `sinkscope_replication.released`, which loads torch
+from sinkscope_replication.records import RELEASED, findings_of
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- table: python -m sinkscope_replication.table -->", "<!-- end of the table -->"
@@ -41,18 +41,18 @@ def cells(row: Row) -> tuple[str, ...]:
         return row.says, row.place, row.published or "–", "; ".join(models) or "–", number, f"open: {row.beyond}"
     name, _, claim = row.claim.partition("/")
     question = QUESTIONS[name]
-    findings = with_rows(question, "nano", None)
+    findings = findings_of(name)
     verdict = next((each for each in verdicts(question, findings) if each.claim.name == claim), None)
     if verdict is None:
         raise InputError(f"row '{row.says}': experiment '{name}' has no claim '{claim}'")
     n = " and ".join(map(str, verdict.n)) if any(verdict.n) else "–"
-    return row.says, row.place, row.published or "–", ours(row, verdict, findings), n, grade(row, verdict, findings)
+    return row.says, row.place, row.published or "–", ours(row, verdict, findings), n, grade(row, verdict)
 
 
 def released() -> list[str]:
     """The sink rate of each released model that was measured, on texts, with its interval over these texts."""
     words = []
-    for path in sorted(RECORDS.glob("*.json")):
+    for path in sorted(RELEASED.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         rate = record["parts"]["rate/text"]
         interval = f"{rate['low']:.1f} to {rate['high']:.1f}, {rate['n']} texts"
@@ -80,7 +80,7 @@ def mean(findings: Findings, label: str, metric: str) -> float:
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def grade(row: Row, verdict: Verdict, findings: Findings | None) -> str:
+def grade(row: Row, verdict: Verdict) -> str:
     """The grade; hours of the missing runs where it is open, and what differs where it was not seen."""
     loss = next((part for part in verdict.reason.split("; ") if part.startswith("losses differ")), "")
     if verdict.grade == "not seen":
@@ -88,11 +88,17 @@ def grade(row: Row, verdict: Verdict, findings: Findings | None) -> str:
     if verdict.grade != "open":
         return f"**{verdict.grade}**" + (f"; {loss}" if loss else "")
     if verdict.reason.endswith("runs"):
-        hours = (expected(QUESTIONS[row.claim.partition("/")[0]], "nano", findings, reuse=True).seconds or 0.0) / 3600
+        hours = hours_missing(row.claim.partition("/")[0])
         return f"open: {verdict.reason}" + (f", {hours:.1f} h" if hours else "")
     if verdict.decides_at:
         return f"open: {verdict.decides_at} models each would decide"
     return f"open: {verdict.reason.partition(';')[0]}" if verdict.reason else "open"
+
+
+@cache
+def hours_missing(question: str) -> float:
+    """Core-hours of a question's missing runs, by the records of similar ones; 0 where there are none."""
+    return (expected(QUESTIONS[question], "nano", findings_of(question), reuse=True).seconds or 0.0) / 3600
 
 
 def filled(text: str) -> str:

@@ -1,4 +1,4 @@
-"""How many bits may the cache have, and what protecting the sinks in it gives back, at which bytes."""
+"""How many bits the cache needs, what protecting the sinks in it recovers, and how many bytes that takes."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
 
 
 def compared_bytes(trial: Trial, name: str) -> tuple[float, float]:
-    """Bytes behind the context of a text, and their share of a cache in 16 bits."""
+    """Bytes of a cache after the context of a text, and their share of a cache in 16 bits."""
     held, full = (float(trial.data["bytes"].sel(arm=arm)) for arm in (name, REFERENCE))
     size = {"float32": 4, "float64": 8}.get(trial.record["dtype"], 2)
     return held, held / (full * 2 / size)
 
 
 def _given_back(trial: Trial, name: str, plain: str) -> str:
-    """The share of the KL that protecting gives back, and whether random tokens do as much."""
+    """The share of the KL that protecting recovers, and whether random tokens do as much."""
     back: Interval = trial.recovered(name, of=plain)
     if not np.isfinite(back.value):
         return ""
@@ -144,7 +144,7 @@ def _where(sinks: Tokens | None) -> str:
 
 
 def _answer(trial: Trial, rows: list[Row], sinks: Tokens | None) -> str:
-    """The words of all bits, what protecting gives back where it beats random tokens, and what to do."""
+    """The words of all bits, what protecting recovers where it beats random tokens, and what to do."""
     plain = {bits: next(row for row in rows if row.key == f"kv{bits}") for bits in BITS}
     answer = ", ".join(f"{bits} bits {row.word}" for bits, row in plain.items())
     said = [f"{answer}."]

@@ -79,7 +79,8 @@ def sinks_json(card: Card) -> dict[str, Any]:
 
     `by_head`: layer, head, and the percent of texts in which it has the sink, with the interval's low and high.
 
-    `modules`: linear maps by what rounding their inputs to 8 bits costs, the dearest first, where that was measured.
+    `modules`, `modules_by_layer`: linear maps, and blocks, by what rounding inputs to 8 bits is estimated to cost in
+    nats a token, the dearest first, where that was measured (`checks.modules.module_costs`).
     """
     facts = {part.name: part.first.facts for part in card.parts}
     sink, bos = facts.get("sink", {}), facts.get("bos", {})
@@ -97,6 +98,7 @@ def sinks_json(card: Card) -> dict[str, Any]:
         "tokenizer_adds": bos.get("tokenizer_adds"),
         "template_adds": bos.get("template_adds"),
         "modules": facts.get("int8", {}).get("modules", []),
+        "modules_by_layer": facts.get("int8", {}).get("layers", []),
     }
 
 

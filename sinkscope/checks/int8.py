@@ -26,7 +26,7 @@ def applies(subject: CheckedModel) -> str:
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """What rounding to 8 bits costs with each kind of range, and what protecting tokens gives back."""
+    """What rounding to 8 bits costs with each kind of range, and what protecting tokens recovers."""
     alone = on_four_bits(subject.model) > 0.9
     rows: list[Row] = []
     said: list[str] = []
@@ -57,12 +57,12 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         rows += own
         where = f"under a {STATIC} " if number == 1 else ""
         said.append(f"{where}{shown} {own[0].word}{_rescued(own)}")
-    costly, modules = module_rows(subject, texts, progress)
+    costly, rankings = module_rows(subject, texts, progress)
     rows += costly
     if costly and costly[0].number is not None:
         said.append(f"dearest map alone: {costly[0].key.removeprefix('alone:')} (KL {costly[0].number.value:.3f})")
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
-    facts = {"activations_alone": alone, "modules": modules}
+    facts = {"activations_alone": alone, **rankings}
     return Answered(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
 
 

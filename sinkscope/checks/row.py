@@ -26,12 +26,12 @@ class Row:
         finding: What was looked at, in words.
         number: The number with its interval over texts; None for what is no number.
         unit: Of the number.
-        n: Texts that it rests on.
+        n: Number of texts.
         word: free, small, costs, breaks or cannot tell (`trials.grade`), and why; empty where nothing is graded.
         advice: What to do, for what is free or small alone, or a fact that is known without a trial.
-        bytes: That a cache holds for a text after its context, and `of_16` their share of a cache of 16 bits.
+        bytes: What a cache holds for a text after its context; `of_16` is their share of a 16-bit cache.
         values: The number of each text, for paired comparisons with another card.
-        flags: Names of `FLAGS` that it raises, beside its word.
+        flags: Names of `FLAGS` that it raises, besides its word.
     """
 
     key: str

@@ -57,14 +57,14 @@ def check(
     Args:
         model: A model of transformers, or the name of one that `load` finds.
         tokenizer: Its tokenizer; found with the model where that has a name. Without one, random tokens are read.
-        texts: Strings, or a file or folder of them; by default texts that come along.
+        texts: Strings, or a file or folder of them; by default shipped texts.
         full: All sections, on two kinds of texts.
         only: Names of sections to run, whatever the tier.
         skip: Names of sections to leave out.
         count: Texts that are scored.
-        tokens: Tokens of a text.
+        tokens: Tokens per text.
         batch_size: Texts that go through the model at once.
-        controls: Random controls of each arm, drawn anew for each text.
+        controls: Random controls per arm, drawn anew for each text.
         seed: Of texts and draws.
         field: The field that is the text, in files of rows.
         name: What the model is called on the card; by default its own name.
@@ -72,7 +72,7 @@ def check(
         progress: Called while sections run.
 
     Raises `InputError` for unknown sections, and texts that are too short. A section that does not apply to the model,
-    or that it is refused for, says why, and the others run.
+    or is refused for it, says why, and the others run.
     """
     sections = chosen(full=full, only=only, skip=skip)
     loaded, found, called = _loaded(model, tokenizer, name)

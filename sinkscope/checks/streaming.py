@@ -1,4 +1,4 @@
-"""May I stream, and what do I keep: caches of 128 keys with 0, 1, 2 and 4 first tokens, on long texts."""
+"""Can it stream, and what must be kept: caches of 128 keys with 0, 1, 2 and 4 first tokens, on long texts."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class CheckedModel:
         return self._tokens[texts.sha256]
 
     def at_once(self, texts: TextSet) -> int:
-        """Texts per pass behind a cache: all, where states force token by token, since a step costs as much for few."""
+        """Texts per pass through a cache: all if states force token by token, since a step costs the same."""
         if reads_at_once(self.model, DynamicCache(config=self.model.config)):
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
@@ -167,7 +167,7 @@ def subject(
     field: str | None = None,
     **options: Any,
 ) -> CheckedModel:
-    """The model with its texts: one's own, else prose (code for models of this package), in the chat format first.
+    """The model with its texts: the given ones, else prose (code for shipped models), in the chat format first.
 
     `full`: a second set, of another kind; the chat format is left out there. Raises `InputError` for texts that are too
     short, and `UnsupportedModelError` for models that cannot be run on tokens alone.

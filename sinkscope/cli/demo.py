@@ -55,8 +55,8 @@ def _show_cost(plan: DemoPlan, as_json: bool) -> None:
         return
     show(
         plain(
-            f"at most {duration(plan.seconds)} and the report: {'a report card' if plan.card else 'measuring'}, then "
-            f"{duration(seconds)} of training ({', '.join(plan.attentions)}) as far as time allows, with "
+            f"{'a report card' if plan.card else 'measuring'}, then up to {duration(seconds)} of training "
+            f"({', '.join(plan.attentions)}), {plan.seconds:.0f} seconds in all, and the report; training takes "
             f"{memory / 2**30:.1f} GiB of memory, estimated from one step"
         )
     )

@@ -104,6 +104,9 @@ class Constants:
     def describe(self) -> dict[str, Any]:
         return {"texts": len(self.keys), "hash": self.texts, "positions": self.keys.shape[3]}
 
+    def __repr__(self) -> str:
+        return f"Constants({self.describe()})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoldSink(Inside):
@@ -245,6 +248,12 @@ def fold(
     tokens = find_tokens(model, inputs, choice, batch_size=batch_size) if isinstance(choice, Choice) else choice
     targets = Targets.of(tokens, after)
     known = constants(model, inputs, targets, after, batch_size=batch_size)
+    for p, first in targets.pairs():
+        if form != "key+value" and known.logits[first].numel() and not known.logits[first][..., p].isfinite().any():
+            raise InputError(
+                f"no query of these texts sees position {p} from {after} tokens after it on, so its logit is unknown: "
+                "give longer texts, or a smaller after"
+            )
     return FoldSink(targets, after, layers, constants=known, form=form, heads=heads, gone=gone)
 
 

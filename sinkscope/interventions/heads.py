@@ -116,9 +116,9 @@ class MatchVariance(Intervention):
     scaled, but moved as far in a random direction, one per layer and head: the control.
 
     A causal query t that attends uniformly averages t + 1 values: of i.i.d. values of variance σ² its output has
-    σ² / (t + 1), and the first token keeps σ². Source: 2605.06611, whose abstract names this as the cause of sinks, and
-    the intervention "amplifying the variance of targeted token representations"; where it is amplified there could not
-    be read.
+    σ² / (t + 1), and the first token keeps σ². Source: Li et al. 2026 (2605.06611), whose abstract
+    names this as the cause of sinks, and the intervention "amplifying the variance of targeted token representations";
+    where it is amplified there could not be read.
     Raises `InputError` for a pass that has not both positions.
     """
 

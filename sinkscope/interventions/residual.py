@@ -125,7 +125,8 @@ class MuteFeedForward(Intervention):
 
     In the block where a token's norm jumps, this takes away what makes the massive activation, as far as the
     feed-forward makes it. Control: as many other tokens in the same block.
-    Source: the test of DroPE and of 2605.06611 ("super neurons"), as far as their abstracts say; the rest is ours.
+    Source: Li et al. 2026 (2605.06611), whose abstract names "super neurons" of feed-forwards; switching off all of the
+    block's feed-forward at one token is ours.
     Raises `UnsupportedModelError` for a block without a feed-forward whose output map is known.
     """
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import OpenStream, Stream, arguments, row_length
+from sinkscope.hooks.inputs import check_positions
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.residual import Entry, entries_of
 
@@ -76,9 +77,9 @@ class ExtraToken(Intervention):
     h^(depth)[source, dim] ← b. `source` is counted without the extra token. Later tokens have their positions shifted
     by one. Logits are those of the row's own tokens. Control: the extra token elsewhere.
 
-    Source: 2506.08010, "Vision Transformers Don't Need Trained Registers", where what outlier neurons write is shifted
-    to an extra zero token of an image model (read in its code's documentation and abstract); moving entries of the
-    residual stream, in a text, is ours.
+    Source: Jiang et al. 2025 (2506.08010), where what outlier neurons write is shifted to an extra zero token of an
+    image model (read: the abstract, and the notes of its code); moving entries of the residual stream, in a text, is
+    ours.
     Raises `InputError` for padded rows and inputs without ids.
     """
 
@@ -107,6 +108,7 @@ class ExtraToken(Intervention):
                 for key, value in inputs.items()
                 if isinstance(value, Tensor) and value.shape == shape and key != "position_ids"
             }
+            check_positions(model, longer)
             return (), {**inputs, **longer}
 
         def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:

@@ -300,24 +300,38 @@ def _drawn(free: Tensor, count: int, draw: int, texts: Texts) -> Bool[Tensor, "t
 
 def _received_alone(model: nn.Module, ids: Tensor, lengths: Sequence[int]) -> Float[Tensor, "text token"]:
     """α of every token in its chunk read alone, mean over layers and heads; −1 where too few queries see it."""
-    parts = []
-    for chunk in ids.split(tuple(lengths), 1):
-        data = measure(model, chunk, [AttentionReceived()], batch_size=len(chunk)).data
+
+    def received(rows: Tensor) -> Tensor:
+        data = measure(model, rows, [AttentionReceived()], batch_size=len(rows)).data
         mean = data["attention_received"].mean(("layer", "head")).transpose("sample", "position").values
         seen = counted(data["visible_queries"].isel(layer=0).transpose("sample", "position").values)
-        parts.append(torch.from_numpy(np.where(seen, mean, -1.0)))
-    return torch.cat(parts, 1).float()
+        return torch.from_numpy(np.where(seen, mean, -1.0)).float()
+
+    return _each_alone(ids, lengths, received)
 
 
 def _sinks_alone(model: nn.Module, ids: Tensor, lengths: Sequence[int], epsilon: float) -> Bool[Tensor, "text token"]:
     """The sinks of each chunk read alone, of any layer and head."""
-    parts = []
-    for chunk in ids.split(tuple(lengths), 1):
+
+    def sinks(rows: Tensor) -> Tensor:
         try:
-            tokens = find_tokens(model, chunk, Measured(epsilon, by="row"), batch_size=len(chunk))
-            parts.append(torch.from_numpy(tokens.any_head()))
+            tokens = find_tokens(model, rows, Measured(epsilon, by="row"), batch_size=len(rows))
         except NothingChosenError:
-            parts.append(torch.zeros_like(chunk, dtype=torch.bool))
+            return torch.zeros_like(rows, dtype=torch.bool)
+        return torch.from_numpy(tokens.any_head())
+
+    return _each_alone(ids, lengths, sinks)
+
+
+def _each_alone(ids: Tensor, lengths: Sequence[int], look: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `look` says of each chunk's tokens, (text, token) again; chunks of one length are its rows together."""
+    chunks = ids.split(tuple(lengths), 1)
+    parts = list(chunks)
+    for length in dict.fromkeys(lengths):
+        same = [number for number, other in enumerate(lengths) if other == length]
+        rows = look(torch.cat([chunks[number] for number in same]))
+        for number, part in zip(same, rows.split(len(ids)), strict=True):
+            parts[number] = part
     return torch.cat(parts, 1)
 
 

@@ -371,6 +371,10 @@ def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
         at_sink.append(rates[:, arms.found.sink])
         at_test.append(rates[:, arms.place(what)])
         every.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
+    if not np.isfinite(np.stack(at_test)).any():
+        raise InputError(
+            f"position {arms.test} is seen by too few queries for a sink rate: give longer texts, or an earlier test"
+        )
     pairs = (("rate_at_sink", at_sink), ("rate_at_test", at_test))
     arrays = {name: (("arm", "text"), np.stack(rows), {"units": UNITS[name]}) for name, rows in pairs}
     whole = ("arm", "text", "position"), np.stack(every), {"units": UNITS["rate_at_sink"]}

@@ -7,6 +7,7 @@ import torch
 
 from sinkscope.caches import StreamingCache
 from sinkscope.checks import Answered, Part, Row, check
+from sinkscope.checks.modules import layer_costs
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
 from sinkscope.statistics import Interval
@@ -42,6 +43,18 @@ def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
     assert set(card.part("bos").found) == set(names)
     row = next(row for row in card.part("bos").rows if row.key == "no-BOS")
     assert "holds on both" in row.why or " on prose" in row.why
+
+
+def test_layers_are_ranked_by_the_sum_of_their_maps() -> None:
+    model = load("nano")
+    costs = {
+        "model.layers.1.mlp.up": 0.2,
+        "model.layers.11.mlp.up": 9.0,
+        "model.layers.1.mlp.down": 0.1,
+        "lm_head": 1.0,
+    }
+    costs |= {"lm_head": 1.0, "model.layers.3.self_attn.q_proj": 0.5}
+    assert layer_costs(model, costs) == [[3, 0.5], [1, 0.3], [0, 0.0], [2, 0.0]]
 
 
 def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -> None:

@@ -141,6 +141,7 @@ def test_bfloat16_one_text_and_an_odd_length() -> None:
         ({"heads": [(0, 0)], "layers": (1,)}, "give one of the two"),
         ({"after": 0}, "after = 0"),
         ({"on": (11,)}, "at least"),
+        ({"after": 10}, "its logit is unknown"),
     ],
 )
 def test_bad_input_is_refused(options: dict[str, Any], message: str) -> None:

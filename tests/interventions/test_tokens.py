@@ -79,6 +79,10 @@ def test_bad_input_is_refused() -> None:
             logits(model, inputs_embeds=model.model.embed_tokens(text))
     with Rearrange("copy", 0, 9).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
         logits(model, input_ids=text)
+    encoder = a_model("bert")
+    whole = torch.randint(3, 90, (1, encoder.config.max_position_embeddings))
+    with ExtraToken(1).applied(encoder), pytest.raises(InputError, match="the model has positions for"):
+        logits(encoder, input_ids=whole)
     with pytest.raises(InputError, match="did you mean 'move'"):
         Rearrange("moved", 0, 4)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="one for each"):

@@ -10,9 +10,9 @@ import torch
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, Measurement, measure, slot_mass, slot_mass_by_layer
-from sinkscope.report.compose import results_page
 from sinkscope.report.observatory import observatory_page
 from sinkscope.report.stored import Stored
+from sinkscope.report.writing import results_page
 from tests.families.registry import FAMILIES
 
 

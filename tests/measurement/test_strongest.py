@@ -22,8 +22,8 @@ from sinkscope.measurement.figures import sink_rate_by_position
 from sinkscope.measurement.metrics import comparable, strongest
 from sinkscope.measurement.models.rows import measured_row
 from sinkscope.measurement.models.subjects import SurveyModel
-from sinkscope.report.compose import compose
 from sinkscope.report.observatory import observatory_page
+from sinkscope.report.writing import compose
 from sinkscope.theme import BLUE, SINK
 from sinkscope.training.sink import sink_metrics
 from tests.measurement.planted import PER_HEAD

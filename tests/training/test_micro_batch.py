@@ -24,8 +24,14 @@ FAST = (
 )
 SLOW = (  # options that have nothing to do with each other go together
     ("data.packing=intra_document", "data.first_tokens=unscored", "optimizer.name=orthoadam"),
-    ("attention=[{mask: {kind: window, size: 4}}, sigmoid]", "optimizer.name=adam"),
-    ("optimizer.name=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9", "optimizer.nesterov=true", "loss.prefix=3"),
+    (
+        *("attention=[{mask: {kind: window, size: 4}}, sigmoid]", "optimizer.name=adam"),
+        *("model.norm_placement=post", "model.head_combination=add", "model.tie_word_embeddings=true"),
+    ),
+    (
+        *("optimizer.name=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9", "optimizer.nesterov=true"),
+        *("loss.prefix=3", "loss.leaky_validation=true", "model.position=alibi", "model.norm=layernorm"),
+    ),
     ("optimizer.name=rmsprop", "optimizer.lr=1e-3", "attention=[kv_bias, forgetting_gate]"),
     ("optimizer.name=muon", "attention=[gated_value, kernel_mlp]"),
     ("optimizer.name=muon", "model.weight_reparam=sigma", "optimizer.clip=null"),
@@ -34,18 +40,20 @@ SLOW = (  # options that have nothing to do with each other go together
         "optimizer.decay_norms=false",
         "optimizer.decay_embeddings=false",
         "attention=stable_mask",
+        *("model.position=relative_t5", "model.norm_placement=outlier_protected", "model.ffn=gelu"),
     ),
-    ("loss.prefix=3", "loss.leaky_validation=true", "model.position=alibi", "model.norm=layernorm"),
-    ("loss.window=4", "data.packing=intra_document", "data.document_bos=true"),
-    ("loss.activation_penalty.strength=1e-3", "loss.activation_penalty.of=attention", "validation_windows=7"),
-    ("loss.activation_penalty.strength=1e-3", "loss.activation_penalty.kind=l2", "model.position=learned"),
+    (
+        *("loss.window=4", "data.packing=intra_document", "data.document_bos=true"),
+        *("loss.activation_penalty.strength=1e-3", "loss.activation_penalty.of=attention", "validation_windows=7"),
+    ),
+    (
+        *("loss.activation_penalty.strength=1e-3", "loss.activation_penalty.kind=l2", "model.position=learned"),
+        "data.interventions=[{kind: random_tokens, start: 1, stop: 3}, {kind: fixed_token, position: 5, token: 0}]",
+    ),
     (*BIDIRECTIONAL, "loss.window=4", "data.packing=intra_document", "loss.masked.mask=0.5", "loss.masked.random=0.5"),
     (*BIDIRECTIONAL, "model.weight_reparam=sigma", "model.sink_tokens=2", "data.bos=none"),
     ("model.restart_positions=true", "data.document_eos=false", "data.bos=none", "data.train_share=0.3", "seed=3"),
-    ("data.interventions=[{kind: random_tokens, start: 1, stop: 3}, {kind: fixed_token, position: 5, token: 0}]",),
-    ("model.position=relative_t5", "model.norm_placement=outlier_protected", "model.ffn=gelu"),
     ("model.norm_placement=sandwich", "model.residual_gain=0.5", "model.kv_layers=[1, 1]", "model.kv_iterations=1"),
-    ("model.norm_placement=post", "model.head_combination=add", "model.tie_word_embeddings=true"),
     ("model.attention_every=2", "model.weight_reparam=sigma", "model.mamba_d_state=4", "model.num_key_value_heads=1"),
 )
 

@@ -123,7 +123,7 @@ def test_what_has_no_derivative_and_few_heads_take_a_pass_each() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["zero-tuning", "temperature", "act-guarded"])
+@pytest.mark.parametrize("method", ["zero-tuning", "act-guarded"])
 def test_on_nano_the_choice_is_that_of_a_pass_for_each_head(method: str) -> None:
     from sinkscope.data import build_inputs
     from sinkscope.model import load, load_tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -88,6 +88,14 @@ def spoiled(ids: Tensor, rows: slice) -> Tensor:
     return changed
 
 
+@cache
+def plain_trial(name: str) -> tuple[nn.Module, Tensor, Trial]:
+    """The model, the texts, and the trial on them."""
+    build, case = CASES[name]
+    model, ids = build()
+    return model, ids, case(model, ids)
+
+
 def of_probes(trial: Trial) -> dict[str, np.ndarray]:
     return {arm: trial.values(arm, "kl")[:PROBES] for arm in trial.arms}
 
@@ -95,13 +103,11 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
-    build, case = CASES[name]
-    model, ids = build()
-    found = case(model, ids)
+    model, ids, found = plain_trial(name)
     assert found.texts == HALF
     assert not found.record["calibrated_on"]["in_sample"]
     scores = of_probes(found)
-    others = of_probes(case(model, spoiled(ids, slice(HALF + PROBES, None))))
+    others = of_probes(CASES[name][1](model, spoiled(ids, slice(HALF + PROBES, None))))
     assert others.keys() == scores.keys()
     for arm, values in scores.items():
         np.testing.assert_array_equal(others[arm], values, err_msg=arm)
@@ -123,6 +129,6 @@ def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
 @pytest.mark.parametrize("name", FITTED)
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
     """Else the test above would see nothing."""
-    model, ids = llama()
-    fitted, spoilt = (SCHEMES[name](model, given).values(name) for given in (ids, spoiled(ids, slice(0, HALF))))
-    assert not np.allclose(fitted, spoilt, rtol=1e-3)
+    model, ids, fitted = plain_trial(name)
+    spoilt = SCHEMES[name](model, spoiled(ids, slice(0, HALF)))
+    assert not np.allclose(fitted.values(name), spoilt.values(name), rtol=1e-3)

@@ -122,6 +122,7 @@ def test_an_encoder_is_told_by_kl() -> None:
         ({"what": ()}, "test ''"),
         ({"test": 0}, "that is the sink itself"),
         ({"test": 40}, "texts have positions 0 to 11"),
+        ({"test": 5, "what": ("isolate",), "controls": 0}, "seen by too few queries"),
     ],
 )
 def test_bad_input_is_refused(options: dict, message: str) -> None:

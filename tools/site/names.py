@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -79,17 +77,11 @@ def explained() -> dict[str, tuple[list[Public], list[tuple[Public, Public]]]]:
 
 
 def note_of(public: Public) -> str:
-    """What stands below the assignment of a constant, in the files of its room; empty where nothing does."""
+    """The docstring of a constant, below its assignment in a file of its room; empty where there is none."""
+    from sphinx.pycode import ModuleAnalyzer
+
     folder = Path(str(importlib.import_module(public.home).__file__)).parent
-    found = (note for path in sorted(folder.rglob("*.py")) for note in _notes(path, public.name))
-    return next(found, "")
-
-
-def _notes(path: Path, name: str) -> Iterator[str]:
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    for node, after in pairwise(body):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            yield inspect.cleandoc(after.value.value)
+    for path in sorted(folder.rglob("*.py")):
+        if lines := ModuleAnalyzer.for_file(path, path.stem).find_attr_docs().get(("", public.name)):
+            return inspect.cleandoc("\n".join(lines))
+    return ""

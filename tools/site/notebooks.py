@@ -10,7 +10,6 @@ import base64
 import contextlib
 import io
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -92,22 +91,12 @@ def run(path: Path, draw: Draw | None = None) -> list[dict[str, Any]]:
     """The cells as they are after running all of them, in a temporary folder."""
     names: dict[str, object] = {"__name__": "__main__"}
     done = []
-    with tempfile.TemporaryDirectory() as folder, working_in(folder):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for number, cell in enumerate(cells(path), start=1):
             if cell["cell_type"] == "code":
                 cell = {**cell, "execution_count": number, "outputs": shown(cell, names, draw)}
             done.append(cell)
     return done
-
-
-@contextlib.contextmanager
-def working_in(folder: str) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def notebook(made: list[dict[str, Any]]) -> str:

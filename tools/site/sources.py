@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from sinkscope.files import write_text
@@ -30,7 +28,6 @@ replication/*
 """
 SHORT = 60  # characters of a constant that is shown as it is
 MOST = 12  # names of a catalog that are listed
-PLACE = re.compile(r'<a id="([^"]+)"></a>')
 
 
 def gather(folder: Path) -> None:
@@ -50,20 +47,6 @@ def gather(folder: Path) -> None:
         subprocess.run([sys.executable, ROOT / STUDY, folder / "replication"], check=True)
         index = folder / "index.md"
         write_text(index, f"{index.read_text(encoding='utf-8')}\n{CONTENTS}")
-    written = sorted([*folder.glob("*.md"), *folder.glob("replication/*.md")])
-    pages = {path: path.read_text(encoding="utf-8") for path in written}
-    for path, text in marked(pages).items():
-        write_text(path, text)
-
-
-def marked(pages: Mapping[Path, str]) -> dict[Path, str]:
-    """Pages with places that HTML names, `<a id="x"></a>`, named as Sphinx wants it, and links that lead there."""
-    places = {place for text in pages.values() for place in PLACE.findall(text)}
-
-    def led(found: re.Match[str]) -> str:
-        return f"](#{found[1]})" if found[1] in places else found[0]
-
-    return {path: re.sub(r"\]\([\w/]+\.md#([^)]+)\)", led, PLACE.sub(r"(\1)=", text)) for path, text in pages.items()}
 
 
 def api_pages() -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-CODE = re.compile(r"`([^`]+)`")
-SPECIAL = re.compile(r"([\\*_|`])")
+MARKUP = re.compile(r"`([^`]+)`|[\\*_|`]")
+LINK = "\\ "  # lets code touch a word
 # What would begin a list or a directive.
-COUNTED = re.compile(r"^(\s*)(\(?(?:[A-Za-z#]|\d+|[ivxlcdm]{2,5})[.)]|[+•‣⁃*]|\.\.|::?)(?=\s|$)")
+COUNTED = re.compile(r"^(\s*)(\(?(?:[A-Za-z#]|\d+|[ivxlcdm]{2,5})[.)]|[+•‣⁃*]|\.\.|::?)(?=\s|$)", re.MULTILINE)
 BULLET = re.compile(r"^- ")
 OPENING = tuple(" \n([{<\"'-/:")
 CLOSING = re.compile(r"[\s.,;:!?\-)\]}>/\"'’”…]|$")
@@ -33,20 +33,15 @@ def restructured(lines: Sequence[str]) -> list[str]:
 
 def escaped(text: str) -> str:
     """Text whose only markup is code between backticks."""
-    parts, end = [], 0
-    for found in CODE.finditer(text):
-        parts.append(_plain(text[end : found.start()]))
+
+    def shown(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return f"\\{found[0]}"
         glued = found.start() > 0 and text[found.start() - 1] not in OPENING
         open_ended = CLOSING.match(text, found.end()) is None
-        code = " ".join(found[1].split())
-        parts.append(f"{chr(92) + ' ' if glued else ''}``{code}``{chr(92) + ' ' if open_ended else ''}")
-        end = found.end()
-    parts.append(_plain(text[end:]))
-    return "\n".join(COUNTED.sub(r"\1\\\2", line) for line in "".join(parts).split("\n"))
+        return f"{LINK * glued}``{' '.join(found[1].split())}``{LINK * open_ended}"
 
-
-def _plain(text: str) -> str:
-    return SPECIAL.sub(r"\\\1", text)
+    return COUNTED.sub(r"\1\\\2", MARKUP.sub(shown, text))
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -12,8 +12,8 @@ from html import escape
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.report.compose import claims_section
 from sinkscope.report.page import Headline, Page, Section
+from sinkscope.report.writing import claims_section
 from sinkscope.statistics.claims import Verdict
 from sinkscope.theme import DASHES, SERIES, SINK, SYMBOLS, figure
 from sinkscope_replication.theory import Curve

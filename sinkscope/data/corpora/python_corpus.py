@@ -14,11 +14,12 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -30,7 +31,7 @@ from sinkscope.files import cache_dir, cached_folder, write_json
 
 PACKAGES = ("torch", "numpy", "transformers")
 SKIPPED_FOLDERS = frozenset({"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages"})
-SKIPPED = (
+SKIPPED_PATHS = (
     "transformers/models/*",  # 45 MB of near-identical files would outweigh everything else
     "stdlib/pydoc_data/topics.py",  # the topics are documents of their own
     "stdlib/_sysconfigdata*",  # written by the build: paths and flags of the machine that built it
@@ -39,6 +40,7 @@ SKIPPED = (
     "*/__config__.py",
     "torch/version.py",
 )
+SKIPPED = re.compile("|".join(map(translate, SKIPPED_PATHS)))
 LAYOUT = 1  # to be raised when what is taken from a source changes
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -70,13 +72,13 @@ def _package(name: str) -> Path:
 
 
 def _sources(name: str, root: Path) -> Iterator[CorpusEntry]:
-    for folder, below, files in os.walk(root):
-        below[:] = [entry for entry in below if entry not in SKIPPED_FOLDERS]
+    for folder, below, files in os.walk(root):  # strings: a `Path` for each of 20,000 files takes long
+        within = name + folder.removeprefix(str(root)).replace(os.sep, "/")
+        below[:] = [each for each in below if each not in SKIPPED_FOLDERS and not SKIPPED.match(f"{within}/{each}/")]
         for file in files:
-            path = Path(folder, file)
-            relative = f"{name}/{path.relative_to(root).as_posix()}"
-            if file.endswith(".py") and not any(fnmatchcase(relative, skipped) for skipped in SKIPPED):
-                yield CorpusEntry(relative, partial(_read_source, path))
+            relative = f"{within}/{file}"
+            if file.endswith(".py") and not SKIPPED.match(relative):
+                yield CorpusEntry(relative, partial(_read_source, Path(folder, file)))
 
 
 def _read_source(path: Path) -> str:

@@ -158,7 +158,7 @@ def test_a_start_that_cannot_be_measured_leaves_the_model_alone(monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sink_logit", "k_bias", "kv_bias", "k_bias_lowrank", "kv_bias_shared"])
+@pytest.mark.parametrize("name", ["sink_logit", "kv_bias", "k_bias_lowrank"])
 def test_a_closed_slot_opens_where_that_helps(name: str) -> None:
     """Planted: the right answer is that attention adds nothing, which only slots can do. 200 steps of AdamW."""
     silent, given = dataclasses.replace(FAMILIES["llama"], sharpness=2.0).build("sdpa"), inputs("llama")
