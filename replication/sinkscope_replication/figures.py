@@ -186,7 +186,7 @@ def beside_the_text() -> Figure:
             columns = {name: known(models(*where), metric) for name, where in places.items()}
             dots(axis, columns, color, 0.3 * number - 0.15)
             axis.scatter([], [], s=12, color=color, label=f"on what is {which}" if number else f"on {which}")
-        axis.set(title=words, xlabel="learned beside the text")
+        axis.set(title=words, xlabel="what is learned")
     thresholds(left, right)
     left.legend()
     left.set_ylabel(RATE)
