@@ -2,10 +2,10 @@
 
 Texts are the beginnings of documents of `python:prose` (docstrings and help topics), from the validation part, on which
 `nano` was not trained: four chunks, then the tokens that are scored. SmolLM2 reads chunks of 64 tokens and 32 scored
-ones, `nano` 24 and 25, which fill its 128. Four parts, each on the same texts:
+ones (sinks are counted in chunks of 96), `nano` 24 and 24, which fill its 128. Four parts, each on the same texts:
 
 - "sinks": sinks per chunk, and the attention that they take from later tokens (`trials.chunk_sinks`).
-- "in order": `trials.chunk_trial` with k = 1 and 16 (nano: 1, 4, 8).
+- "in order": `trials.chunk_trial` with k = 1 (nano: 1, 4, 8).
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
 - "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1.
 
@@ -32,13 +32,14 @@ from torch import Tensor
 
 import sinkscope as ss
 from benchmarks.sides import REAL, provenance
-from sinkscope.data import build_inputs
+from sinkscope.data import Inputs, build_inputs
 from sinkscope.files import write_json
 from sinkscope.model import load_tokenizer
 from sinkscope.statistics import Interval, mean_interval, share_interval
 from sinkscope.trials import Asked, Texts, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, recalled, unchanged
 
 CORPUS, CHUNKS, BATCH, PIECE = "python:prose", 4, 2, 2
+SHORT, MIDDLE, LONG = (24,) * CHUNKS, (64,) * CHUNKS, (96,) * CHUNKS
 
 
 def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -126,10 +127,16 @@ def _named(name: str, interval: Interval) -> dict[str, float]:
 
 
 def parts_of(
-    model: Any, tokenizer: Any, ids: Tensor, lengths: tuple[int, ...], work: Path, fewer: int | None
+    model: Any,
+    tokenizer: Any,
+    ids: Tensor,
+    long: Tensor,
+    lengths: tuple[int, ...],
+    work: Path,
+    fewer: int | None,
 ) -> dict[str, Callable[[], Any]]:
     """How each part is computed; the last two on `fewer` texts."""
-    many = (1, 4, 8) if lengths[0] < 32 else (1, 16)
+    many = (1, 4, 8) if lengths[0] < 32 else (1,)
 
     def trial(name: str, rows: Tensor, recompute: tuple[int, ...], **more: Any) -> Any:
         return chunk_trial(model, rows, lengths, recompute, out=work / name, batch_size=BATCH, **more).to_json()
@@ -139,10 +146,24 @@ def parts_of(
 
     return {
         "in order": lambda: trial("in order", ids, many),
-        "sinks": lambda: sinks(model, ids, lengths, work),
         **({"needles": asked} if getattr(tokenizer, "chat_template", None) else {}),
+        "sinks": lambda: sinks(model, long, LONG if lengths[0] > SHORT[0] else lengths, work),
         "shuffled": lambda: trial("shuffled", shuffled(ids[:fewer], lengths), (1,), repairs=("first",)),
     }
+
+
+def inputs_of(model: Any, tokenizer: Any, tokens: int, texts: int) -> Inputs:
+    """The beginnings of documents."""
+    return build_inputs(
+        "natural",
+        tokenizer=tokenizer,
+        vocab_size=model.config.vocab_size,
+        tokens=tokens,
+        samples=texts,
+        seed=0,
+        corpus=CORPUS,
+        windows="starts",
+    )
 
 
 def main() -> None:
@@ -155,17 +176,9 @@ def main() -> None:
     asked = parser.parse_args()
     title, tokenizer, model = Path(asked.model).name, load_tokenizer(asked.model), ss.load(asked.model)
     model = model.to_llama().eval() if hasattr(model, "to_llama") else model.eval()
-    lengths, behind = ((24,) * CHUNKS, 25) if title == "nano" else ((64,) * CHUNKS, 33)
-    inputs = build_inputs(
-        "natural",
-        tokenizer=tokenizer,
-        vocab_size=model.config.vocab_size,
-        tokens=sum(lengths) + behind,
-        samples=asked.texts,
-        seed=0,
-        corpus=CORPUS,
-        windows="starts",
-    )
+    lengths, behind = (SHORT, 25) if title == "nano" else (MIDDLE, 33)
+    inputs = inputs_of(model, tokenizer, sum(lengths) + behind, asked.texts)
+    long = inputs if title == "nano" else inputs_of(model, tokenizer, sum(LONG) + 65, asked.texts)
     path = REAL / ("joined_chunks_nano.json" if title == "nano" else "joined_chunks.json")
     result = json.loads(path.read_text()) if asked.save and path.is_file() else {}
     fewer = "" if asked.fewer is None else f" --fewer {asked.fewer}"
@@ -174,7 +187,9 @@ def main() -> None:
     done = result.setdefault("parts", {})
     work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
     work.mkdir(parents=True, exist_ok=True)
-    for name, compute in parts_of(model, tokenizer, inputs.input_ids, lengths, work, asked.fewer).items():
+    for name, compute in parts_of(
+        model, tokenizer, inputs.input_ids, long.input_ids, lengths, work, asked.fewer
+    ).items():
         if name in done:
             continue
         done[name] = {"result": compute(), "seconds": round(seconds_of(work, name))}

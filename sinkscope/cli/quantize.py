@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sinkscope.data import InputReading
     from sinkscope.quantization import Hazards, Prefix
     from sinkscope.sinks import Choice, Tokens
-    from sinkscope.trials import Trial
+    from sinkscope.trials import Rescue, Trial
     from sinkscope.trials.schemes import Find
 
 SITES_SHOWN = 8  # on a terminal
@@ -39,13 +39,21 @@ FORMER_WORDS = {"tokens": "ids", "outlying": "outliers"}  # of --spare, accepted
 def _schemes_help() -> str:
     from sinkscope.quantization import SCHEMES
 
-    return f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME."
+    return (
+        f"How to quantize: {', '.join(SCHEMES)}; other bits and groups too; or MODULE:NAME. Several, with commas "
+        "between them, end in one sentence."
+    )
 
 
-def _scheme(values: Mapping[str, Any]) -> Any:
+def _schemes(values: Mapping[str, Any]) -> list[Any]:
     from sinkscope.quantization import scheme_named
 
-    return scheme_named(values["scheme"])
+    return [scheme_named(name) for name in _names(values["scheme"])]
+
+
+def _names(scheme: str | None) -> list[str]:
+    """The schemes that are asked for, each once."""
+    return list(dict.fromkeys(filter(None, (scheme or "").split(","))))
 
 
 def _uses_other_texts(values: Mapping[str, Any]) -> bool:
@@ -55,21 +63,22 @@ def _uses_other_texts(values: Mapping[str, Any]) -> bool:
 
     protected = parse_protected(values["protect"], values["spare"])
     choices = None if protected is None else [each for each in protected.values() if isinstance(each, Choice)]
-    return takes(_scheme(values), choices) != "nothing"
+    return bool(values["rescue"]) or any(takes(each, choices) != "nothing" for each in _schemes(values))
 
 
 RUNS_TRIAL = When(lambda values: values["scheme"] or not values["hazards"], "goes with a --scheme")
 ROUNDS_CACHES = When(
-    lambda values: values["scheme"] and _scheme(values).caches, "goes with a --scheme of caches, such as kv4-kivi"
+    lambda values: any(each.caches for each in _schemes(values)), "goes with a --scheme of caches, such as kv4-kivi"
 )
 ROUNDS_MAPS = When(
-    lambda values: values["scheme"] and not _scheme(values).caches,
+    lambda values: values["scheme"] and not any(each.caches for each in _schemes(values)),
     "goes with a --scheme of linear maps: others round no linear map",
 )
 CALIBRATES = When(
     lambda values: not values["scheme"] or _uses_other_texts(values),
     "is not read: this --scheme fits nothing, and no token is looked for in texts",
 )
+ONE_SCHEME = When(lambda values: len(_names(values["scheme"])) < 2, "goes with a single --scheme")
 PROTECTS = When(lambda values: values["protect"] != ["none"], "goes with protected tokens, of which there are none")
 
 
@@ -90,12 +99,25 @@ def quantize(
     ] = None,
     spare: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     hazards: Annotated[
-        bool, typer.Option("--hazards", help="Print what to protect in this model, and why: ranges, site by site.")
+        bool,
+        typer.Option("--hazards", help="Print what to protect in this model, and why: ranges, site by site."),
+        ONE_SCHEME,
     ] = False,
     prefill: Annotated[
         int | None,
         typer.Option("--context", min=1, help="For cache schemes: the prefill length. Default: half of a text."),
         ROUNDS_CACHES,
+    ] = None,
+    rescue: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            min=1,
+            max=99,
+            help="Find the fewest linear maps in 16 bits, and the fewest tokens, that give so much of the cost back.",
+        ),
+        ROUNDS_MAPS,
+        ONE_SCHEME,
     ] = None,
     explain: Annotated[options.Explain, RUNS_TRIAL] = False,
     skip: Annotated[
@@ -141,11 +163,16 @@ def quantize(
     if calibrate_on is not None and in_sample:
         raise InputError("--in-sample calibrates on the scored texts, --calibrate-on on others: give one of them")
     protected = parse_protected(protect, spare, inputs.epsilon if was_given(context, "epsilon") else None)
+    if len(_names(scheme)) > 1:
+        settings = _TrialSettings(controls, calibrate_on, in_sample, prefill, tolerance, tuple(skip or ()))
+        _try_several(context, model, _names(scheme), protected, settings, inputs, running, output)
+        return
     words = [scheme or "hazards", *([] if inputs.name == "natural" else [inputs.name])]
     folder = results_folder("quantize", output.out, [model], words, context)
     from sinkscope import quantization
     from sinkscope.sinks import Choice, check_epsilon
     from sinkscope.trials import needed, scheme_trial
+    from sinkscope.trials import rescue as rescue_of
     from sinkscope.trials.schemes import default_choices, takes
 
     check_epsilon(inputs.epsilon)
@@ -162,7 +189,8 @@ def quantize(
         count = inputs.samples
         if rounding is not None and calibrate_on is None and not in_sample and inputs.medium is None:
             choices = None if protected is None else [each for each in protected.values() if _searches(each)]
-            count = needed(count, takes(rounding, choices))
+            uses = takes(rounding, choices)
+            count = needed(count, "chooses" if rescue is not None and uses == "nothing" else uses)
         reading = subject.read(replace(inputs, samples=count))
         batch = single_batch(reading)
         _check_bos(batch, subject.tokenizer)
@@ -186,9 +214,8 @@ def quantize(
         if hazards:
             first = next((arm for arm in arms_of.values() if isinstance(arm, Choice)), None)
             ranges = quantization.hazards(subject.model, batch, first, batch_size=batch_size)
-        trial = None
+        trial, others = None, None
         if rounding is not None:
-            others = None
             if calibrate_on is not None:
                 text = replace(inputs, text=calibrate_on, images=None, audio=None)
                 others = single_batch(subject.read(text))
@@ -209,18 +236,34 @@ def quantize(
                     about={"command": "quantize", "model": model, "input": reading.description},
                     progress=watch,
                 )
+        rescued = None
+        if rescue is not None and rounding is not None:
+            with watching() as watch:
+                rescued = rescue_of(
+                    subject.model,
+                    batch,
+                    rounding,
+                    rescue / 100,
+                    calibrate_on=others,
+                    batch_size=batch_size,
+                    seed=running.seed,
+                    progress=watch,
+                )
         resolved = {**defaults, **{word: arm for word, arm in arms_of.items() if isinstance(arm, Choice)}, **prefixes}
         export = export_protected(model, subject.model, batch, resolved, subject.tokenizer, ranges)
         if export is not None and export.lacking:
             note(f"keys and values of the prefix are not written: {export.lacking}")
-        paths = _write(folder, trial, ranges, export)
+        paths = _write(folder, trial, ranges, export, rescued)
     if output.as_json:
         numbers = {} if trial is None else trial.to_json()
+        numbers |= {} if rescued is None else {"rescue": rescued.to_json()}
         show_json({"model": model, **numbers, **({} if ranges is None else {"hazards": ranges.to_json()})})
         return
     if trial is not None:
         show_trial(trial, paths, as_json=False, explain=explain)
         _show_bytes(trial)
+    if rescued is not None:
+        _show_rescue(rescued)
     if ranges is not None:
         _show_hazards(ranges)
         if trial is None:
@@ -472,9 +515,14 @@ def write_masks(path: Path, tokens: Tokens) -> None:
     save_file(tensors, path, metadata={"axes": "row, token: real tokens of each row from its first on"})
 
 
-def _write_extra(draft: Path, *, ranges: Hazards | None, export: ProtectedExport | None) -> None:
-    """Write hazards as JSON and tables, the protected tokens, and a prefix."""
+def _write_extra(
+    draft: Path, *, ranges: Hazards | None, export: ProtectedExport | None, rescued: Rescue | None
+) -> None:
+    """Write hazards as JSON and tables, a rescue, the protected tokens, and a prefix."""
     from sinkscope.files import write_json, write_text
+
+    if rescued is not None:
+        write_json(draft / "rescue.json", rescued.to_json())
 
     if ranges is not None:
         write_json(draft / "hazards.json", ranges.to_json())
@@ -487,12 +535,18 @@ def _write_extra(draft: Path, *, ranges: Hazards | None, export: ProtectedExport
         export.prefix.save(draft / PREFIX)
 
 
-def _write(folder: Path, trial: Trial | None, ranges: Hazards | None, export: ProtectedExport | None) -> list[Path]:
+def _write(
+    folder: Path,
+    trial: Trial | None,
+    ranges: Hazards | None,
+    export: ProtectedExport | None,
+    rescued: Rescue | None = None,
+) -> list[Path]:
     """Replace the results in `folder`; returns the files."""
     from sinkscope.files import replacing
     from sinkscope.report.writing import write_report
 
-    extra: Callable[[Path], None] = partial(_write_extra, ranges=ranges, export=export)
+    extra: Callable[[Path], None] = partial(_write_extra, ranges=ranges, export=export, rescued=rescued)
     if trial is not None:
         return write_trial(trial, "quantize", folder, hazards=ranges, extra=extra)
     assert ranges is not None
@@ -515,6 +569,144 @@ def _show_bytes(trial: Trial) -> None:
                 f"cache of a text after its context: {size_in_words(rounded)} with scales, {size_in_words(full)} full"
             )
         )
+
+
+def _show_rescue(rescued: Rescue) -> None:
+    show(plain(rescued.sentence))
+    if rescued.maps:
+        shown = ", ".join(rescued.maps[:SITES_SHOWN])
+        more = len(rescued.maps) - SITES_SHOWN
+        show(plain(f"in 16 bits: {shown}{f' and {more} more (rescue.json)' if more > 0 else ''}"))
+
+
+@dataclass(frozen=True)
+class _TrialSettings:
+    """What the trials of several schemes have in common."""
+
+    controls: int
+    calibrate_on: Path | None
+    in_sample: bool
+    context: int | None
+    tolerance: float
+    skip: tuple[str, ...]
+
+
+def _try_several(
+    context: Any,
+    model: str,
+    names: Sequence[str],
+    protected: Mapping[str, Choice | PrefixWord] | None,
+    settings: _TrialSettings,
+    inputs: InputOptions,
+    running: RunningOptions,
+    output: OutputOptions,
+) -> None:
+    """A trial of each scheme, in a folder of its own, then one table and one sentence.
+
+    Args:
+        context: Of the command.
+        model: The model's name.
+        names: The schemes.
+        protected: What is protected, for schemes that know tokens; None for their defaults.
+        settings: Options of trials.
+        inputs: What is read.
+        running: How it runs.
+        output: Where it goes.
+    """
+    from sinkscope import quantization
+    from sinkscope.files import write_json
+    from sinkscope.trials import advice, compared_schemes, needed, scheme_trial
+    from sinkscope.trials.schemes import takes
+
+    if any(isinstance(each, PrefixWord) for each in (protected or {}).values()):
+        raise InputError("a prefix goes with a single --scheme: its arms are compared with the model behind it")
+    folder = results_folder("quantize", output.out, [model], names, context)
+    schemes = [quantization.scheme_named(name, settings.skip) for name in names]
+    choices = {scheme.name: _choices_for(scheme, protected) for scheme in schemes}
+    with only_json(output.as_json):
+        subject = _QuantizedModel(model, running, inputs)
+        uses = [
+            takes(scheme, None if given is None else given.values())
+            for scheme, given in zip(schemes, choices.values(), strict=True)
+        ]
+        count = inputs.samples
+        if settings.calibrate_on is None and not settings.in_sample and inputs.medium is None:
+            count = max(needed(inputs.samples, each) for each in uses)
+        reading = subject.read(replace(inputs, samples=count))
+        batch = single_batch(reading)
+        _check_bos(batch, subject.tokenizer)
+        note(f"{short(model)}: {reading.description}; first: {reading.first}")
+        rows = len(next(iter(batch.values())))
+        arms = sum(3 if given is None else len(given) for given in choices.values())
+        cost = estimate_cost(
+            subject.model,
+            batch,
+            2 * len(schemes) * rows + arms * (2 + settings.controls) * inputs.samples,
+            running.batch_of(inputs.tokens),
+        )
+        if output.plan_only:
+            show_cost(cost, output.as_json, model=model, scheme=",".join(names))
+            return
+        note(f"{cost}; rounding comes on top")
+        others = None
+        if settings.calibrate_on is not None:
+            others = single_batch(subject.read(replace(inputs, text=settings.calibrate_on, images=None, audio=None)))
+        trials = []
+        for scheme in schemes:
+            with watching() as watch:
+                trials.append(
+                    scheme_trial(
+                        subject.model,
+                        batch,
+                        scheme,
+                        choices[scheme.name],
+                        settings.controls,
+                        calibrate_on=others,
+                        calibrated_source=str(settings.calibrate_on or reading.description),
+                        in_sample=settings.in_sample,
+                        context=settings.context if scheme.caches else None,
+                        tolerance=settings.tolerance,
+                        batch_size=running.batch_of(inputs.tokens),
+                        seed=running.seed,
+                        about={"command": "quantize", "model": model, "input": reading.description},
+                        progress=watch,
+                    )
+                )
+            write_trial(trials[-1], "quantize", folder / scheme.name)
+        found = compared_schemes(trials)
+        sentence = advice(found)
+        rows_found = found.astype(object).where(found.notna(), None).to_dict("records")
+        write_json(folder / "schemes.json", {"schemes": rows_found, "sentence": sentence})
+    if output.as_json:
+        details = [trial.to_json() for trial in trials]
+        show_json({"model": model, "sentence": sentence, "schemes": details})
+        return
+    show(
+        table(
+            ["scheme", "KL", "interval", "word", "bytes", "protected", "KL", "word"],
+            [
+                (row.scheme, f"{row.kl:.4f}", f"{row.kl_low:.4f} to {row.kl_high:.4f}", row.word,
+                 "" if row.bytes_share != row.bytes_share else f"{100 * row.bytes_share:.0f} %", row.protected,
+                 f"{row.protected_kl:.4f}" if row.protected else "", row.protected_word)
+                for row in found.itertuples()
+            ],
+        )
+    )  # fmt: skip
+    show(plain(sentence))
+    show_written([folder / "schemes.json", *(folder / name / "trial.json" for name in names)])
+
+
+def _choices_for(scheme: Any, protected: Mapping[str, Choice | PrefixWord] | None) -> dict[str, Choice] | None:
+    """What is protected under a scheme: nothing where weights alone are rounded."""
+    from sinkscope.sinks import Choice
+
+    if protected is None:
+        return None
+    return (
+        {}
+        if scheme.protects == "nothing"
+        else {word: each for word, each in protected.items() if isinstance(each, Choice)}
+    )
 
 
 def _show_hazards(ranges: Hazards) -> None:

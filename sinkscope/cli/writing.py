@@ -38,6 +38,7 @@ FILES: Mapping[CommandName, tuple[str, ...]] = {
     "cache": (*TRIAL, "comparison.nc", "comparison.json"),
     "quantize": (
         *(*TRIAL, "study.nc", "study.json", "hazards.json", "sites.csv", "casts.csv", "advice.csv"),
+        *("rescue.json", "schemes.json"),
         *("protected.json", "protected.safetensors", "prefix/prefix.json", "prefix/prefix.safetensors"),
         *("spared.json", "spared.safetensors"),  # their former names
     ),
@@ -57,6 +58,7 @@ MARKS: Mapping[str, CommandName] = {
     "spared.json": "quantize",
     "study.nc": "quantize",
     "hazards.json": "quantize",
+    "schemes.json": "quantize",
     "choice.json": "calibrate",
     "card.json": "check",
 }

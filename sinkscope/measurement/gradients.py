@@ -60,6 +60,7 @@ class _Norm:
     module: nn.Module
     given: Tensor
     output: Tensor
+    read: bool = False
 
     def behind(self, gradient: Tensor) -> Tensor:
         """Jᵀ g, by running the norm again: the gradient that reaches `given` has others in it."""
@@ -89,13 +90,16 @@ class _Block:
 
     def leaves(self, state: _State, gradient: Tensor) -> None:
         """Note what left a state of the stream, if it is the sum of what arrived and what came from its norms."""
+        gradient = gradient.detach().float()
         arrived, parts = self.arrived, [self.parts.pop(branch, None) for branch in state.branches]
-        self.arrived = gradient.detach()
+        self.arrived = gradient
         if arrived is None or not parts or any(part is None for part in parts):
             return
-        came = torch.stack([part.float() for part in parts if part is not None])
-        rest = (gradient.detach().float() - arrived.float() - came.sum(0)).norm(dim=-1)
-        if bool((rest > SUMS_UP * (arrived.float().norm(dim=-1) + came.norm(dim=-1).sum(0))).any()):
+        # Some families (OPT) join rows and positions around a branch.
+        came = torch.stack([part.float().reshape(gradient.shape) for part in parts if part is not None])
+        arrived = arrived.reshape(gradient.shape)
+        rest = (gradient - arrived - came.sum(0)).norm(dim=-1)
+        if bool((rest > SUMS_UP * (arrived.norm(dim=-1) + came.norm(dim=-1).sum(0))).any()):
             for branch in state.branches:
                 self.read.branches["norm_output"].pop((self.number, branch), None)
             return
@@ -116,9 +120,9 @@ class GradientNorms:
         g₁ + g₃ = ∂L/∂x     leaves (`leaving`)
 
     RMSNorm's J is (1 / rms(x)) · diag(γ) (I − x̂ x̂ᵀ / d). `norm_factor` is its first factor, by which a massive
-    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Branches beside each other (Phi, GPT-NeoX)
-    read one x: g₁ is common, and all their g₃ leave. A branch for which the last line does not hold within 2 %, as in
-    post-norm models, is none of these, and is NaN.
+    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Branches beside each other (GPT-NeoX) read
+    one x: g₁ is common, and all their g₃ leave; where they share a norm (Phi), it counts as the mixer's. A branch for
+    which the last line does not hold within 2 %, as in post-norm models, is none of these, and is NaN.
 
     Every forward pass inside the block that is differentiated adds its rows as samples, micro-batches alike. Lengths
     are as the backward pass scales them, which ratios do not show. The hooks only read: losses, gradients and weights
@@ -132,6 +136,8 @@ class GradientNorms:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"GradientNorms: expected a model, got a {type(model).__name__}")
         self.model = unwrapped(model)
         self._reads: list[_Read] = []
         self._block: _Block | None = None
@@ -224,8 +230,11 @@ class GradientNorms:
         assert block is not None
         read, known = block.read, [branch for state in block.states for branch in state.branches]
         branch: Branch = "mixer" if mixes and "mixer" not in known else "feedforward"
-        if branch in known:  # a second module of the branch, such as a shared expert
+        if (
+            norm.read or branch in known
+        ):  # a second branch beside it, or a second module of one, such as a shared expert
             return
+        norm.read = True
         if block.states[-1].value is not norm.given:
             block.states.append(state := _State(norm.given))
             norm.given.register_hook(lambda gradient: block.leaves(state, gradient))
@@ -247,7 +256,7 @@ class GradientNorms:
             depth, read = block.number + 1, block.read
 
             def arrives(gradient: Tensor) -> None:
-                block.arrived = gradient.detach()
+                block.arrived = gradient.detach().float()
                 read.stream[depth] = read.lengths(gradient)
 
             hidden.register_hook(arrives)

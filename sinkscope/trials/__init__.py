@@ -25,6 +25,8 @@ from sinkscope.trials.choosing import passes as passes
 from sinkscope.trials.chunks import chunk_arms as chunk_arms
 from sinkscope.trials.chunks import chunk_sinks as chunk_sinks
 from sinkscope.trials.chunks import chunk_trial as chunk_trial
+from sinkscope.trials.comparing import advice as advice
+from sinkscope.trials.comparing import compared_schemes as compared_schemes
 from sinkscope.trials.eviction import eviction_trial as eviction_trial
 from sinkscope.trials.eviction import policy_arms as policy_arms
 from sinkscope.trials.feeding import Feed as Feed

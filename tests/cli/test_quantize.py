@@ -219,3 +219,49 @@ def test_the_old_option_is_read_with_a_note(sinkscope: Command, model: Path, tex
     assert answer.code == 0, answer.err
     assert "--spare is now --protect: --protect ids:5" in answer.err
     assert answer.json["hazards"]["protected"] in ("ids:5", "none")
+
+
+def test_several_schemes_end_in_one_sentence(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
+    schemes = ("w8a8-token", "w2", "kv8-token")
+    given = ("quantize", model, "--text", text, *FEW, "--controls", 1, "--protect", "first:1", "--out", "found")
+    answer = sinkscope(*given, "--scheme", ",".join(schemes))
+    assert answer.code == 0, answer.err
+    folder = tmp_path / "found"
+    stored = json.loads((folder / "schemes.json").read_text())
+    assert [row["scheme"] for row in stored["schemes"]] == list(schemes)
+    assert stored["schemes"][1]["protected"] == ""  # weights alone know no tokens
+    assert " ".join(answer.out.split()).find(" ".join(stored["sentence"].split())) >= 0
+    for name in schemes:
+        assert load_trial(folder / name / "trial.nc").baseline == name
+    refused = sinkscope(*given, "--scheme", "w8a8-token,w4", "--hazards")
+    assert refused.code == 2
+    assert "goes with a single --scheme" in refused.err
+
+
+def test_a_rescue_is_a_sentence_a_file_and_part_of_the_json(
+    sinkscope: Command, model: Path, text: Path, tmp_path: Path
+) -> None:
+    given = (
+        "quantize",
+        model,
+        "--text",
+        text,
+        "--tokens",
+        TOKENS,
+        "--samples",
+        4,
+        "--protect",
+        "none",
+        "--out",
+        "found",
+    )
+    answer = sinkscope(*given, "--scheme", "w4a8-tensor", "--rescue", 50, "--json")
+    assert answer.code == 0, answer.err
+    stored = json.loads((tmp_path / "found" / "rescue.json").read_text())
+    assert answer.json["rescue"] == stored
+    assert stored["share"] == 0.5
+    assert stored["runs"] <= 20
+    assert "linear map" in stored["sentence"]
+    refused = sinkscope(*given, "--scheme", "kv4-token", "--rescue", 50)
+    assert refused.code == 2
+    assert "--scheme of linear maps" in refused.err

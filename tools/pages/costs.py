@@ -126,6 +126,8 @@ def _repairs(part: str) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for title, stored in _chunks():
+        if part not in stored["parts"]:
+            continue
         result = stored["parts"][part]["result"]
         for arm in result["arms"]:
             if arm["role"] in ("baseline", "arm"):

@@ -39,9 +39,11 @@ _known: weakref.WeakKeyDictionary[nn.Module, frozenset[int]] = weakref.WeakKeyDi
 def plain_readers(model: nn.Module) -> frozenset[int]:
     """The indices of the layers whose attention takes keys and values exactly as the cache returns them.
 
-    Found in a pass over two tokens, once for a model. Layers with an `Operation` of their own, which may add keys or
-    map them, are not among them, nor those that do not dispatch to transformers' attention functions.
+    Found in a pass over two tokens, once for a model. None in lab and attached models, whose operations may add keys or
+    map them, and where attention does not dispatch to transformers' functions.
     """
+    if own_attention(model) or any(hasattr(each, "operation") for each in attention_layers(model)):
+        return frozenset()  # before what is known: operations come and go
     if model not in _known:
         _known[model] = _found(model)
     return _known[model]
@@ -76,10 +78,8 @@ class _Comparing(Editor):
 
 
 def _found(model: nn.Module) -> frozenset[int]:
-    if own_attention(model):
-        return frozenset()
     twin = unobserved(model)
-    modules = [each for each in attention_layers(twin) if dispatches(each) and not hasattr(each, "operation")]
+    modules = [each for each in attention_layers(twin) if dispatches(each)]
     cache = _Recorder(text_config(model))
     comparing = _Comparing(cache, modules)
     ids = torch.ones(1, 2, dtype=torch.long, device=device_of(model))

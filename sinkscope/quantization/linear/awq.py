@@ -1,4 +1,4 @@
-"""AWQ: inputs that are large on average get finer steps of the weights (Lin et al. 2024)."""
+"""AWQ: inputs that are large on average get finer steps of the weights (Lin et al. 2024b)."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from sinkscope.grids import Fp8, Grid, LloydMax, MinMax, NvFp4, Rotated, RowForm
 from sinkscope.hooks.dispatch import _editors
 from sinkscope.quantization import SCHEMES, QuantizeCache, quantized_cache, rounded_layers, scheme_named
 from sinkscope.quantization.kv import CacheScheme, calibrated_scales
+from sinkscope.quantization.kv.rotated import plain_readers
 from sinkscope.sinks import First
 from tests.families.registry import FAMILIES
 from tests.quantization.kv.test_cache import IDS, OPTIONS, read
@@ -62,6 +63,21 @@ def test_rotation_without_rounding_changes_nothing(name: str) -> None:
     if name in ("llama", "gpt_oss", "gemma2", "falcon_h1"):
         assert all(layer.stays_turned for layer in cache.quantized)  # the query is rotated, not every cached key
     assert not _editors
+
+
+@torch.no_grad()
+def test_attached_operations_get_keys_that_are_rotated_back() -> None:
+    attached = llama(2)
+    plain_readers(attached)  # known before something is attached
+    ss.attach(attached, "sigmoid")
+    cache = quantized_cache(attached, EXACT, EXACT)
+    assert not any(layer.stays_turned for layer in cache.quantized)
+    torch.testing.assert_close(
+        read(attached, cache, IDS),
+        read(attached, quantized_cache(attached, Grid(16), Grid(16)), IDS),
+        atol=2e-5,
+        rtol=1e-4,
+    )
 
 
 @torch.no_grad()
