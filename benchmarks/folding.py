@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--work", type=Path, default=None, help="a folder for finished pieces")
+    parser.add_argument("--scored", type=int, default=SCORED, help="texts that are scored, in the parts that take all")
     parser.add_argument("--at-most", type=int, default=1000, help="stop after so many new pieces")
     parser.add_argument("--save", action="store_true", help="keep what is found in results/real")
     asked = parser.parse_args()
@@ -212,7 +213,7 @@ def main() -> None:
     model = ss.load(asked.model)
     model.config.name_or_path = asked.model
     known = texts(asked.model, TOKENS, CONSTANTS)
-    scored = texts(asked.model, TOKENS, SCORED, skip=CONSTANTS)
+    scored = texts(asked.model, TOKENS, asked.scored, skip=CONSTANTS)
     work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
     work.mkdir(parents=True, exist_ok=True)
     pieces = Pieces(work, asked.at_most)
@@ -230,11 +231,11 @@ def main() -> None:
         finally:
             spent = result.setdefault("seconds", {})
             spent[name] = round(spent.get(name, 0) + time.perf_counter() - start)
-            command = f"python -m benchmarks.folding --model {title} --save"
-            write_json(path, {"command": command, **about, "provenance": provenance(), **result})
+            command = f"python -m benchmarks.folding --model {title} --scored {asked.scored} --save"
+            write_json(path, result | {"command": command, **about, "provenance": provenance()})
         result["parts"][name] = found
         print(f"{name}, {spent[name]} s: {json.dumps(found)[:2000]}", flush=True)
-        write_json(path, {"command": command, **about, "provenance": provenance(), **result})
+        write_json(path, result | {"command": command, **about, "provenance": provenance()})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ author = copyright = "The sinkscope authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["conf.py"]
 nitpicky = False
-suppress_warnings = ["ref.python"]  # two classes are named Tokens until the operations' one has another name
 
 myst_heading_anchors = 4
 myst_enable_extensions: list[str] = []

@@ -32,7 +32,7 @@ Lengths = Float[Tensor, "batch position"]
 
 
 @dataclass(eq=False)
-class _Read:
+class _PassGradients:
     """A forward pass: which of its tokens are real, and what its backward pass found, by name and place."""
 
     real: Bool[Tensor, "#batch position"]
@@ -60,6 +60,7 @@ class _Norm:
     module: nn.Module
     given: Tensor
     output: Tensor
+    read: bool = False
 
     def behind(self, gradient: Tensor) -> Tensor:
         """Jᵀ g, by running the norm again: the gradient that reaches `given` has others in it."""
@@ -70,11 +71,11 @@ class _Norm:
 
 
 @dataclass(eq=False)
-class _Block:
+class _BlockPass:
     """A block that is running. In the backward pass: the gradient that arrived last, and those from norms."""
 
     number: int
-    read: _Read
+    read: _PassGradients
     states: list[_State]
     differentiated: bool
     norms: list[_Norm] = field(default_factory=list)
@@ -89,13 +90,16 @@ class _Block:
 
     def leaves(self, state: _State, gradient: Tensor) -> None:
         """Note what left a state of the stream, if it is the sum of what arrived and what came from its norms."""
+        gradient = gradient.detach().float()
         arrived, parts = self.arrived, [self.parts.pop(branch, None) for branch in state.branches]
-        self.arrived = gradient.detach()
+        self.arrived = gradient
         if arrived is None or not parts or any(part is None for part in parts):
             return
-        came = torch.stack([part.float() for part in parts if part is not None])
-        rest = (gradient.detach().float() - arrived.float() - came.sum(0)).norm(dim=-1)
-        if bool((rest > SUMS_UP * (arrived.float().norm(dim=-1) + came.norm(dim=-1).sum(0))).any()):
+        # Some families (OPT) join rows and positions around a branch.
+        came = torch.stack([part.float().reshape(gradient.shape) for part in parts if part is not None])
+        arrived = arrived.reshape(gradient.shape)
+        rest = (gradient - arrived - came.sum(0)).norm(dim=-1)
+        if bool((rest > SUMS_UP * (arrived.norm(dim=-1) + came.norm(dim=-1).sum(0))).any()):
             for branch in state.branches:
                 self.read.branches["norm_output"].pop((self.number, branch), None)
             return
@@ -116,9 +120,9 @@ class GradientNorms:
         g₁ + g₃ = ∂L/∂x     leaves (`leaving`)
 
     RMSNorm's J is (1 / rms(x)) · diag(γ) (I − x̂ x̂ᵀ / d). `norm_factor` is its first factor, by which a massive
-    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Branches beside each other (Phi, GPT-NeoX)
-    read one x: g₁ is common, and all their g₃ leave. A branch for which the last line does not hold within 2 %, as in
-    post-norm models, is none of these, and is NaN.
+    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Branches beside each other (GPT-NeoX) read
+    one x: g₁ is common, and all their g₃ leave; where they share a norm (Phi), it counts as the mixer's. A branch for
+    which the last line does not hold within 2 %, as in post-norm models, is none of these, and is NaN.
 
     Every forward pass inside the block that is differentiated adds its rows as samples, micro-batches alike. Lengths
     are as the backward pass scales them, which ratios do not show. The hooks only read: losses, gradients and weights
@@ -132,9 +136,11 @@ class GradientNorms:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"GradientNorms: expected a model, got a {type(model).__name__}")
         self.model = unwrapped(model)
-        self._reads: list[_Read] = []
-        self._block: _Block | None = None
+        self._reads: list[_PassGradients] = []
+        self._block: _BlockPass | None = None
         self._pass: object = None
         self._stack: ExitStack | None = None
 
@@ -189,9 +195,9 @@ class GradientNorms:
         passes = self._opened.passes
         if passes.now is not self._pass:
             self._pass = passes.now
-            self._reads.append(_Read(self._opened.at(None, hidden)))
+            self._reads.append(_PassGradients(self._opened.at(None, hidden)))
         read = self._reads[-1]
-        self._block = _Block(number, read, [_State(hidden)], torch.is_grad_enabled())
+        self._block = _BlockPass(number, read, [_State(hidden)], torch.is_grad_enabled())
         if hidden.requires_grad:
             block = self._block
             if number == 0:
@@ -224,8 +230,11 @@ class GradientNorms:
         assert block is not None
         read, known = block.read, [branch for state in block.states for branch in state.branches]
         branch: Branch = "mixer" if mixes and "mixer" not in known else "feedforward"
-        if branch in known:  # a second module of the branch, such as a shared expert
+        if (
+            norm.read or branch in known
+        ):  # a second branch beside it, or a second module of one, such as a shared expert
             return
+        norm.read = True
         if block.states[-1].value is not norm.given:
             block.states.append(state := _State(norm.given))
             norm.given.register_hook(lambda gradient: block.leaves(state, gradient))
@@ -247,7 +256,7 @@ class GradientNorms:
             depth, read = block.number + 1, block.read
 
             def arrives(gradient: Tensor) -> None:
-                block.arrived = gradient.detach()
+                block.arrived = gradient.detach().float()
                 read.stream[depth] = read.lengths(gradient)
 
             hidden.register_hook(arrives)
@@ -275,10 +284,10 @@ class GradientNorms:
             arrays[name] = (("sample", "layer", "branch", "position"), values)
         return xr.Dataset(arrays, coords={"branch": list(BRANCHES)})
 
-    def _stream(self, read: _Read) -> list[Lengths | None]:
+    def _stream(self, read: _PassGradients) -> list[Lengths | None]:
         return [read.stream.get(depth) for depth in range(self._depth + 1)]
 
-    def _places(self, read: _Read, name: str) -> list[Lengths | None]:
+    def _places(self, read: _PassGradients, name: str) -> list[Lengths | None]:
         """By layer and branch; the factors of norms only where gradients were found."""
         known, found = read.branches["arriving"], read.branches[name]
         places = [(layer, branch) for layer in range(self._depth) for branch in BRANCHES]
@@ -336,7 +345,7 @@ def _over(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
 
 
 def _together(
-    reads: list[_Read], length: int, places: Callable[[_Read], list[Lengths | None]]
+    reads: list[_PassGradients], length: int, places: Callable[[_PassGradients], list[Lengths | None]]
 ) -> Float[np.ndarray, "sample place position"]:
     """The lengths of all passes, real tokens in front, NaN elsewhere."""
     parts = []

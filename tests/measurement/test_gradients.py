@@ -16,6 +16,7 @@ import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.measurement import GradientNorms, norm_factor
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.families.sweep.build import build
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 
@@ -182,6 +183,20 @@ def test_branches_beside_each_other_share_what_arrives() -> None:
     assert (data.norm_output[:, :, 0] != data.norm_output[:, :, 1]).any()
 
 
+@pytest.mark.parametrize("kind", ["phi", "opt", "gemma2", "qwen3_moe"])
+def test_blocks_of_other_shapes(kind: str) -> None:
+    """One norm for two branches, rows and positions joined, norms behind a branch too, experts."""
+    model, tokens = build(kind, "eager"), ids(2, 7)
+    with GradientNorms(model) as gradients:
+        model(tokens, labels=tokens).loss.backward()
+    data = gradients.data
+    np.testing.assert_array_equal(
+        np.isnan(data.norm_output).any(("sample", "layer", "position")), [False, kind == "phi"]
+    )
+    np.testing.assert_allclose(data.leaving[:, 0, 0], data.stream[:, 0])
+    np.testing.assert_allclose(data.arriving[:, 1, int(kind != "phi")], data.stream[:, 2])
+
+
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
 def test_only_pre_norm_branches_have_the_four_gradients(placement: str) -> None:
     torch.manual_seed(0)
@@ -203,6 +218,8 @@ def test_lora_with_frozen_embeddings_reads_what_there_is() -> None:
 
 
 def test_what_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a model, got a str"):
+        GradientNorms("nano")  # type: ignore[arg-type]
     model, tokens = llama(), ids()
     with GradientNorms(model) as gradients:
         with pytest.raises(InputError, match="is open already"), gradients:

@@ -14,7 +14,7 @@ from sinkscope.attention import (
     CATALOG,
     AttentionSpec,
     Causal,
-    Cosine,
+    CosineScores,
     DotProduct,
     Full,
     Linear,
@@ -104,7 +104,7 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
 def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
     if spec.query_key is not None and any(normalizes(module) for module in layers):
         yield "it normalizes queries and keys itself"
-    if isinstance(spec.query_key, Cosine) and any(_scales(module) for module in layers):
+    if isinstance(spec.query_key, CosineScores) and any(_scales(module) for module in layers):
         yield "it scales scores by something other than 1 / √d, which the lengths of the cosine's queries allow for"
     for module in layers if spec.acts_before else ():
         kinds = {made.kind for made in attention_projections(model, module)}
@@ -180,7 +180,8 @@ def attach(
     Returns what was attached. `.changes` names the pieces that change the model from the start, as softmax-off-by-one
     does, and what starts closed or open where outputs moved all the same; `.shift` says how far logits (and
     predictions, in nats) moved, measured on `inputs` (token ids or a dict), by default on 32 rows of 8 random tokens:
-    two short forward passes.
+    two short forward passes. Before that the host is tried: with plain softmax in all its layers, its outputs on four
+    of these rows must be its own (`guard`).
 
     Raises `UnsupportedModelError` for families and operations that do not fit, saying why, and leaves the model as it
     is; `InputError` for unknown names, options and impossible sizes.
@@ -217,9 +218,12 @@ def attach(
     return note(model.config, replace(attachment, changes=changed, shift=moved))
 
 
+ROWS = 4  # of eight tokens, on which the guard compares
+
+
 def check_host(model: PreTrainedModel, probe: dict[str, Any]) -> None:
     """Raises `UnsupportedModelError` for a host that computes something else with softmax attached than before."""
-    tried = ordinary(model) if "input_ids" in probe else probe
+    tried = {name: rows[:ROWS] for name, rows in ordinary(model).items()} if "input_ids" in probe else probe
     before = readings(model, tried)
     install(model, PLAIN, "softmax")
     try:
