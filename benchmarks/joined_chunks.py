@@ -1,11 +1,11 @@
 """What joining chunks that were encoded apart costs, what repairs give back, and how many sinks the chunks bring.
 
 Texts are the beginnings of documents of `python:prose` (docstrings and help topics), from the validation part, on which
-`nano` was not trained: four chunks, then the tokens that are scored. SmolLM2 reads chunks of 64 tokens and 32 scored
-ones (sinks are counted in chunks of 96), `nano` 24 and 24, which fill its 128. Four parts, each on the same texts:
+`nano` was not trained: four chunks, then the tokens that are scored. SmolLM2 reads chunks of 96 tokens and 64 scored
+ones, `nano` 24 and 24, which fill its 128. Four parts, each on the same texts:
 
 - "sinks": sinks per chunk, and the attention that they take from later tokens (`trials.chunk_sinks`).
-- "in order": `trials.chunk_trial` with k = 1 (nano: 1, 4, 8).
+- "in order": `trials.chunk_trial` with k = 1 and 16 (nano: 1, 4, 8).
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
 - "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1.
 
@@ -39,7 +39,7 @@ from sinkscope.statistics import Interval, mean_interval, share_interval
 from sinkscope.trials import Asked, Texts, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, recalled, unchanged
 
 CORPUS, CHUNKS, BATCH, PIECE = "python:prose", 4, 2, 2
-SHORT, MIDDLE, LONG = (24,) * CHUNKS, (64,) * CHUNKS, (96,) * CHUNKS
+SHORT, LONG = (24,) * CHUNKS, (96,) * CHUNKS
 
 
 def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -130,13 +130,12 @@ def parts_of(
     model: Any,
     tokenizer: Any,
     ids: Tensor,
-    long: Tensor,
     lengths: tuple[int, ...],
     work: Path,
     fewer: int | None,
 ) -> dict[str, Callable[[], Any]]:
-    """How each part is computed; the last two on `fewer` texts."""
-    many = (1, 4, 8) if lengths[0] < 32 else (1,)
+    """How each part is computed; all but "sinks" on `fewer` texts."""
+    many = (1, 4, 8) if lengths[0] < 32 else (1, 16)
 
     def trial(name: str, rows: Tensor, recompute: tuple[int, ...], **more: Any) -> Any:
         return chunk_trial(model, rows, lengths, recompute, out=work / name, batch_size=BATCH, **more).to_json()
@@ -145,9 +144,9 @@ def parts_of(
         return needles(model, asked_in_chat(tokenizer, ids[:fewer], lengths, asked=3, seed=0), lengths, work)
 
     return {
-        "in order": lambda: trial("in order", ids, many),
+        "in order": lambda: trial("in order", ids[:fewer], many),
         **({"needles": asked} if getattr(tokenizer, "chat_template", None) else {}),
-        "sinks": lambda: sinks(model, long, LONG if lengths[0] > SHORT[0] else lengths, work),
+        "sinks": lambda: sinks(model, ids, lengths, work),
         "shuffled": lambda: trial("shuffled", shuffled(ids[:fewer], lengths), (1,), repairs=("first",)),
     }
 
@@ -171,14 +170,14 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--texts", type=int, default=24)
-    parser.add_argument("--fewer", type=int, help="texts of the parts that come after `in order`")
+    parser.add_argument("--fewer", type=int, help="texts of all parts but `sinks`")
+    parser.add_argument("--parts", nargs="+", help="parts to run; default: all")
     parser.add_argument("--work", type=Path)
     asked = parser.parse_args()
     title, tokenizer, model = Path(asked.model).name, load_tokenizer(asked.model), ss.load(asked.model)
     model = model.to_llama().eval() if hasattr(model, "to_llama") else model.eval()
-    lengths, behind = (SHORT, 25) if title == "nano" else (MIDDLE, 33)
+    lengths, behind = (SHORT, 25) if title == "nano" else (LONG, 65)
     inputs = inputs_of(model, tokenizer, sum(lengths) + behind, asked.texts)
-    long = inputs if title == "nano" else inputs_of(model, tokenizer, sum(LONG) + 65, asked.texts)
     path = REAL / ("joined_chunks_nano.json" if title == "nano" else "joined_chunks.json")
     result = json.loads(path.read_text()) if asked.save and path.is_file() else {}
     fewer = "" if asked.fewer is None else f" --fewer {asked.fewer}"
@@ -187,10 +186,8 @@ def main() -> None:
     done = result.setdefault("parts", {})
     work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
     work.mkdir(parents=True, exist_ok=True)
-    for name, compute in parts_of(
-        model, tokenizer, inputs.input_ids, long.input_ids, lengths, work, asked.fewer
-    ).items():
-        if name in done:
+    for name, compute in parts_of(model, tokenizer, inputs.input_ids, lengths, work, asked.fewer).items():
+        if name in done or (asked.parts and name not in asked.parts):
             continue
         done[name] = {"result": compute(), "seconds": round(seconds_of(work, name))}
         print(

@@ -97,7 +97,7 @@ def run(row: Row, model: str) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "result": json.loads(done.stdout),
+        "result": json.loads(done.stdout) | {"model": Path(model).name},
     }
 
 

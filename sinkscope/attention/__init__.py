@@ -59,7 +59,7 @@ from sinkscope.attention.pieces import Slot as SlotPiece
 from sinkscope.attention.scores import DotProduct, Kernel, dot_product
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
+from sinkscope.attention.scoring.query_key import CosineScores, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SlotTerms, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
@@ -80,7 +80,7 @@ __all__ = [
     "Causal",
     "ClippedSoftmax",
     "Context",
-    "Cosine",
+    "CosineScores",
     "Difference",
     "Disagreement",
     "Document",

@@ -40,7 +40,7 @@ from sinkscope.attention.pieces import PACKAGE
 from sinkscope.attention.scores import Kernel
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
+from sinkscope.attention.scoring.query_key import CosineScores, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import FixedValue, KeySlot, LatentSlots, LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.spec import AttentionSpec
@@ -519,7 +519,7 @@ def qk_norm(norm: Option = "rmsnorm") -> AttentionSpec:
     acts="c per query head; lengths are taken off before rotation",
 )
 def cosine(initial: Option = 10.0) -> AttentionSpec:
-    return AttentionSpec(query_key=Cosine(initial=initial))
+    return AttentionSpec(query_key=CosineScores(initial=initial))
 
 
 @GATES.line(

@@ -26,7 +26,7 @@ from sinkscope.attention.pieces import is_registered, pieces
 from sinkscope.attention.scores import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
-from sinkscope.attention.scoring.query_key import Cosine, QueryKeyNorm
+from sinkscope.attention.scoring.query_key import CosineScores, QueryKeyNorm
 from sinkscope.attention.scoring.temperature import LogLength
 from sinkscope.attention.slots import KeySlot, Slot, SuffixSlot
 from sinkscope.errors import InputError
@@ -43,7 +43,7 @@ class Combination:
     slots: tuple[Slot, ...] = ()
     output: tuple[Output, ...] = ()
     mask: Annotated[Mask, AfterValidator(canonical)] = Causal()
-    query_key: QueryKeyNorm | Cosine | None = None
+    query_key: QueryKeyNorm | CosineScores | None = None
     temperature: LogLength | None = None
     first_key: FirstKeyLogit | None = None
     decay: ForgettingGate | None = None

@@ -32,7 +32,7 @@ Lengths = Float[Tensor, "batch position"]
 
 
 @dataclass(eq=False)
-class _Read:
+class _PassGradients:
     """A forward pass: which of its tokens are real, and what its backward pass found, by name and place."""
 
     real: Bool[Tensor, "#batch position"]
@@ -71,11 +71,11 @@ class _Norm:
 
 
 @dataclass(eq=False)
-class _Block:
+class _BlockPass:
     """A block that is running. In the backward pass: the gradient that arrived last, and those from norms."""
 
     number: int
-    read: _Read
+    read: _PassGradients
     states: list[_State]
     differentiated: bool
     norms: list[_Norm] = field(default_factory=list)
@@ -139,8 +139,8 @@ class GradientNorms:
         if not isinstance(model, nn.Module):
             raise InputError(f"GradientNorms: expected a model, got a {type(model).__name__}")
         self.model = unwrapped(model)
-        self._reads: list[_Read] = []
-        self._block: _Block | None = None
+        self._reads: list[_PassGradients] = []
+        self._block: _BlockPass | None = None
         self._pass: object = None
         self._stack: ExitStack | None = None
 
@@ -195,9 +195,9 @@ class GradientNorms:
         passes = self._opened.passes
         if passes.now is not self._pass:
             self._pass = passes.now
-            self._reads.append(_Read(self._opened.at(None, hidden)))
+            self._reads.append(_PassGradients(self._opened.at(None, hidden)))
         read = self._reads[-1]
-        self._block = _Block(number, read, [_State(hidden)], torch.is_grad_enabled())
+        self._block = _BlockPass(number, read, [_State(hidden)], torch.is_grad_enabled())
         if hidden.requires_grad:
             block = self._block
             if number == 0:
@@ -284,10 +284,10 @@ class GradientNorms:
             arrays[name] = (("sample", "layer", "branch", "position"), values)
         return xr.Dataset(arrays, coords={"branch": list(BRANCHES)})
 
-    def _stream(self, read: _Read) -> list[Lengths | None]:
+    def _stream(self, read: _PassGradients) -> list[Lengths | None]:
         return [read.stream.get(depth) for depth in range(self._depth + 1)]
 
-    def _places(self, read: _Read, name: str) -> list[Lengths | None]:
+    def _places(self, read: _PassGradients, name: str) -> list[Lengths | None]:
         """By layer and branch; the factors of norms only where gradients were found."""
         known, found = read.branches["arriving"], read.branches[name]
         places = [(layer, branch) for layer in range(self._depth) for branch in BRANCHES]
@@ -345,7 +345,7 @@ def _over(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
 
 
 def _together(
-    reads: list[_Read], length: int, places: Callable[[_Read], list[Lengths | None]]
+    reads: list[_PassGradients], length: int, places: Callable[[_PassGradients], list[Lengths | None]]
 ) -> Float[np.ndarray, "sample place position"]:
     """The lengths of all passes, real tokens in front, NaN elsewhere."""
     parts = []

@@ -125,7 +125,7 @@ def _terms(
     return head_terms(model, batch, mixing, objective, draws, first, from_token)
 
 
-class Mixing(Protocol):
+class HeadMixing(Protocol):
     """Lets heads return o + Σ_k c_k (o'_k − o); `factors`: c = 0, (option, text, head), of each layer after a pass."""
 
     @property
@@ -135,7 +135,7 @@ class Mixing(Protocol):
 def head_terms(
     model: nn.Module,
     batch: dict[str, Any],
-    mixing: Callable[[ExitStack], Mixing],
+    mixing: Callable[[ExitStack], HeadMixing],
     objective: str,
     draws: int,
     first: int,

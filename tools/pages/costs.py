@@ -108,18 +108,6 @@ def chunk_orders() -> str:
     return _repairs("shuffled")
 
 
-def chunk_needles() -> str:
-    """Answers in a chat about facts in the chunks."""
-    lines = ["| model | arm | right answers | more than joined |", "|---|---|---|---|"]
-    for title, stored in _chunks():
-        result = stored["parts"].get("needles", {"result": {"arms": []}})["result"]
-        for arm in result["arms"]:
-            more = "" if arm["arm"] == "joined" else _range(arm, "more_than_joined", 0, 100, " %")
-            share = _range(arm, "recall", 0, 100, " %")
-            lines.append(f"| {title}, {result['chats']} chats | {arm['arm']} | {share} | {more} |")
-    return "\n".join(lines)
-
-
 def _repairs(part: str) -> str:
     lines = [
         "| model | arm | tokens recomputed per text | KL | loss | KL given back | better than random by |",
@@ -156,7 +144,7 @@ def _chunks() -> list[tuple[str, dict[str, Any]]]:
 
 
 BLOCKS = {
-    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
+    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders),
     "which_policy.md": (steps, long),
     "stream_for_ever.md": (sinks,),
     "write_your_own_policy.md": (eviction,),

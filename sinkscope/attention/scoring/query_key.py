@@ -32,7 +32,7 @@ class QueryKeyNorm:
 
 
 @piece
-class Cosine:
+class CosineScores:
     """s_tk = c_h · cos(q_t, k_k), c learned per query head: q ← c_h √d · q / ‖q‖ and k ← k / ‖k‖ before rotation.
 
     Rotation keeps lengths, and the usual scaling 1 / √d cancels the √d. Bounds the logits by |c_h|. `initial`: c at the

@@ -14,7 +14,7 @@ from sinkscope.attention import (
     CATALOG,
     AttentionSpec,
     Causal,
-    Cosine,
+    CosineScores,
     DotProduct,
     Full,
     Linear,
@@ -104,7 +104,7 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
 def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
     if spec.query_key is not None and any(normalizes(module) for module in layers):
         yield "it normalizes queries and keys itself"
-    if isinstance(spec.query_key, Cosine) and any(_scales(module) for module in layers):
+    if isinstance(spec.query_key, CosineScores) and any(_scales(module) for module in layers):
         yield "it scales scores by something other than 1 / √d, which the lengths of the cosine's queries allow for"
     for module in layers if spec.acts_before else ():
         kinds = {made.kind for made in attention_projections(model, module)}

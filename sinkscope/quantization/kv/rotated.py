@@ -49,7 +49,7 @@ def plain_readers(model: nn.Module) -> frozenset[int]:
     return _known[model]
 
 
-class _Recorder(DynamicCache):
+class _RecordedCache(DynamicCache):
     """Remembers what it returns."""
 
     def __init__(self, config: Any) -> None:
@@ -62,7 +62,7 @@ class _Recorder(DynamicCache):
 
 
 class _Comparing(Editor):
-    def __init__(self, cache: _Recorder, modules: Collection[nn.Module]) -> None:
+    def __init__(self, cache: _RecordedCache, modules: Collection[nn.Module]) -> None:
         self.cache, self.modules = cache, modules
         self.same: set[int] = set()
 
@@ -80,7 +80,7 @@ class _Comparing(Editor):
 def _found(model: nn.Module) -> frozenset[int]:
     twin = unobserved(model)
     modules = [each for each in attention_layers(twin) if dispatches(each)]
-    cache = _Recorder(text_config(model))
+    cache = _RecordedCache(text_config(model))
     comparing = _Comparing(cache, modules)
     ids = torch.ones(1, 2, dtype=torch.long, device=device_of(model))
     inputs = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
