@@ -173,6 +173,7 @@ UNREAD: list[tuple[When, dict[str, list[str]]]] = [
     (quantize.ROUNDS_CACHES, {"": ["nano", "--scheme", "w8"]}),
     (quantize.ROUNDS_MAPS, {"": ["nano", "--scheme", "kv4-head"]}),
     (quantize.CALIBRATES, {"": ["nano", "--scheme", "w8"]}),
+    (quantize.ONE_SCHEME, {"": ["nano", "--scheme", "w8,w4"]}),
     (quantize.PROTECTS, {"": ["nano", "--scheme", "w8a8-tensor", "--protect", "none"]}),
     (train.SEVERAL_PROCESSES, {"": ["nano"]}),
     (experiment.TRAINS, {"": ["fixed-token", "--backend", "none"]}),

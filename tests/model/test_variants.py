@@ -204,7 +204,7 @@ def test_no_variant_is_a_llama(model):
     ("fields", "words"),
     [
         ({"norm": "layer_norm"}, "did you mean 'layernorm'"),
-        ({"norm": 3}, "choose from rmsnorm, layernorm, none"),
+        ({"norm": 3}, "choose from rmsnorm, layernorm, gated_rmsnorm, preaffine_rmsnorm, none"),
         ({"norm_placement": "sandwhich"}, "did you mean 'sandwich'"),
         ({"ffn": "swigl"}, "did you mean 'swiglu'"),
         ({"ffn_match_parameters": "yes"}, "expected true or false"),

@@ -1,4 +1,4 @@
-"""What 2026 trains with: which of it removes massive activations, which the sink, which neither.
+"""What models of 2026 train with: which of it removes massive activations, which the sink, which neither.
 
 Each against softmax at equal validation loss, since a change that slows training delays both. Formulas from what could
 be read of the sources; where these give numbers they are of models a hundred times as large.

@@ -20,7 +20,7 @@ class Entmax(Differentiated):
 
     α = 1 is softmax (the limit), α = 2 sparsemax. τ is found by Newton's method from max (α − 1) s − 1, where the sum
     is at least 1: it is convex and falling in τ, so every step stays on that side. Scores of weight zero have no
-    gradient. Source: Peters, Niculae and Martins 2019 (1905.05702); x-transformers offers α = 1.5.
+    gradient. Source: Peters et al. 2019 (1905.05702); x-transformers offers α = 1.5.
     """
 
     alpha: Annotated[float, Field(ge=1, le=2)] = 1.5

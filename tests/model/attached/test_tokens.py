@@ -173,7 +173,7 @@ def test_what_would_lose_them_or_a_token_is_refused() -> None:
     with pytest.raises(InputError, match="and this one is written out already"):
         model(ids, attention_mask=torch.ones(2, 1, 12, 12, dtype=torch.bool))
     restarts = torch.arange(12).remainder(6)[None].expand(2, -1)
-    with pytest.raises(InputError, match="sink tokens stand in front of one document a row"):
+    with pytest.raises(InputError, match="sink tokens need one document per row"):
         model(ids, position_ids=restarts, use_cache=False)
     with pytest.raises(InputError, match="exactly one of input_ids and inputs_embeds"):
         model.model(ids, inputs_embeds=model.get_input_embeddings()(ids))
