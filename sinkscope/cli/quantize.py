@@ -115,6 +115,7 @@ def quantize(
             min=1,
             max=99,
             help="Find the fewest linear maps in 16 bits, and the fewest tokens, that give so much of the cost back.",
+            rich_help_panel=ADVANCED,
         ),
         ROUNDS_MAPS,
         ONE_SCHEME,
