@@ -44,6 +44,8 @@ def test_no_future_leak(variant, kv_heads, mask):
 
 
 def assert_true_gradients(spec: zoo.AttentionSpec, tokens: int, mask: str, kv_heads: int) -> None:
+    if isinstance(spec.value_gate, zoo.ValueGradient):
+        pytest.skip("its gradient differs from its forward pass on purpose; tests of the gates have its formula")
     case = problem(spec, tokens=tokens, kv_heads=kv_heads, dtype=torch.float64)
 
     def run(*tensors: torch.Tensor) -> torch.Tensor:
