@@ -78,11 +78,11 @@ def _differences(
     before: dict[str, Tensor], after: dict[str, Tensor], dtype: torch.dtype
 ) -> Iterator[tuple[str, float]]:
     exact = dtype in (torch.float32, torch.float64)
-    for name, outputs in before.items():
-        judged = outputs.isfinite().all(-1)  # some attention functions return NaN where rows are padded
+    for name, output in before.items():
+        judged = output.isfinite().all(-1)  # some attention functions return NaN where rows are padded
         if not bool(judged.any()):
             continue
-        wanted = outputs[judged]
+        wanted = output[judged]
         spread = wanted.std().clamp(min=torch.finfo(torch.float32).tiny)
         worst = (after[name][judged] - wanted).abs().amax(-1) / spread
         moved = float(worst.max() if exact else worst.median())
