@@ -8,7 +8,8 @@ that has measured another model before, so that imports do not count.
 products of queries and keys on the causal half, their exponentials and column sums, with nothing around them.
 
 `--model NAME`: that model, with freed memory kept, on one text of 512 tokens and on 16 texts of 64, one text at a time
-and at the default batch size; its forward pass and eager maps at the same batch sizes.
+and at the default batch size; its forward pass and eager maps at the same batch sizes. Then one text of 2,048 tokens,
+and one of 8,192 through its first three layers, without maps, which would not fit.
 
 Run: python -m benchmarks.measure_overhead [--model NAME] [--save]
 """
@@ -151,7 +152,35 @@ def of_model(name: str) -> list[Figure]:
             if side != "forward"
         ]
         found.append(beside(f"{where}: eager maps / all", seconds["eager maps"], seconds["all"]))
+    return found + of_long_texts(plain, Path(name).name)
+
+
+def of_long_texts(model: torch.nn.Module, name: str, rounds: int = 3) -> list[Figure]:
+    """One long text: what the default observers and all of them cost beside the forward pass."""
+    found = []
+    for length, layers in ((2048, None), (8192, 3)):
+        cut = model if layers is None else _first_layers(model, layers)
+        ids = torch.randint(0, 4096, (1, length), generator=torch.Generator().manual_seed(0))
+        sides = {
+            "forward": torch.no_grad()(lambda cut=cut, ids=ids: cut(ids, use_cache=False, logits_to_keep=1)),
+            "default observers": lambda cut=cut, ids=ids: ss.measure(cut, ids, batch_size=1),
+            "all observers": lambda cut=cut, ids=ids: ss.measure(cut, ids, observers="all", batch_size=1),
+        }
+        seconds = in_turns(sides, rounds, time.thread_time)
+        where = f"{name}, 1 × {length:,} tokens{'' if layers is None else f', {layers} layers'}"
+        bounds = {"default observers": 1.12 if layers is None else 1.25, "all observers": 1.40}
+        found += [
+            at_most(f"{where}: {side} / forward", seconds[side], seconds["forward"], bounds[side]) for side in bounds
+        ]
     return found
+
+
+def _first_layers(model: torch.nn.Module, layers: int) -> torch.nn.Module:
+    """The same weights with fewer blocks."""
+    cut = deepcopy(model, {id(one): one for one in model.parameters()})
+    cut.model.layers = cut.model.layers[:layers]
+    cut.config.num_hidden_layers = layers
+    return cut
 
 
 def main() -> None:
