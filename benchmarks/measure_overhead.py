@@ -156,7 +156,7 @@ def of_model(name: str) -> list[Figure]:
 
 
 def of_long_texts(model: torch.nn.Module, name: str, rounds: int = 3) -> list[Figure]:
-    """One long text: what the default observers and all of them cost beside the forward pass."""
+    """One long text: what the default observers, and all of them, cost relative to the forward pass."""
     found = []
     for length, layers in ((2048, None), (8192, 3)):
         cut = model if layers is None else _first_layers(model, layers)

@@ -181,7 +181,7 @@ class Kept(Visibility):
     @classmethod
     def of_columns(cls, whole: Visibility, columns: Int[Tensor, "batch _ kept"]) -> Kept:
         """`whole` over the keys that `columns` name."""
-        here = TokenAxis.plain(columns.shape[-1], device=columns.device)  # a count alone: `dense` has who sees whom
+        here = TokenAxis.plain(columns.shape[-1], device=columns.device)  # only a count; `dense` says what queries see
         return cls(whole.mask, whole.query, here, whole, columns)
 
     @property

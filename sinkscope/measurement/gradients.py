@@ -120,7 +120,7 @@ class GradientNorms:
         g₁ + g₃ = ∂L/∂x     leaves (`leaving`)
 
     RMSNorm's J is (1 / rms(x)) · diag(γ) (I − x̂ x̂ᵀ / d). `norm_factor` is its first factor, by which a massive
-    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Branches beside each other (GPT-NeoX) read
+    activation shrinks the gradient of its token (1 / std(x) for LayerNorm). Parallel branches (GPT-NeoX) read
     one x: g₁ is common, and all their g₃ leave; where they share a norm (Phi), it counts as the mixer's. A branch for
     which the last line does not hold within 2 %, as in post-norm models, is none of these, and is NaN.
 

@@ -30,7 +30,7 @@ def demo_page(
     epsilon: float,
     answer: Sequence[str] = (),
 ) -> Page:
-    """What was found of a trained model, then its maps, then the live runs beside the stored ones.
+    """What was found in a trained model, then its maps, then the live runs next to the stored ones.
 
     Args:
         model: Its name.

@@ -393,9 +393,9 @@ def place(trial: Trial, arm: str) -> tuple[int | None, float | None]:
 def finding(trial: Trial, arm: str) -> str:
     """What a test says of the sink, compared with its controls where there are some.
 
-    Of a test that would make one: "makes one" where the rate at its place exceeds that of the controls, and is at least
-    half of what the sink has in the unchanged model, "makes a weak one" where it only exceeds; "as its control does"
-    where both exceed the unchanged model's; else "makes none". Of a test that takes something: "takes it away" where
+    For a test that would make one: "makes one" where the rate at its place exceeds that of the controls, and is at
+    least half of what the sink has in the unchanged model, "makes a weak one" where it only exceeds; "as its control
+    does" where both exceed the unchanged model's; else "makes none". For a test that takes something: "takes it away" where
     the sink's rate is below the controls' and at most half of the unchanged one; "weakens it"; "leaves it". Empty where
     the unchanged model has no sink there (less than 1 %).
     """

@@ -8,7 +8,7 @@ from sinkscope.checks import check
 from sinkscope.errors import UnsupportedModelError
 from tests.families.registry import FAMILIES
 
-NEED_IMAGES = {"clip"}  # beside their tokens
+NEED_IMAGES = {"clip"}  # in addition to tokens
 
 
 @pytest.mark.slow

@@ -112,12 +112,14 @@ def test_a_folder_loads_without_sinkscope(ids: Tensor, tmp_path: Path) -> None:
     code = (
         "import sys, torch; from transformers import AutoModelForCausalLM\n"
         "model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()\n"
-        "with torch.no_grad(): torch.save(model(torch.load(sys.argv[1] + '/ids.pt')).logits, sys.argv[1] + '/out.pt')\n"
+        "ids = torch.load(sys.argv[1] + '/ids.pt', weights_only=True)\n"
+        "with torch.no_grad(): torch.save(model(ids).logits, sys.argv[1] + '/out.pt')\n"
         "assert 'sinkscope' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     with torch.no_grad():
-        torch.testing.assert_close(torch.load(tmp_path / "out.pt"), model(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
+        alone = torch.load(tmp_path / "out.pt", weights_only=True)
+        torch.testing.assert_close(alone, model(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_a_softmax_model_is_a_llama_and_others_stay(ids: Tensor) -> None:

@@ -48,8 +48,11 @@ def overhead() -> str:
         texts, _, side = figure["what"].removeprefix(f"{REAL_MODEL}, ").partition(": ")
         if side.endswith(" / forward"):
             batches.setdefault(texts, {})[side.removesuffix(" / forward")] = figure["ratio"]
-    sides = list(next(iter(batches.values())))
-    rows = [f"| {texts} | {' | '.join(f'{ratios[side]:.2f}' for side in sides)} |" for texts, ratios in batches.items()]
+    sides = list(dict.fromkeys(side for ratios in batches.values() for side in ratios))
+    rows = [
+        f"| {texts} | {' | '.join(f'{ratios[side]:.2f}' if side in ratios else '' for side in sides)} |"
+        for texts, ratios in batches.items()
+    ]
     return "\n".join([f"| texts | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}", *rows])
 
 

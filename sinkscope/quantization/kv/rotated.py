@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from sinkscope.attention import operation_of
 from sinkscope.grids import Blocks
 from sinkscope.hooks import (
     Editor,
@@ -42,7 +43,7 @@ def plain_readers(model: nn.Module) -> frozenset[int]:
     Found in a pass over two tokens, once for a model. None in lab and attached models, whose operations may add keys or
     map them, and where attention does not dispatch to transformers' functions.
     """
-    if own_attention(model) or any(hasattr(each, "operation") for each in attention_layers(model)):
+    if own_attention(model) or any(operation_of(each) is not None for each in attention_layers(model)):
         return frozenset()  # before what is known: operations come and go
     if model not in _known:
         _known[model] = _found(model)

@@ -58,7 +58,7 @@ def committed() -> tuple[str, dict[str, tuple[Outcome, str]]]:
 
 
 def write(kinds: list[str]) -> None:
-    """Try model types, and write down what came of them, beside what is known of others."""
+    """Try model types, and store the outcomes, keeping those of other types."""
     known = committed()[1] if kinds and FILE.exists() else {}
     for kind in kinds or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         known[kind] = outcome(kind)
