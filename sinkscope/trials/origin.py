@@ -395,9 +395,9 @@ def finding(trial: Trial, arm: str) -> str:
 
     For a test that would make one: "makes one" where the rate at its place exceeds that of the controls, and is at
     least half of what the sink has in the unchanged model, "makes a weak one" where it only exceeds; "as its control
-    does" where both exceed the unchanged model's; else "makes none". For a test that takes something: "takes it away" where
-    the sink's rate is below the controls' and at most half of the unchanged one; "weakens it"; "leaves it". Empty where
-    the unchanged model has no sink there (less than 1 %).
+    does" where both exceed the unchanged model's; else "makes none". For a test that takes something: "takes it away"
+    where the sink's rate is below the controls' and at most half of the unchanged one; "weakens it"; "leaves it". Empty
+    where the unchanged model has no sink there (less than 1 %).
     """
     before = trial.mean(REFERENCE, "rate_at_sink").value
     if not before >= LEAST_RATE:
