@@ -116,3 +116,19 @@ def test_windows_without_numbers_are_read_by_their_tokens_alone(tiny: Callable[.
     read = inputs_of(windows, 5)
     assert list(read) == ["input_ids"]
     assert torch.equal(read["input_ids"], torch.stack([window["input_ids"][:5] for window in list(windows)]))
+
+
+def test_short_documents_make_no_sink_of_uniform_attention(tiny: Callable[..., Recipe]) -> None:
+    """Six of ten documents have nine tokens or fewer, on which uniform attention exceeds 0.3 at the first."""
+    recipe = tiny("data.packing=intra_document", "context=128")
+    model = lab_model(recipe, prepared(recipe).tokenizer).eval()
+    for name, weight in model.named_parameters():
+        if "q_proj" in name:
+            weight.data.zero_()
+    documents = torch.tensor([*(number for number in range(6) for _ in range(4)), *[6] * 40, *[7] * 36, *[8] * 5])[None]
+    ids = torch.arange(documents.shape[1])[None] % 50
+    found = measure(model, {"input_ids": ids, "document_ids": documents}, [AttentionReceived("all"), HiddenNorms()])
+    with pytest.warns(UserWarning, match="uniform attention itself"):
+        assert found.sink_rate(position=0) > 70
+    metrics = sink_metrics(found)
+    assert (metrics["sink/position_0"], metrics["sink/strongest"]) == (0, 0)
