@@ -1,4 +1,4 @@
-"""`python -m sinkscope_replication.order [--hours H] [--workers N] [--plan]`: make the runs that are missing.
+"""`python -m sinkscope_replication.order [NAME …] [--hours H] [--workers N] [--plan]`: make the runs that are missing.
 
 Questions in the order of what an hour decides, each with the runs that its seeds name and no record has. It can be
 killed at any moment: the same command goes on.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments import RESULTS, Question, expected, known, run
 from sinkscope_replication.questions import QUESTIONS
 
@@ -49,14 +49,18 @@ def missing(
 def main(argv: Sequence[str] | None = None) -> None:
     """Make, or with --plan list, what is missing."""
     parser = argparse.ArgumentParser(prog="python -m sinkscope_replication.order")
+    parser.add_argument("names", nargs="*", default=ORDER, metavar="NAME", help="questions; default: all")
     parser.add_argument("--hours", type=float, default=float("inf"), help="begin no further question after so many")
     parser.add_argument("--workers", type=int, default=1, help="runs at once")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="the parent folder of runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--plan", action="store_true", help="list what would be run; run nothing")
     options = parser.parse_args(argv)
+    for name in options.names:
+        if name not in QUESTIONS:
+            parser.error(str(unknown("question", name, QUESTIONS)))
     end, total = time.monotonic() + 3600 * options.hours, 0.0
-    for question, lacking in missing(results=options.results):
+    for question, lacking in missing(options.names, options.results):
         cost = hours(question, options.results)
         total += cost
         print(f"{question.name}, {cost:.1f} h:", flush=True)

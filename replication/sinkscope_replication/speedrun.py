@@ -24,12 +24,15 @@ from statistics import median
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+import torch
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, load_corpus, prepare
+from sinkscope.data import DataConfig, build_inputs, load_corpus, prepare
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_text
-from sinkscope.training import LOG, read_rows
+from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
+from sinkscope.model import load, load_tokenizer
+from sinkscope.training import LOG, read_rows, sink_metrics
 from sinkscope_replication.records import findings_of
 
 RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
@@ -46,7 +49,9 @@ TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
 class Attempt:
     """A recipe to try: fields of `nano` changed, the rate that ends it, and in words what it is.
 
-    `rate`: of position 0, or of the strongest position.
+    `rate`: of position 0, or of the strongest position. `whole`: it is read on whole windows of nano's text, at each
+    checkpoint after the last step, since on the short texts that such a recipe trains on uniform attention alone comes
+    close to a sink.
     """
 
     name: str
@@ -54,12 +59,13 @@ class Attempt:
     changes: Mapping[str, Any] = field(default_factory=dict)
     target: float = WITH_BOS
     rate: str = RATES[0]
+    whole: bool = False
 
 
-def without_bos(name: str, words: str, steps: int, **changes: Any) -> Attempt:
+def without_bos(name: str, words: str, steps: int, whole: bool = False, **changes: Any) -> Attempt:
     """An attempt at a sink without a fixed BOS."""
     fields = {"data.bos": "none", "steps": steps} | {key.replace("__", "."): value for key, value in changes.items()}
-    return Attempt(name, words, fields, WITHOUT_BOS, RATES[1])
+    return Attempt(name, words, fields, WITHOUT_BOS, RATES[1], whole)
 
 
 TWO_HEADS = {"model.num_attention_heads": 2}
@@ -79,7 +85,7 @@ ATTEMPTS: dict[str, Attempt] = {
         Attempt("heads2-vocab512", "2 heads, 512 words", {**TWO_HEADS, "data.tokenizer": "bpe:512"}),
         Attempt("heads2-3layers", "2 heads, 3 layers", {**TWO_HEADS, "model.num_hidden_layers": 3}),
         without_bos(
-            "restarts", "documents of at most 60 tokens", 3000, data__corpus=SHORT, data__packing="intra_document"
+            "restarts", "documents of at most 60 tokens", 3000, True, data__corpus=SHORT, data__packing="intra_document"
         ),
         without_bos("two-random", "two random first tokens", 6000, data__interventions=[TWO_RANDOM]),
         without_bos("plain", "`nano`", 6000),
@@ -105,7 +111,8 @@ STUDIED = {
 
 def command(attempt: Attempt, seed: int, out: Path) -> list[str]:
     """The command that trains an attempt, in a folder of its own."""
-    fields = {"compile": True, "eval_every": 25, "save_every": 500, **attempt.changes, "seed": seed}
+    saving = {"save_every": 250, "keep": 1000} if attempt.whole else {"save_every": 500}
+    fields = {"compile": True, "eval_every": 25, **saving, **attempt.changes, "seed": seed}
     if fields.get("data.corpus") == SHORT:
         fields["data.corpus"] = f"text:{short_documents(out.parents[1])}"
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={json.dumps(value)}")]
@@ -128,7 +135,7 @@ def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
             while child.poll() is None:
                 used = max(used, core_seconds(child))
                 spent.write_text(f"{before + used:.1f}")
-                curve = curve_of(folder)
+                curve = [] if attempt.whole else curve_of(folder)
                 if curve and max(row[attempt.rate] for row in curve) >= attempt.target:
                     break
                 if attempt.target == WITH_BOS and before + used > 60 * PATIENCE:
@@ -138,19 +145,21 @@ def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
             if child.poll() is None:
                 child.terminate()
                 child.wait(30)
-    curve = curve_of(folder)
+    curve = whole_windows(folder) if attempt.whole else curve_of(folder)
     reached = next((row for row in curve if row[attempt.rate] >= attempt.target), None)
     if not curve or (reached is None and child.returncode > 0):
         last = (folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:]
         raise InputError(f"{attempt.name}, seed {seed}: training failed: {''.join(last)}")
     last_row = reached or curve[-1]
+    share = last_row["step"] / curve[-1]["step"] if attempt.whole else 1.0  # others are stopped there
+    minutes = share * (before + used) / 60
     return {
         "name": attempt.name,
         "seed": seed,
         "changes": dict(attempt.changes),
         "target": attempt.target,
         "reached": reached is not None,
-        "core_minutes": round((before + used) / 60, 2),
+        "core_minutes": round(minutes, 2),
         "step": last_row["step"],
         "rate": round(last_row[attempt.rate], 3),
         "loss": round(last_row["validation_loss"], 4),
@@ -210,6 +219,28 @@ def curve_of(folder: Path) -> list[dict[str, Any]]:
         for row in read_rows(log)
         if all(row.get(name) is not None for name in (*RATES, "validation_loss"))
     ]
+
+
+def whole_windows(folder: Path) -> list[dict[str, Any]]:
+    """Sink and loss of each checkpoint of the one run in a folder, on 100 windows of 64 tokens of nano's text."""
+    found, tokenizer = [], load_tokenizer(str(next(folder.glob("*/model"))))
+    for checkpoint in sorted(folder.glob("*/checkpoints/*"), key=lambda path: int(path.name.rpartition("-")[2])):
+        model = load(str(checkpoint))
+        inputs = build_inputs(
+            "natural",
+            tokenizer=tokenizer,
+            vocab_size=model.config.vocab_size,
+            tokens=64,
+            samples=100,
+            seed=0,
+            bos="none",
+        )
+        measured = measure(model, inputs.input_ids, [AttentionReceived("all"), HiddenNorms()])
+        with torch.no_grad():
+            loss = model(inputs.input_ids, labels=inputs.input_ids).loss
+        step = int(checkpoint.name.rpartition("-")[2])
+        found.append({"step": step, **sink_metrics(measured), "validation_loss": float(loss)})
+    return found
 
 
 def rows(path: Path = RECORDS) -> list[dict[str, Any]]:

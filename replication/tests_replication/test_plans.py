@@ -27,6 +27,11 @@ def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, cap
     assert len(hours) == len(missing)
     assert min(hours) > 0
     assert float(total.split()[2]) == pytest.approx(sum(hours), abs=2)
+    order.main(["sink-token", "--plan", "--results", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[:-1] == lines[at : at + 2]
+    with pytest.raises(SystemExit):
+        order.main(["sink-tokn", "--plan"])
+    assert "did you mean 'sink-token'?" in capsys.readouterr().err
     with pytest.raises(ValueError, match="which is no question"):
         list(order.missing(["nothing"], tmp_path))
 

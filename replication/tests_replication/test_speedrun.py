@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+import torch
 
+from sinkscope.data import natural_windows
 from sinkscope.errors import InputError
-from sinkscope.model import load_tokenizer
+from sinkscope.model import load, load_tokenizer
 from sinkscope.training import load_recipe
 from sinkscope_replication import speedrun
 from sinkscope_replication.speedrun import ATTEMPTS, Attempt, attempt_run, pieces_of, table
@@ -51,6 +55,25 @@ def test_a_run_that_never_gets_there_says_so_and_one_that_fails_is_an_error(tmp_
     training(monkeypatch, seconds=0, code=2)
     with pytest.raises(InputError, match="slow, seed 100: training failed"):
         attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_short_documents_are_read_on_whole_windows(tmp_path, monkeypatch):
+    """Not on themselves, where uniform attention is close to a sink."""
+    texts = [json.dumps({"text": f"def function_{number}(argument):\n    return {number}\n"}) for number in range(2000)]
+    short = tmp_path / "short.jsonl"
+    short.write_text("\n".join(texts))
+    monkeypatch.setattr(speedrun, "short_documents", lambda folder: short)
+    small = {"steps": 2, "save_every": 1, "compile": False, "batch_size": 2, "data.tokenizer": "nano"}
+    attempt = ATTEMPTS["restarts"]
+    row = attempt_run(replace(attempt, changes={**attempt.changes, **small}), 100, tmp_path / "out")
+    assert (row["reached"], row["rate"], [step for step, *_ in row["curve"]]) == (False, 0, [1, 2])
+    model = load(str(next(tmp_path.glob("out/restarts/100/*/model"))))
+    rows = natural_windows(load_tokenizer("nano"), 64, 100, 0).input_ids
+    with torch.no_grad():
+        logits = model(rows[:, :-1]).logits
+    naive = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    assert row["loss"] == pytest.approx(float(naive), abs=1e-3)
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path, monkeypatch, capsys):
