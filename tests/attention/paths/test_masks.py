@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinkscope.attention as zoo
-from sinkscope.attention.paths import chunked, flash, sdpa
+from sinkscope.attention.paths import flash, sdpa
 
 from ..problems import HEADS, assert_close, build
 
