@@ -21,6 +21,7 @@ from sinkscope.trials import Trial, load, needed, scheme_trial
 from sinkscope.trials.schemes import default_choices, takes
 from tests.planted.factory import Plant, planted_ids
 from tests.quantization.quantizers import RoundDown, by_channel, by_token
+from tests.quantization.quick import quick_searches  # noqa: F401  (fixture)
 
 EIGHT, FOUR = Grid(8, "tensor", symmetric=True), Grid(4, symmetric=True)
 
@@ -159,6 +160,7 @@ def test_a_model_of_windows_says_which_layers_are_rounded() -> None:
     assert f"{whole} of {len(kinds)} layers are rounded" in found.verdict
 
 
+@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("name", ["w8a8-static", "w8a8-tensor-smooth", "kv3-kvquant", "kv2-kivi", "w3-slim"])
 def test_schemes_run_with_protected_tokens(tiny_llama: LlamaForCausalLM, name: str) -> None:
     found = scheme_trial(tiny_llama, texts(6, 72), name, First(1), 2, context=64 if name.startswith("kv") else None)
