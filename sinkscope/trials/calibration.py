@@ -19,14 +19,13 @@ from sinkscope.interventions import HeadChange, InRows, Intervention
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw as drawn
 from sinkscope.interventions.reweigh import from_json
-from sinkscope.statistics import Interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
 from sinkscope.trials.choosing import Chosen, Option, choose_heads
 from sinkscope.trials.predictions import shared_tokens
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
-from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE, nats
 
 KIND = "calibration"
 CHOSEN, HEADS, ALL = "chosen", "chosen heads", "all heads"
@@ -73,12 +72,8 @@ def calibration_trial(
         heads: Only these are tried.
         exhaustive: A pass for each option and head in place of derivatives.
         controls: Draws of each control.
-        tolerance: τ in nats a token, for the words.
-        seed: Of the controls.
-        batch_size: Texts that go through the model at once.
-        out: A folder for what is done, from which an interrupted trial goes on.
-        about: More for the record.
         progress: Called as passes end, first of the search, then of the trial.
+        tolerance, seed, batch_size, out, about: As in `run`.
 
     Raises `InputError` where a part would have fewer than 2 texts, and as `choose_heads` and `measure` do.
     """
@@ -251,11 +246,11 @@ def _sentences(trial: Trial) -> list[str]:
     where = f"in {count} of {about['of_heads']} heads" if count else "in the heads that it finds"
     cost = trial.cost(chosen, "nats")
     if cost.high < 0:
-        told = f"lowers the loss by {_nats(_negated(cost))} nats a token"
+        told = f"lowers the loss by {nats(-cost)} nats a token"
     elif cost.low > 0:
-        told = f"raises the loss by {_nats(cost)} nats a token"
+        told = f"raises the loss by {nats(cost)} nats a token"
     else:
-        told = f"changes the loss by nothing that can be told from zero ({_nats(cost, signed=True)} nats a token)"
+        told = f"changes the loss by nothing that can be told from zero ({nats(cost, signed=True)} nats a token)"
     parts = [f"{about['option']} {where} {told} on texts that had no part in choosing it"]
     parts += [_against(trial, arm, what) for arm, what in _CONTROLS.items() if arm in arms and trial.controls(arm)]
     gained = about["before"] - about["after"]
@@ -268,12 +263,12 @@ _CONTROLS = {CHOSEN: "the same change elsewhere in these heads", HEADS: "as many
 
 
 def _against(trial: Trial, arm: str, what: str) -> str:
-    gain: Interval = _negated(trial.difference(arm, score="nats"))
+    gain = -trial.difference(arm, score="nats")
     if gain.low > 0:
-        return f"{_nats(gain)} better than {what}"
+        return f"{nats(gain)} better than {what}"
     if gain.high < 0:
-        return f"{_nats(_negated(gain))} worse than {what}"
-    return f"it cannot be told from {what} (difference {_nats(gain)})"
+        return f"{nats(-gain)} worse than {what}"
+    return f"it cannot be told from {what} (difference {nats(gain)})"
 
 
 SENTENCES[KIND] = _sentences

@@ -21,7 +21,7 @@ from torch.nn import functional
 from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid, fake_quantize
-from sinkscope.hooks import device_of, evaluating, unwrapped
+from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
@@ -93,11 +93,7 @@ def rounding_costs(
             copied.register_hook(add)
         return copied
 
-    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with ExitStack() as stack, evaluating(model), torch.enable_grad():
-        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
-            stack.callback(parameter.requires_grad_, True)
-            parameter.requires_grad_(False)
+    with ExitStack() as stack, evaluating(model), frozen(model), torch.enable_grad():
         embedded: Any = model.get_input_embeddings()  # type: ignore[operator]
         stack.callback(embedded.register_forward_hook(_with_gradient).remove)
         for path, module in maps.items():

@@ -39,12 +39,12 @@ from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, war
 from sinkscope.quantization.memory import columns_kept, weight_bytes
 from sinkscope.quantization.protected import Protect, among, described
 from sinkscope.registry import renamed_argument
-from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Sum, Tokens, parse
-from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, ThroughCache
+from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Tokens, parse, parts_of
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts, ThroughCache
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import Uses, split
-from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated, _percent
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE, nats, percent
 
 KIND = "schemes"
 Protected = Protect | Prefix
@@ -97,12 +97,7 @@ def scheme_trial(
         calibrated_source: Their name in the record.
         in_sample: Calibrate and score on all texts; the verdict says so.
         context: Tokens of each text that a cache is filled with at once. Default: half of a text.
-        tolerance: τ in nats per token, for the words of the verdict.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        seed: Seed of the controls.
-        out: A folder for finished batches, from which an interrupted trial continues.
-        about: Further entries of the record.
-        progress: Called after each arm of each batch.
+        tolerance, batch_size, seed, out, about, progress: As in `run`.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
     `InputError` as `measure` does, for a choice without tokens or controls, and for padding where a cache is read
@@ -113,10 +108,11 @@ def scheme_trial(
     wanted = _choices(chosen, protect)
     uses = takes(chosen, wanted.values())
     parts = split(model, inputs, uses, calibrate_on=calibrate_on, in_sample=in_sample, source=calibrated_source)
-    scored, calibration = parts.scored, parts.calibration or parts.scored
+    scored, calibration = parts.scored, parts.fitted_on
     check_whole(scored.inputs)
     choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
-    length = _context(scored, context) if chosen.caches else None
+    reading = ThroughCache.of(scored, context) if chosen.caches else OnePass()
+    length = reading.context if isinstance(reading, ThroughCache) else None
     built = SchemeArms(model, chosen, scored, calibration, seed, length)
     arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
@@ -124,14 +120,10 @@ def scheme_trial(
         _warn(arms, built, baseline)
     if chosen.fits and calibrate_on is not None:
         warn_of_inputs(model, calibration.inputs, scored.inputs)
-    reading: Reading = OnePass()
     record: dict[str, Any] = {"kind": KIND, "scheme": chosen.name, "scheme_says": chosen.says, "fits": chosen.fits}
     record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
     record |= columns_kept(model, baseline, scored.inputs)
     if chosen.caches:
-        assert length is not None
-        reading = ThroughCache(length)
-        reading.check(scored)
         record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
         model,
@@ -228,7 +220,7 @@ class SchemeArms:
         if isinstance(choice, Tokens):
             return choice.on(rows)
         tokens, nothing = None, None
-        for one in choice.parts if isinstance(choice, Sum) else (choice,):
+        for one in parts_of(choice):
             by_position = isinstance(one, Measured) and one.by == "position"
             try:
                 own = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
@@ -280,19 +272,11 @@ class SchemeArms:
 
     def _first(self, tokens: Tokens) -> Arm:
         """As many first tokens of each text as are protected there."""
-        served, fitted = self._as_many_first(tokens), None
+        served, fitted = as_many(tokens), None
         if self.scheme.fits:
             count = math.ceil(tokens.any_head().sum(-1).mean())
             fitted = self.tokens(First(count), self.calibration)
         return replace(self.arm(f"first {tokens.count():.3g}", served, fitted), control=None)
-
-    def _as_many_first(self, tokens: Tokens) -> Tokens:
-        rows = tokens.rows
-        assert rows is not None
-        counts = tokens.any_head().sum(-1)
-        real = rows.real
-        mask = (np.arange(real.shape[1]) < counts[:, None]) & real
-        return Tokens(mask[:, None, None], rows, (), "as many first tokens")
 
     def _behind(self, name: str, prefix: Prefix) -> list[Arm]:
         """A prefix: the unchanged model behind it, everything rounded behind it, and the same prefix rounded too."""
@@ -344,6 +328,16 @@ class SchemeArms:
         return lambda texts: mask[texts.rows]
 
 
+def as_many(tokens: Tokens, end: int | None = None) -> Tokens:
+    """As many first tokens of each text as are chosen there; with `end`, as many of the last before token `end`."""
+    rows = tokens.rows
+    assert rows is not None
+    counts, place = tokens.any_head().sum(-1)[:, None], np.arange(rows.real.shape[1])
+    mask = place < counts if end is None else (place >= end - counts) & (place < end)
+    word = "first" if end is None else "last"
+    return Tokens((mask & rows.real)[:, None, None], rows, (), f"as many {word} tokens")
+
+
 def serving(made: Intervention, protect: Tokens) -> Intervention:
     """An intervention that protects other tokens than those it was built with."""
     if isinstance(made, All):
@@ -369,7 +363,7 @@ def takes(scheme: QuantizationScheme, choices: Iterable[Any] | None) -> Uses:
     if scheme.fits:
         return "fits"
     chosen = default_choices(scheme).values() if choices is None else choices
-    return "chooses" if any(map(_chooses, chosen)) else "nothing"
+    return "chooses" if any(map(looks_for_positions, chosen)) else "nothing"
 
 
 def _choices(
@@ -389,19 +383,12 @@ def _choices(
     return choices
 
 
-def _chooses(choice: object) -> bool:
-    """Whether it takes texts of its own: positions do, which must hold for other texts, and a prefix to be found."""
-    if not isinstance(choice, Known):
-        return True
-    parts = choice.parts if isinstance(choice, Sum) else (choice,)
-    return any(isinstance(one, Measured) and one.by == "position" and one.measurement is None for one in parts)
-
-
-def _context(texts: Texts, context: int | None) -> int:
-    ids = texts.ids
-    if ids is None:
-        raise InputError("a scheme of caches is read through a cache: give token ids")
-    return ids.shape[1] // 2 if context is None else context
+def looks_for_positions(choice: object) -> bool:
+    """Whether it needs texts that are not scored: for positions, which must hold in others, or to find a prefix."""
+    if not isinstance(choice, Choice):
+        return not isinstance(choice, Known)
+    measured = (one for one in parts_of(choice) if isinstance(one, Measured))
+    return any(one.by == "position" and one.measurement is None for one in measured)
 
 
 def _digest(tokens: Tokens) -> str:
@@ -459,11 +446,11 @@ def _sentences(trial: Trial) -> list[str]:
     said += [trial.sentence(name) for name in ranked]
     chosen = [name for name in ranked if trial.controls(name)]
     if len(chosen) > 1 and not np.array_equal(trial.values(chosen[0]), trial.values(chosen[1])):
-        gain = _negated(trial.difference(chosen[0], chosen[1]))
+        gain = -trial.difference(chosen[0], chosen[1])
         if gain.low > 0:
-            said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {_nats(gain)}.")
+            said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {nats(gain)}.")
         else:
-            said.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {_nats(gain)}).")
+            said.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {nats(gain)}).")
     for name in behind:
         if f"{REFERENCE} behind {name}" in behind:
             said.append(_of_prefix(trial, name))
@@ -474,14 +461,14 @@ def _of_prefix(trial: Trial, name: str) -> str:
     """What a prefix costs by itself, what it gives back, and what its full-precision keys and values are worth."""
     full, null = f"{REFERENCE} behind {name}", f"{name}, rounded"
     loss = trial.cost(full, "nats") if trial._has("nats") else trial.cost(full)
-    worth = _negated(trial.difference(name, null))
-    told = f"'{name}' gives back {_percent(trial.recovered(name))} of the KL; the text that it changes costs "
-    told += f"{_nats(loss, signed=True)} nats in full precision; "
+    worth = -trial.difference(name, null)
+    told = f"'{name}' gives back {percent(trial.recovered(name))} of the KL; the text that it changes costs "
+    told += f"{nats(loss, signed=True)} nats in full precision; "
     if worth.low > 0:
-        return f"{told}kept in full precision it beats the same prefix rounded by {_nats(worth)}."
+        return f"{told}kept in full precision it beats the same prefix rounded by {nats(worth)}."
     if worth.high < 0:
-        return f"{told}the same prefix rounded is better, by {_nats(_negated(worth))}."
-    return f"{told}it cannot be told from the same prefix rounded (difference {_nats(worth)})."
+        return f"{told}the same prefix rounded is better, by {nats(-worth)}."
+    return f"{told}it cannot be told from the same prefix rounded (difference {nats(worth)})."
 
 
 SENTENCES[KIND] = _sentences

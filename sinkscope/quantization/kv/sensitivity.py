@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sinkscope.caches import Rotation
 from sinkscope.errors import InputError
 from sinkscope.grids import SHARE, Codebooks, LayerCodes, check_codebooks, levels_of, outlying, token_range
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules, rotations_of
 from sinkscope.quantization.kv.rounding import Front
 from sinkscope.quantization.protected import (
@@ -51,9 +51,8 @@ def find_codebooks(
         modules = full_modules(model, opened)
         reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
-        options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
         for batch in batches(model, checked, samples, batch_size):
-            reading.note(_loss(model(**batch, **options).logits, batch))
+            reading.note(_loss(model(**batch, **without_cache(model)).logits, batch))
     count = 2**bits
     return Codebooks(bits, outliers, {index: _codes(rows, outliers, count) for index, rows in reading.rows().items()})
 

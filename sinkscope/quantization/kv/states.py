@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.grids import Fp8, Rotated, largest_scale
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.protected import Protect, ProtectedInPass, in_a_pass, resolved
@@ -68,13 +68,12 @@ def read_states(
     checked, samples = checked_inputs(model, inputs, batch_size)
     if protect is not None and not in_a_pass(protect):
         protect = resolved(protect, model, checked)
-    options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened, scheme)
         opened.edit_attention(_Reading(opened, ProtectedInPass(model, protect, stack), modules, read))
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch, **options)
+            model(**batch, **without_cache(model))
 
 
 def calibrated_scales(
