@@ -166,8 +166,8 @@ def _elsewhere(model: nn.Module, calibration: Intervention, texts: Texts, notes:
         notes.append(f"{str(error).removesuffix('.')}.")
         return None
 
-    def control(number: int, given: Texts) -> Arm:
-        changed = calibration.control(torch.Generator().manual_seed(number), model, given.inputs)
+    def control(number: int, texts: Texts) -> Arm:
+        changed = calibration.control(torch.Generator().manual_seed(number), model, texts.inputs)
         return _arm("", changed, None, None)
 
     return control
@@ -187,7 +187,7 @@ def _other_heads(model: nn.Module, option: Option, heads: Sequence[Head], notes:
         notes.append(f"{option.name} cannot differ between texts, so there is no control by heads.")
         return None
 
-    def control(number: int, given: Texts) -> Arm:
+    def control(number: int, texts: Texts) -> Arm:
         def opened(model: nn.Module, batch: Texts) -> AbstractContextManager[None]:
             rows = range(batch.rows.start, batch.rows.stop)
             return InRows(everywhere, [other_heads(free, len(heads), number, row) for row in rows]).applied(model)
@@ -219,19 +219,19 @@ def _described(chosen: Chosen, every: int) -> dict[str, Any]:
 def _of_heads(chosen: Chosen) -> dict[str, xr.DataArray]:
     """Gains as arrays over (option, layer, head)."""
     names = list(chosen.gains)
-    every = [head for own in (*chosen.estimated.values(), *chosen.gains.values()) for head in own]
-    if not every:
+    heads = [head for gains in (*chosen.estimated.values(), *chosen.gains.values()) for head in gains]
+    if not heads:
         return {}
-    shape = (len(names), 1 + max(layer for layer, _ in every), 1 + max(head for _, head in every))
-    found = {}
-    for name, known in (("estimated", chosen.estimated), ("gain", chosen.gains)):
+    shape = (len(names), 1 + max(layer for layer, _ in heads), 1 + max(head for _, head in heads))
+    arrays = {}
+    for name, gains in (("estimated", chosen.estimated), ("gain", chosen.gains)):
         values = np.full(shape, np.nan)
         for index, option in enumerate(names):
-            for (layer, head), gain in known.get(option, {}).items():
+            for (layer, head), gain in gains.get(option, {}).items():
                 values[index, layer, head] = gain
         dims = ("option", "layer", "head")
-        found[name] = xr.DataArray(values, dims=dims, coords={"option": names}, attrs={"units": chosen.objective})
-    return found
+        arrays[name] = xr.DataArray(values, dims=dims, coords={"option": names}, attrs={"units": chosen.objective})
+    return arrays
 
 
 def _sentences(trial: Trial) -> list[str]:
@@ -246,12 +246,12 @@ def _sentences(trial: Trial) -> list[str]:
     where = f"in {count} of {about['of_heads']} heads" if count else "in the heads that it finds"
     cost = trial.cost(chosen, "nats")
     if cost.high < 0:
-        told = f"lowers the loss by {nats(-cost)} nats a token"
+        effect = f"lowers the loss by {nats(-cost)} nats a token"
     elif cost.low > 0:
-        told = f"raises the loss by {nats(cost)} nats a token"
+        effect = f"raises the loss by {nats(cost)} nats a token"
     else:
-        told = f"changes the loss by nothing that can be told from zero ({nats(cost, signed=True)} nats a token)"
-    parts = [f"{about['option']} {where} {told} on texts that had no part in choosing it"]
+        effect = f"changes the loss by nothing that can be told from zero ({nats(cost, signed=True)} nats a token)"
+    parts = [f"{about['option']} {where} {effect} on texts that had no part in choosing it"]
     parts += [_against(trial, arm, what) for arm, what in _CONTROLS.items() if arm in arms and trial.controls(arm)]
     gained = about["before"] - about["after"]
     parts.append(f"on those that it was chosen on, it lowers the {about['objective']} by {gained:.4f}")

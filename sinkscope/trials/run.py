@@ -182,8 +182,8 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference
     for index, one in enumerate(plan):
         if one.arm.same is None:
             continue
-        if (known := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
-            plan[index] = replace(one, equal_to=known)
+        if (earlier := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
+            plan[index] = replace(one, equal_to=earlier)
     return plan
 
 

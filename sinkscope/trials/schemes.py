@@ -156,11 +156,11 @@ def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[st
     holds: sliding windows, recurrent states and cross-attention are left whole, and ends if the scheme says so.
     """
     kept = rounded_layers(model, scheme.scheme) if isinstance(scheme, QuantizeCache) else full_layers(model)
-    given = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
+    first = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
     with evaluating(model), torch.no_grad():
-        held = DynamicCache(config=model.config)
-        model(**given, past_key_values=held, use_cache=True)
-    sizes = [held_bytes(layer) for layer in held.layers]
+        cached = DynamicCache(config=model.config)
+        model(**first, past_key_values=cached, use_cache=True)
+    sizes = [held_bytes(layer) for layer in cached.layers]
     rounded = sum(sizes[index] for index in kept)
     return {"layers_rounded": len(kept), "layers": len(sizes), "bytes_rounded": rounded / max(1, sum(sizes))}
 
@@ -186,10 +186,10 @@ class SchemeArms:
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
             raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
-        found = [self.arm(name, None, None, baseline=True)]
+        arms = [self.arm(name, None, None, baseline=True)]
         for word, choice in choices.items():
             if isinstance(choice, Prefix) and not self.scheme.caches:
-                found += self._behind(word, choice)
+                arms += self._after(word, choice)
                 continue
             wanted = self._in_a_cache(word, choice) if isinstance(choice, Prefix) else choice
             try:
@@ -200,17 +200,17 @@ class SchemeArms:
                 self.notes.append(f"'{word}' protects nothing: {error}.")
                 continue
             fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
-            found.append(self.arm(word, tokens, fitted, choice=wanted))
+            arms.append(self.arm(word, tokens, fitted, choice=wanted))
             first = self._first(tokens)
-            if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in found):
-                found.append(first)
-        return found
+            if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in arms):
+                arms.append(first)
+        return arms
 
-    def made(self, protect: Tokens | None, fitted: Tokens | None, behind: Prefix | None = None) -> Intervention:
+    def made(self, protect: Tokens | None, fitted: Tokens | None, after: Prefix | None = None) -> Intervention:
         """The intervention: fitted without the tokens `fitted`, serving `protect`."""
         with ExitStack() as stack:
-            if behind is not None:
-                stack.enter_context(behind.applied(self.model))
+            if after is not None:
+                stack.enter_context(after.applied(self.model))
             made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
         return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
 
@@ -223,14 +223,14 @@ class SchemeArms:
         for one in parts_of(choice):
             by_position = isinstance(one, Measured) and one.by == "position"
             try:
-                own = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
+                chosen = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
             except NothingChosenError as error:
                 nothing = nothing or error
                 continue
-            tokens = own if tokens is None else tokens | own
+            tokens = chosen if tokens is None else tokens | chosen
             if not by_position and not one.in_a_pass:
-                said = f"The tokens of '{one}' are found in the scored texts themselves, in full precision."
-                self.notes += [] if said in self.notes else [said]
+                note = f"The tokens of '{one}' are found in the scored texts themselves, in full precision."
+                self.notes += [] if note in self.notes else [note]
         if tokens is None:
             assert nothing is not None
             raise nothing
@@ -246,13 +246,13 @@ class SchemeArms:
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
-            own = None if tokens is None else tokens.part(texts.rows)
+            protect = None if tokens is None else tokens.part(texts.rows)
             if self.scheme.store is not None:
-                yield self.scheme.store(model, own)
+                yield self.scheme.store(model, protect)
                 return
             intervention = made()
-            if own is not None and self.scheme.protects == "served":
-                intervention = serving(intervention, own)
+            if protect is not None and self.scheme.protects == "served":
+                intervention = serving(intervention, protect)
             with intervention.applied(model):
                 yield None
 
@@ -278,9 +278,9 @@ class SchemeArms:
             fitted = self.tokens(First(count), self.calibration)
         return replace(self.arm(f"first {tokens.count():.3g}", served, fitted), control=None)
 
-    def _behind(self, name: str, prefix: Prefix) -> list[Arm]:
-        """A prefix: the unchanged model behind it, everything rounded behind it, and the same prefix rounded too."""
-        own = own_tokens(prefix, self.scored.inputs)
+    def _after(self, name: str, prefix: Prefix) -> list[Arm]:
+        """A prefix: the unchanged model after it, everything rounded after it, and the same prefix rounded too."""
+        in_prefix = own_tokens(prefix, self.scored.inputs)
         full = f"{REFERENCE} behind {name}"
         made = cache(lambda: self.made(None, None, prefix))
         plain = cache(lambda: self.made(None, None))
@@ -296,7 +296,7 @@ class SchemeArms:
                 yield None
 
         def touched(texts: Texts) -> Bool[Tensor, "text token"]:
-            return own[texts.rows]
+            return in_prefix[texts.rows]
 
         facts = {"prefix": list(prefix.ids), "tokens_per_text": len(prefix.ids)}
         return [
@@ -408,19 +408,19 @@ def _warn(arms: list[Arm], built: SchemeArms, baseline: Intervention) -> None:
 
 def _notes(record: Mapping[str, Any]) -> list[str]:
     """What of the model is rounded at all."""
-    found = []
+    notes = []
     if "columns_kept" in record:
-        found.append(
+        notes.append(
             f"It leaves {100 * record['columns_kept']:.0f} % of the columns in full precision, of "
             f"{record['columns_kept_in']} {100 * record['columns_kept_most']:.0f} %."
         )
     if record.get("layers_rounded") != record.get("layers"):
-        found.append(
+        notes.append(
             f"{record['layers_rounded']} of {record['layers']} layers are rounded, "
             f"{100 * record['bytes_rounded']:.0f} % of the cache's bytes at this length; the others (windows, states, "
             "the ends that a scheme leaves alone) stay whole."
         )
-    return found
+    return notes
 
 
 def _without_bytes(trial: Trial) -> Trial:
@@ -433,28 +433,28 @@ def _sentences(trial: Trial) -> list[str]:
     """The cost of rounding everything; then the choices, the one first that gives back most; then prefixes."""
     base = trial.baseline
     assert base is not None
-    said = [f"'{base}' {trial.cost_in_words(base)}."]
+    lines = [f"'{base}' {trial.cost_in_words(base)}."]
     if trial.word(base) == "breaks":
-        return [*said, "It breaks the model, so nothing is ranked against it."]
+        return [*lines, "It breaks the model, so nothing is ranked against it."]
     if not trial.cost(base).low > 0:
-        return [*said, "That cannot be told from 0, so there is nothing to give back."]
+        return [*lines, "That cannot be told from 0, so there is nothing to give back."]
     facts = trial.record.get("arms", {})
     arms = trial.named("arm")
-    behind = [name for name in arms if "prefix" in facts.get(name, {})]
-    tokens = [name for name in arms if name not in behind]
+    prefixed = [name for name in arms if "prefix" in facts.get(name, {})]
+    tokens = [name for name in arms if name not in prefixed]
     ranked = sorted(tokens, key=lambda name: trial.mean(name).value)
-    said += [trial.sentence(name) for name in ranked]
+    lines += [trial.sentence(name) for name in ranked]
     chosen = [name for name in ranked if trial.controls(name)]
     if len(chosen) > 1 and not np.array_equal(trial.values(chosen[0]), trial.values(chosen[1])):
         gain = -trial.difference(chosen[0], chosen[1])
         if gain.low > 0:
-            said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {nats(gain)}.")
+            lines.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {nats(gain)}.")
         else:
-            said.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {nats(gain)}).")
-    for name in behind:
-        if f"{REFERENCE} behind {name}" in behind:
-            said.append(_of_prefix(trial, name))
-    return said if tokens or behind else [*said, "No tokens were protected."]
+            lines.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {nats(gain)}).")
+    for name in prefixed:
+        if f"{REFERENCE} behind {name}" in prefixed:
+            lines.append(_of_prefix(trial, name))
+    return lines if tokens or prefixed else [*lines, "No tokens were protected."]
 
 
 def _of_prefix(trial: Trial, name: str) -> str:
@@ -462,13 +462,13 @@ def _of_prefix(trial: Trial, name: str) -> str:
     full, null = f"{REFERENCE} behind {name}", f"{name}, rounded"
     loss = trial.cost(full, "nats") if trial._has("nats") else trial.cost(full)
     worth = -trial.difference(name, null)
-    told = f"'{name}' gives back {percent(trial.recovered(name))} of the KL; the text that it changes costs "
-    told += f"{nats(loss, signed=True)} nats in full precision; "
+    text = f"'{name}' gives back {percent(trial.recovered(name))} of the KL; the text that it changes costs "
+    text += f"{nats(loss, signed=True)} nats in full precision; "
     if worth.low > 0:
-        return f"{told}kept in full precision it beats the same prefix rounded by {nats(worth)}."
+        return f"{text}kept in full precision it beats the same prefix rounded by {nats(worth)}."
     if worth.high < 0:
-        return f"{told}the same prefix rounded is better, by {nats(-worth)}."
-    return f"{told}it cannot be told from the same prefix rounded (difference {nats(worth)})."
+        return f"{text}the same prefix rounded is better, by {nats(-worth)}."
+    return f"{text}it cannot be told from the same prefix rounded (difference {nats(worth)})."
 
 
 SENTENCES[KIND] = _sentences

@@ -16,12 +16,7 @@ from sinkscope.grids import SHARE, Codebooks, LayerCodes, check_codebooks, level
 from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules, rotations_of
 from sinkscope.quantization.kv.rounding import Front
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    in_a_pass,
-    resolved,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, known_in_a_pass
 from sinkscope.registry import renamed_argument
 
 
@@ -43,8 +38,7 @@ def find_codebooks(
     check_codebooks(bits, outliers)
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
+    protect = known_in_a_pass(protect, model, checked)
     rotations = rotations_of(model)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)

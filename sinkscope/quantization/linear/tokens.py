@@ -15,12 +15,7 @@ from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating,
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import LinearMap
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    in_a_pass,
-    resolved,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, known_in_a_pass
 
 if TYPE_CHECKING:
     from sinkscope.quantization.linear.experts import Routing
@@ -122,8 +117,7 @@ def read_inputs(
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
+    protect = known_in_a_pass(protect, model, checked)
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, protect, stack)
         if under is not None:
