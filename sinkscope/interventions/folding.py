@@ -26,9 +26,9 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.heads import head_pairs
 from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
-from sinkscope.interventions.targets import AFTER, Places, Targets, check_after
+from sinkscope.interventions.targets import AFTER, Places, Targets, acted_on, check_after
 from sinkscope.measurement import find_tokens
-from sinkscope.sinks import Choice, Measured, parse
+from sinkscope.sinks import Choice
 
 Form = Literal["logit", "logit+value", "key+value"]
 FORMS = ("logit", "logit+value", "key+value")
@@ -242,9 +242,7 @@ def fold(
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     check_after(after)
-    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
-    if choice is None:
-        raise InputError("on = 'none': some token is folded")
+    choice = acted_on(on)
     tokens = find_tokens(model, inputs, choice, batch_size=batch_size) if isinstance(choice, Choice) else choice
     targets = Targets.of(tokens, after)
     known = constants(model, inputs, targets, after, batch_size=batch_size)

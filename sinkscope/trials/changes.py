@@ -35,9 +35,9 @@ from sinkscope.interventions import (
 )
 from sinkscope.interventions.inside import mean_masses
 from sinkscope.interventions.sink import ENOUGH
-from sinkscope.interventions.targets import AFTER, NEVER
+from sinkscope.interventions.targets import AFTER, NEVER, acted_on
 from sinkscope.measurement import AttentionReceived, find_tokens, measure, metrics
-from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
+from sinkscope.sinks import EPSILON, Choice, Tokens, counted
 from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
@@ -535,22 +535,14 @@ def changed(
 
 def uses(what: Sequence[str], on: Any = None) -> Literal["nothing", "chooses"]:
     """Whether these arms, on these tokens, need texts that are not scored: for a choice, or for constants."""
-    choice = _choice(on)
+    choice = acted_on(on)
     looks = isinstance(choice, Choice) and bool(choice.needs)
     return "chooses" if looks or set(what) & set(CONSTANT) else "nothing"
 
 
-def _choice(on: Any) -> Any:
-    """A choice, or what is chosen already. Raises `InputError` for none."""
-    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
-    if choice is None:
-        raise InputError("on = 'none': an intervention acts on some tokens")
-    return choice
-
-
 def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
     """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
-    choice = Measured(epsilon) if on is None else _choice(on)
+    choice = acted_on(on, epsilon)
     if not isinstance(choice, Choice):
         return choice
     texts = parts.scored if getattr(choice, "by", "position") == "row" else parts.fitted_on
