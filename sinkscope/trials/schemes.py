@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    SinkQuantizedCache,
     drawn_from,
     full_layers,
     own_tokens,
@@ -256,7 +257,8 @@ class SchemeArms:
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
             own = None if tokens is None else tokens.part(texts.rows)
             if self.scheme.store is not None:
-                yield self.scheme.store(model, own)
+                stored = self.scheme.store(model, own)
+                yield stored.keep_decoded() if isinstance(stored, SinkQuantizedCache) else stored
                 return
             intervention = made()
             if own is not None and self.scheme.protects == "served":
