@@ -166,6 +166,8 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     is_croppable = False
     stays_turned = False
     keeps_decoded = False
+    seen: int
+    _decoded: Decoded | None
     pads: Int[Tensor, " batch"] | None
     _protects: Bool[Tensor, "batch query"] | None
 
@@ -263,7 +265,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._protects = None
         self._protected_at: tuple[Tensor, Tensor] | None = None  # rows and columns
         self._protected: Pair | None = None  # (token, heads, dim)
-        self._decoded: Decoded | None = None
+        self._decoded = None
 
     def _check(self, coming: Coming, keys: Tensor) -> None:
         if coming.seen != self.seen:
