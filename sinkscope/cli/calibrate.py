@@ -199,8 +199,8 @@ def _seconds(
         settings: What is tried.
         heads: In which heads; None for all.
         exhaustive: Whether each head and setting takes a pass.
-        chosen_on: TextOptions to choose on.
-        held_out: TextOptions to score.
+        chosen_on: Number of texts to choose on.
+        held_out: Number of texts to score.
         controls: Random controls.
     """
     from sinkscope.hooks import device_of, part

@@ -20,7 +20,7 @@ from sinkscope.names import names_a_path, no_such_folder, resolve
 
 ADVANCED = "Advanced"  # the second panel of help
 MODEL = "MODEL"  # in the metavar of arguments that name models, or a file that lists them
-LISTS = (".yaml", ".yml", ".json")
+LISTS = (".yaml", ".yml", ".json")  # a file that lists models, or holds a recipe
 FORMER = {"--spare": "--protect", "--spare-sink": "--protect-sink", "--no-spare-sink": "--no-protect-sink"}
 """Former names of options, accepted for one release by the commands that have the new one."""
 
@@ -172,9 +172,7 @@ def _check_argument(ctx: Any, param: Any) -> None:
 
             load_survey(name)
         elif name.endswith(LISTS):
-            from sinkscope.cli.recipe_fields import check_field_names
-
-            check_field_names(read_fields(Path(name), "recipe"))
+            read_fields(Path(name), "recipe")
         elif name.endswith(".nc") or (Path(name).expanduser() / "measurement.nc").is_file():
             if not Path(name).expanduser().exists():
                 raise InputError(f"no such file: '{name}'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.effects import Contrast, Property, SeedEffect, Shares
@@ -171,16 +171,16 @@ def _group(label: str | Sequence[str]) -> tuple[str, ...]:
     return (label,) if isinstance(label, str) else tuple(label)
 
 
+class SizeOptions(TypedDict, total=False):
+    """What claims about sizes may also say."""
+
+    symmetric: bool
+    fewest: int | None
+    among: Mapping[str, Property] | None
+
+
 def above(
-    margin: float,
-    effect: SeedEffect,
-    name: str,
-    statement: str,
-    source: str,
-    *,
-    symmetric: bool = False,
-    fewest: int | None = None,
-    among: Mapping[str, Property] | None = None,
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
     """The claim that an effect exceeds a margin, by its interval over models.
 
@@ -190,12 +190,11 @@ def above(
         name: of the claim, in a few words.
         statement: the claim as a sentence, with its numbers.
         source: where it comes from.
-        symmetric: whether the scale has no long tail, as losses have none: 6 models decide, else 12.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
+        options: `symmetric`: whether the scale has no long tail, as losses have none: 6 models decide, else 12;
+            `fewest`: models of each variation without which the claim stays open; `among`: by label, what a model must
+            have to be asked: "among the 5 of 6 models with a sink".
     """
-    rule = Size(margin, "above", False, symmetric, fewest)
-    return Assertion(Claim(name, statement, source, rule), effect, among or {})
+    return _sized("above", False, margin, effect, name, statement, source, **options)
 
 
 def above_ratio(
@@ -210,46 +209,29 @@ def above_ratio(
 ) -> Assertion:
     """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`. Else as `above`.
 
-    Args:
-        margin: the ratio.
-        effect: its logarithm.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        fewest: models of each variation without which the claim stays open; 6 unless given.
-        among: by label, what a model must have to be asked.
+    Its scale is symmetric, so 6 models decide.
     """
-    return Assertion(Claim(name, statement, source, Size(margin, "above", True, True, fewest)), effect, among or {})
+    options: SizeOptions = {"symmetric": True, "fewest": fewest, "among": among}
+    return _sized("above", True, margin, effect, name, statement, source, **options)
 
 
 def below(
-    margin: float,
-    effect: SeedEffect,
-    name: str,
-    statement: str,
-    source: str,
-    *,
-    symmetric: bool = False,
-    fewest: int | None = None,
-    among: Mapping[str, Property] | None = None,
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
-    """The claim that an effect stays below a margin, by its interval over models.
-
-    Args:
-        margin: in the units of the metric.
-        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        symmetric: whether the scale has no long tail.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked.
-    """
-    rule = Size(margin, "below", False, symmetric, fewest)
-    return Assertion(Claim(name, statement, source, rule), effect, among or {})
+    """The claim that an effect stays below a margin, by its interval over models. Else as `above`."""
+    return _sized("below", False, margin, effect, name, statement, source, **options)
 
 
 def within(
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
+) -> Assertion:
+    """The claim that an effect is zero within ± a margin, by its interval over models. Else as `above`."""
+    return _sized("within", False, margin, effect, name, statement, source, **options)
+
+
+def _sized(
+    side: Literal["above", "below", "within"],
+    log: bool,
     margin: float,
     effect: SeedEffect,
     name: str,
@@ -260,19 +242,7 @@ def within(
     fewest: int | None = None,
     among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    """The claim that an effect is zero within ± a margin, by its interval over models.
-
-    Args:
-        margin: in the units of the metric.
-        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        symmetric: whether the scale has no long tail.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked.
-    """
-    rule = Size(margin, "within", False, symmetric, fewest)
+    rule = Size(margin, side, log, symmetric, fewest)
     return Assertion(Claim(name, statement, source, rule), effect, among or {})
 
 

@@ -68,6 +68,10 @@ class Targets:
         """Whether all rows have the same targets."""
         return bool((self.first == self.first[:1]).all())
 
+    def part(self, rows: slice) -> Targets:
+        """Those of some rows; one row applies to all."""
+        return self if len(self.first) == 1 else Targets(self.first[rows])
+
     def check_rows(self, batch: int) -> None:
         """Raises `InputError` if a model is called with other rows."""
         if len(self.first) not in (1, batch):

@@ -172,8 +172,8 @@ def chunk_sinks(
     ThroughCache(total, None).check(texts)
     numbers: dict[str, list[np.ndarray]] = {}
     caches: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
-    for start in range(0, texts.count, batch_size):
-        ids = texts.part(slice(start, start + batch_size)).ids
+    for batch in texts.batches(batch_size):
+        ids = batch.ids
         assert ids is not None
         encoder = _Encoder(lengths)
         sinks = _sinks_alone(model, ids[:, :total], lengths, epsilon)

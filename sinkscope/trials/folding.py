@@ -14,17 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.caches import StreamingCache
 from sinkscope.errors import InputError
-from sinkscope.hooks import (
-    Editor,
-    Invocation,
-    OpenStream,
-    Stream,
-    checked_inputs,
-    device_of,
-    part,
-    unwrapped,
-    watching,
-)
+from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, checked_inputs, device_of, part, unwrapped, watching
 from sinkscope.interventions import FoldSink
 from sinkscope.interventions.inside import Calls, opened_layers
 from sinkscope.measurement import full_precision

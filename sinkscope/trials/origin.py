@@ -40,13 +40,12 @@ from sinkscope.interventions import (
 )
 from sinkscope.measurement import AttentionReceived, metrics, observe
 from sinkscope.sinks import EPSILON
-from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.changes import rates_of, score_of
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
 from sinkscope.trials.trial import SENTENCES, UNITS, Trial
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.words import TOLERANCE, percent
 
 MAKES = {
     "isolate": "token k sees itself alone",
@@ -55,7 +54,7 @@ MAKES = {
     "copy-first": "the sink's token stands at k as well",
     "move-first": "the sink's token is moved to k",
     "swap-first": "the sink's token and that at k change places",
-    "relocate": "its largest activations are moved to an extra token behind it",
+    "relocate": "its largest activations are moved to an extra token after it",
 }
 """Tests that look for a sink at another place: if what they do makes one, it is there."""
 TAKES = {
@@ -283,7 +282,7 @@ def origin_trial(
     | `copy-first` | the id at k becomes that of the sink (two of them) | that of another token |
     | `move-first` | the sink's id is moved to k, those between shift | another id is moved |
     | `swap-first` | the ids at the sink and at k change places | ids of another token and k |
-    | `relocate` | an extra zero token behind the sink takes over its largest activations | other channels |
+    | `relocate` | an extra zero token after the sink takes over its largest activations | other channels |
     | `mute-step` | no feed-forward for the sink, in the block where its norm jumps | for another token |
     | `median-before` | its largest activations become their channel's median, in the stream | other channels |
     | `median-after` | the same at the inputs of maps, after the norms | other channels |
@@ -304,11 +303,7 @@ def origin_trial(
         calibrate_on: Other texts to look at the sink in; all of `inputs` are scored then.
         controls: Draws of each test's control.
         epsilon: Of the sink rate.
-        tolerance: τ of the words.
-        seed: Of controls.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        about: More for the record.
-        progress: As in `run`.
+        tolerance, seed, batch_size, about, progress: As in `run`.
 
     Raises `InputError` for unknown tests, padded texts, positions that texts do not have, and as the interventions do.
     """
@@ -443,8 +438,8 @@ def sentences(trial: Trial) -> list[str]:
     """What a trial of the origin says: the sink, then each test."""
     about, before = trial.record["origin"], trial.mean(REFERENCE, "rate_at_sink")
     p, k = about["sink"], about["test"]
-    lines = [f"Position {p} is the sink of {_percent(before)} of the heads, position {k} that of "]
-    lines[0] += f"{_percent(trial.mean(REFERENCE, 'rate_at_test'))}."
+    lines = [f"Position {p} is the sink of {percent(before, 1)} of the heads, position {k} that of "]
+    lines[0] += f"{percent(trial.mean(REFERENCE, 'rate_at_test'), 1)}."
     if not before.value >= LEAST_RATE:
         lines.append("That is no sink to speak of, so the tests say what they cost and nothing of its origin.")
     channels = ", ".join(f"{dim} (depth {depth})" for depth, _, dim in about["entries"])
@@ -452,17 +447,11 @@ def sentences(trial: Trial) -> list[str]:
     lines.append(f"Its norm grows most in block {about['step'] - 1}; its {kind} activations are in channel {channels}.")
     for arm in trial.named("arm"):
         looked, place = ("rate_at_test", "there") if arm in MAKES else ("rate_at_sink", "at the sink")
-        text = f"'{arm}' {finding(trial, arm) or 'was run'}: rate {place} {_percent(trial.mean(arm, looked))}"
+        text = f"'{arm}' {finding(trial, arm) or 'was run'}: rate {place} {percent(trial.mean(arm, looked), 1)}"
         if trial.controls(arm):
             text += f", under its controls {100 * np.mean(trial.values(f'controls of {arm}', looked)):.1f} %"
         lines.append(f"{text}.")
     return lines
-
-
-def _percent(rate: Interval) -> str:
-    if not np.isfinite([rate.low, rate.high]).all():
-        return f"{100 * rate.value:.1f} %"
-    return f"{100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
 
 
 SENTENCES["origin"] = sentences

@@ -21,7 +21,7 @@ from torch.nn import functional
 from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid, fake_quantize
-from sinkscope.hooks import device_of, evaluating, unwrapped
+from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
@@ -87,19 +87,15 @@ def rounding_costs(
         copied = output.clone()
 
         def add(gradient: Tensor) -> None:
-            own = (gradient * error).sum(-1).double().square().cpu().reshape(rows.stop - rows.start, -1)
-            costs[path] += float(own.sum())
-            credits[rows] += _credited(x.reshape(*own.shape, -1), own, quantizer)
+            by_token = (gradient * error).sum(-1).double().square().cpu().reshape(rows.stop - rows.start, -1)
+            costs[path] += float(by_token.sum())
+            credits[rows] += _credited(x.reshape(*by_token.shape, -1), by_token, quantizer)
 
         if copied.requires_grad:
             copied.register_hook(add)
         return copied
 
-    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with ExitStack() as stack, evaluating(model), torch.enable_grad():
-        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
-            stack.callback(parameter.requires_grad_, True)
-            parameter.requires_grad_(False)
+    with ExitStack() as stack, evaluating(model), frozen(model), torch.enable_grad():
         embedded: Any = model.get_input_embeddings()  # type: ignore[operator]
         stack.callback(embedded.register_forward_hook(_with_gradient).remove)
         for path, module in maps.items():
@@ -138,19 +134,19 @@ def _rounded_weight(module: nn.Linear, quantizer: QuantizeLinear) -> Tensor:
 
 
 def _credited(
-    x: Float[Tensor, "text token in"], own: Float[Tensor, "text token"], quantizer: QuantizeLinear
+    x: Float[Tensor, "text token in"], cost: Float[Tensor, "text token"], quantizer: QuantizeLinear
 ) -> Float[Tensor, "text token"]:
-    """What protecting each token would give back of the cost of one map, `own` summed over a text."""
+    """What protecting each token would give back of the cost of one map, `cost`, summed over a text."""
     grid = quantizer.activations
     if grid is None:
-        return torch.zeros_like(own)
+        return torch.zeros_like(cost)
     if not isinstance(grid, Grid) or grid.over == "token":
-        return own
+        return cost
     size = x.double().abs().amax(-1).cpu()
     ordered, places = size.sort(-1, descending=True)
     ends = functional.pad(ordered, (0, 1)).square()
     shares = (ends[:, :-1] - ends[:, 1:]) / ends[:, :1].clamp(min=1e-30)
-    return torch.zeros_like(own).scatter_(1, places, own.sum(-1, keepdim=True) * shares)
+    return torch.zeros_like(cost).scatter_(1, places, cost.sum(-1, keepdim=True) * shares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,23 +216,21 @@ class Rescue:
         """The answer in words."""
         if self.tried.empty:
             return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
-        said = [self._said("maps")]
+        parts = [self._sentence_of("maps")]
         if (self.tried["what"] == "tokens").any():
-            said.append(self._said("tokens"))
-        return f"Of '{self.scheme}' ({self.cost.value:.3g} nats a token): {'; '.join(said)} ({self.texts} texts)."
+            parts.append(self._sentence_of("tokens"))
+        return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
 
-    def _said(self, what: Literal["maps", "tokens"]) -> str:
-        found = self.best(what)
-        assert found is not None
-        one = found.count == 1
-        noun = (
-            f"linear map{'' if one else 's'} in 16 bits" if what == "maps" else f"token{'' if one else 's'} of a text"
-        )
-        of = f" of {self.of_maps}" if what == "maps" else ""
-        told = f"{found.count}{of} {noun} give{'s' if one else ''} back {found.recovered_in_words()}"
-        if found.enough:
-            return told
-        return f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {told}"
+    def _sentence_of(self, what: Literal["maps", "tokens"]) -> str:
+        best = self.best(what)
+        assert best is not None
+        one = best.count == 1
+        token = "token of a text" if one else "tokens of a text"
+        noun = f" of {self.of_maps} linear maps in 16 bits" if what == "maps" else f" {token}"
+        text = f"{best.count}{noun} give{'s' if one else ''} back {best.recovered_in_words()}"
+        if best.enough:
+            return text
+        return f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {text}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able data."""
@@ -350,15 +344,15 @@ class _Verifying:
             ],
             baseline=True,
         )
-        found: dict[str, int | None] = {"maps": None, "tokens": None}
+        fewest: dict[str, int | None] = {"maps": None, "tokens": None}
         if cost.low > 0:
             between = {"maps": self._between("maps", share, len(ranked)), "tokens": self._between("tokens", share)}
             left = self.most - self.runs - 4  # the unchanged model twice more, and two controls
             more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
             more += [self._tokens(count, tokens, touched) for count in between["tokens"][: left > 0]]
             self._run(more)
-            found = {what: self._fewest(what, share) for what in found}
-            best = {what: found[what] or self._most(what) for what in found}
+            fewest = {what: self._fewest(what, share) for what in fewest}
+            best = {what: fewest[what] or self._most(what) for what in fewest}
             controls = []
             if best["maps"]:
                 # Controls may not be the maps that they are compared with.
@@ -370,8 +364,11 @@ class _Verifying:
             self._run(controls)
         else:
             self.rows.clear()
-        fewest = found["maps"]
-        places = () if tokens is None else _common((tokens >= 0) & (tokens < (found["tokens"] or max(TOKENS))))
+        map_count = fewest["maps"]
+        places: tuple[int, ...] = ()
+        if tokens is not None:  # positions that are chosen in at least half of the texts
+            chosen = (tokens >= 0) & (tokens < (fewest["tokens"] or max(TOKENS)))
+            places = tuple(np.flatnonzero(chosen.mean(0) >= 0.5).tolist())
         columns = ["what", "count", "recovered", "low", "high", "random", "kl", "word"]
         table = pd.DataFrame(self.rows, columns=columns)
         return Rescue(
@@ -379,8 +376,8 @@ class _Verifying:
             share,
             cost,
             self.scored.count,
-            None if fewest is None else tuple(ranked[:fewest]),
-            found["tokens"],
+            None if map_count is None else tuple(ranked[:map_count]),
+            fewest["tokens"],
             len(ranked),
             table.sort_values(["what", "random", "count"], ignore_index=True),
             maps,
@@ -471,10 +468,5 @@ class _Verifying:
             return []
         start = max((count for count in self._tried(what) if count < end), default=0)
         middle = (start + end) // 2
-        found = [middle, (start + middle) // 2, (middle + end) // 2]
-        return [count for count in dict.fromkeys(found) if start < count < end]
-
-
-def _common(mask: Bool[np.ndarray, "text token"]) -> tuple[int, ...]:
-    """Positions that are chosen in at least half of the texts."""
-    return tuple(np.flatnonzero(mask.mean(0) >= 0.5).tolist())
+        counts = [middle, (start + middle) // 2, (middle + end) // 2]
+        return [count for count in dict.fromkeys(counts) if start < count < end]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, part
+from sinkscope.hooks import device_of, evaluating, family, part, without_cache
 from sinkscope.quantization import SinkQuantizedCache
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Written
 from sinkscope.trials.feeding import Feed
@@ -101,9 +100,8 @@ def _predicted(
     if isinstance(reading, OnePass):
         if cache is not None:
             raise ValueError("an arm with a cache is read through it")
-        options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
         inputs = part(texts.inputs, slice(0, texts.count), texts.count, device_of(model))
-        logits = getattr(model(**inputs, **options), "logits", None)
+        logits = getattr(model(**inputs, **without_cache(model)), "logits", None)
         if not isinstance(logits, Tensor):
             raise UnsupportedModelError(
                 f"family '{family(model)}', {type(model).__name__}: it has no logits, so there is nothing to compare; "

@@ -24,6 +24,11 @@ class Split:
     scored: Texts
     record: Mapping[str, Any] | None
 
+    @property
+    def fitted_on(self) -> Texts:
+        """The texts to calibrate on; those that are scored where nothing needs others."""
+        return self.calibration or self.scored
+
 
 def needed(count: int, uses: Uses) -> int:
     """How many texts to load so that `count` of them are scored.

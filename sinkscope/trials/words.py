@@ -1,4 +1,4 @@
-"""From numbers to words: one table of thresholds, in which order they are asked, and what they mean."""
+"""From numbers to words: the thresholds of the words, the order in which they are tested, and numbers in sentences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sinkscope.statistics import Interval
 TOLERANCE = 0.02  # nats a token
 BREAKS = 1.0  # nats a token lost
 OF_UNIFORM = 0.9  # of the loss of guessing
+REDUNDANT = 0.1  # share of a cost below which what is gained is not worth having
 # Over 39 ways to round SmolLM2-135M (`benchmarks/agreement.py`) 1 − agreement is about 0.58 √KL: .92 at .02 and
 # .82 at .1. The bounds lie below that, so that they catch arms that change more tokens than their KL lets expect.
 FREE_AGREEMENT, SMALL_AGREEMENT = 0.90, 0.80
@@ -78,6 +79,30 @@ def _enough(kl: Interval, texts: int, tolerance: float) -> str:
         return ""
     needed = math.ceil(texts * (half / margin) ** 2)
     return f"about {max(needed, texts + 1)} texts would"
+
+
+def redundant(gain: Interval, cost: float) -> str:
+    """Whether something that gains this much of a cost is redundant: yes, no, or cannot tell.
+
+    "yes" where the whole interval of the gain is below a tenth of the cost; "no" where it is not, and lies above 0.
+    """
+    if gain.high < REDUNDANT * cost:
+        return "yes"
+    return "no" if gain.low > 0 else "cannot tell"
+
+
+def nats(interval: Interval, *, signed: bool = False) -> str:
+    """A number of nats with its interval, two digits that count: 0.039 (0.031 to 0.047)."""
+    size = max(abs(end) for end in (interval.value, interval.low, interval.high) if math.isfinite(end))
+    digits = 4 if size < 0.1 else 3 if size < 1 else 2
+    value = f"{interval.value:{'+' if signed else ''}.{digits}f}"
+    return value if interval.unbounded else f"{value} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
+
+
+def percent(interval: Interval, digits: int = 0) -> str:
+    """A share in percent, with its interval: 39 % (31 to 47)."""
+    value, low, high = (f"{100 * end:.{digits}f}" for end in (interval.value, interval.low, interval.high))
+    return f"{value} %" if interval.unbounded else f"{value} % ({low} to {high})"
 
 
 def explained(tolerance: float = TOLERANCE) -> str:

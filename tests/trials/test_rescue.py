@@ -70,7 +70,7 @@ def test_one_map_and_one_token_are_what_nanos_sink_costs(rescued: Rescue) -> Non
     assert (table.loc[table["random"], "recovered"].abs() < 0.15).all()
     assert table.loc[table["random"], "count"].tolist() == [1, 1]
     assert rescued.runs <= 20
-    assert "1 of 28 linear map in 16 bits gives back" in rescued.sentence
+    assert "1 of 28 linear maps in 16 bits gives back" in rescued.sentence
     assert json.loads(json.dumps(rescued.to_json()))["maps"] == list(rescued.maps)
     best = rescued.best("maps")
     assert best is not None

@@ -21,7 +21,7 @@ from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
 from sinkscope.quantization.protected import Protect, among
 from sinkscope.registry import renamed_argument
-from sinkscope.sinks import Measured, NothingChosenError, Outliers, Sum, Tokens
+from sinkscope.sinks import Choice, Measured, NothingChosenError, Outliers, Tokens, parts_of
 
 BINS_PER_OCTAVE = 64  # quantiles are accurate to 1.1 %
 LOWEST, HIGHEST = -40, 24  # powers of two between which the histogram has bins
@@ -162,7 +162,7 @@ def _masks(
     model: nn.Module, checked: Mapping[str, Any], protect: Protect, columns: TokenColumns
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Which columns each part of a choice protects, by its words; and why a part protects none."""
-    parts = protect.parts if isinstance(protect, Sum) else (protect,)
+    parts = parts_of(protect) if isinstance(protect, Choice) else (protect,)
     masks, nothing = dict[str, Tensor](), dict[str, str]()
     for choice in parts:
         words = choice.chosen_by if isinstance(choice, Tokens) else str(choice)

@@ -21,12 +21,7 @@ from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_
 from sinkscope.quantization.kv.rounding import Front, rounded_states
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    described,
-    random_tokens,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, described, random_tokens
 from sinkscope.registry import renamed_argument
 
 

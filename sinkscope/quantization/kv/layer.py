@@ -72,7 +72,7 @@ class Closed:
             codes = codes.to(torch.int16) - grid.top
         plain = out.dtype == torch.float32
         cut = grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
-        torch.mul(codes, steps.step, out=cut)
+        cut.copy_(codes).mul_(steps.step)  # in place: torch.mul would convert the codes to a tensor of their own
         if steps.low is not None:
             cut += steps.low
         if not plain:

@@ -13,15 +13,10 @@ from torch import Tensor, nn
 from sinkscope.caches import Rotation
 from sinkscope.errors import InputError
 from sinkscope.grids import SHARE, Codebooks, LayerCodes, check_codebooks, levels_of, outlying, token_range
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules, rotations_of
 from sinkscope.quantization.kv.rounding import Front
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    in_a_pass,
-    resolved,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, known_in_a_pass
 from sinkscope.registry import renamed_argument
 
 
@@ -43,17 +38,15 @@ def find_codebooks(
     check_codebooks(bits, outliers)
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
+    protect = known_in_a_pass(protect, model, checked)
     rotations = rotations_of(model)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened)
         reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
-        options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
         for batch in batches(model, checked, samples, batch_size):
-            reading.note(_loss(model(**batch, **options).logits, batch))
+            reading.note(_loss(model(**batch, **without_cache(model)).logits, batch))
     count = 2**bits
     return Codebooks(bits, outliers, {index: _codes(rows, outliers, count) for index, rows in reading.rows().items()})
 

@@ -7,15 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkscope.experiments import (
-    RECIPE_OF,
-    Assertion,
-    Findings,
-    Observed,
-    Question,
-    Variation,
-    verdicts,
-)
+from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, verdicts
 from sinkscope.report.experiments import names
 from sinkscope.statistics.claims import CaseValue, Verdict
 
