@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,8 @@ from sinkscope.trials.texts import split
 
 SHARE = 0.9
 RUNS = 20  # passes over the scored texts, at most, the unchanged model's among them
+FEWEST = 12  # of them, with which an answer and its controls can be found
+MANY = 17  # with fewer, every second number is tried first
 MAPS = (1, 2, 4, 8, 16, 32, 64)  # numbers of maps that are tried first
 TOKENS = (1, 2, 4, 8)  # numbers of tokens of a text that are tried
 BASE = "everything rounded"
@@ -148,12 +150,35 @@ def _credited(
 
 
 @dataclass(frozen=True, eq=False)
+class Found:
+    """One set of maps or tokens: what it recovers of the KL, as many `random` ones recover, and what is left.
+
+    `word`: the grade of what is left; `values`: its KL, text by text; `enough`: whether the share is that asked for.
+    """
+
+    count: int
+    recovered: Interval
+    random: float | None
+    word: str
+    values: Float[np.ndarray, " text"]
+    enough: bool
+
+    def recovered_in_words(self) -> str:
+        """The share in percent, with its interval, and that of random ones."""
+        share = self.recovered
+        told = f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+        return told if self.random is None else f"{told}, as many random ones {100 * self.random:.0f} %"
+
+
+@dataclass(frozen=True, eq=False)
 class Rescue:
     """What of a scheme to leave in full precision.
 
     `tried`: one row for each set that ran: `what` (maps or tokens), `count`, `recovered` (of the KL, with its interval
-    over texts), `random` (whether it is a control). `maps`: the fewest maps that recover `share`; `tokens`: the fewest
-    tokens of a text; None if no number that was tried does. `costs`: the ranking. `runs`: passes over the texts.
+    over texts), `random` (whether it is a control), `kl` (what is left, nats a token), `word` (its grade). `maps`: the
+    fewest maps that recover `share`; `tokens`: the fewest tokens of a text; None if no number that was tried does.
+    `costs`: the ranking. `values`: the KL of each text under what was tried, by its arm's name. `runs`: passes over the
+    texts.
     """
 
     scheme: str
@@ -166,36 +191,46 @@ class Rescue:
     tried: pd.DataFrame
     costs: Mapping[str, float]
     positions: tuple[int, ...]
+    values: Mapping[str, Float[np.ndarray, " text"]]
     runs: int
+
+    def best(self, what: Literal["maps", "tokens"]) -> Found | None:
+        """The fewest that recover `share`, else the number that recovers most; None if no number was tried."""
+        count = self.tokens if what == "tokens" else self.maps and len(self.maps)
+        rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
+        if rows.empty:
+            return None
+        row = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
+        random = self.tried[(self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == row["count"])]
+        return Found(
+            int(row["count"]),
+            Interval(row["recovered"], row["low"], row["high"]),
+            float(random["recovered"].mean()) if len(random) else None,
+            row["word"],
+            self.values[f"{what} {row['count']}"],
+            enough=count is not None,
+        )
 
     @property
     def sentence(self) -> str:
         """The answer in words."""
         if self.tried.empty:
             return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
-        parts = [self._sentence_of("maps", None if self.maps is None else len(self.maps))]
+        parts = [self._sentence_of("maps")]
         if (self.tried["what"] == "tokens").any():
-            parts.append(self._sentence_of("tokens", self.tokens))
+            parts.append(self._sentence_of("tokens"))
         return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
 
-    def _sentence_of(self, what: str, count: int | None) -> str:
-        rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
-        shown = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
-        one = int(shown["count"]) == 1
+    def _sentence_of(self, what: Literal["maps", "tokens"]) -> str:
+        best = self.best(what)
+        assert best is not None
+        one = best.count == 1
         token = "token of a text" if one else "tokens of a text"
         noun = f" of {self.of_maps} linear maps in 16 bits" if what == "maps" else f" {token}"
-        text = f"{shown['count']}{noun} give{'s' if one else ''} back {100 * shown['recovered']:.0f} % "
-        text += f"({100 * shown['low']:.0f} to {100 * shown['high']:.0f})"
-        random = self.tried[
-            (self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == shown["count"])
-        ]
-        if len(random):
-            text += f", as many random ones {100 * random['recovered'].mean():.0f} %"
-        return (
-            text
-            if count is not None
-            else f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {text}"
-        )
+        text = f"{best.count}{noun} give{'s' if one else ''} back {best.recovered_in_words()}"
+        if best.enough:
+            return text
+        return f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {text}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able data."""
@@ -224,14 +259,14 @@ def rescue(
     calibrate_on: Any = None,
     batch_size: int = 8,
     seed: int = 0,
+    runs: int = RUNS,
     progress: Progress | None = None,
 ) -> Rescue:
     """The fewest linear maps left in 16 bits, and the fewest tokens of a text, that recover `share` of a scheme's KL.
 
     Maps are ranked on texts that are not scored (`rounding_costs`), 1, 2, 4 … 64 of them are left alone, then counts
     between the last that fails and the first that succeeds. Tokens are ranked within the scored texts themselves, as
-    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens. At most 20
-    passes over the scored texts.
+    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens.
 
     Args:
         model: Any transformers model with logits and token ids.
@@ -241,10 +276,13 @@ def rescue(
         calibrate_on: Texts of one's own to rank and fit on; all of `inputs` are scored then.
         batch_size: Texts that go through the model at once.
         seed: Of draws and controls.
+        runs: Passes over the scored texts, at most, 12 to 20; with fewer than 17, 1, 4, 16 and 64 maps are tried first.
         progress: Called after each arm of each batch.
 
     Raises `InputError` for schemes of caches and others than `QuantizeLinear`, and for shares outside 0…1.
     """
+    if not FEWEST <= runs <= RUNS:
+        raise InputError(f"runs = {runs}: passes over the texts, {FEWEST} to {RUNS}")
     if not 0 < share < 1:
         raise InputError(f"share = {share}: the part of the cost to give back, above 0 and below 1")
     model = unwrapped(model)
@@ -262,7 +300,7 @@ def rescue(
     if not isinstance(made, QuantizeLinear):
         raise InputError(f"{chosen.name} is {type(made).__name__}: a rescue needs a scheme of QuantizeLinear")
     costs = rounding_costs(model, calibration.ids, made, batch_size, seed)
-    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress)
+    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress, runs)
     with_tokens = made.activations is not None
     credits = rounding_costs(model, scored.ids, made, batch_size, seed).tokens if with_tokens else None
     return verifying.search(chosen.name, share, costs.maps, credits)
@@ -279,9 +317,11 @@ class _Verifying:
     seed: int
     calibrated_on: Mapping[str, Any] | None
     progress: Progress | None
+    most: int  # runs
 
     def __post_init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.values: dict[str, np.ndarray] = {}
         self.runs = 0
         self.base: np.ndarray | None = None
 
@@ -293,8 +333,9 @@ class _Verifying:
         drawn = rng.permutation(ranked).tolist()
         tokens, random_tokens = self._nested(credits, rng)
         touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
-        counts = [count for count in MAPS if count < len(ranked)]
-        nested = [] if tokens is None else list(TOKENS)
+        every = 1 if self.most >= MANY else 2
+        counts = [count for count in MAPS[::every] if count < len(ranked)]
+        nested = [] if tokens is None else list(TOKENS[::every])
         cost = self._run(
             [
                 self._arm(BASE, self.made, touched),
@@ -306,9 +347,9 @@ class _Verifying:
         fewest: dict[str, int | None] = {"maps": None, "tokens": None}
         if cost.low > 0:
             between = {"maps": self._between("maps", share, len(ranked)), "tokens": self._between("tokens", share)}
-            left = RUNS - self.runs - 4  # the unchanged model twice more, and two controls
+            left = self.most - self.runs - 4  # the unchanged model twice more, and two controls
             more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
-            more += [self._tokens(count, tokens, touched) for count in between["tokens"][:1]]
+            more += [self._tokens(count, tokens, touched) for count in between["tokens"][: left > 0]]
             self._run(more)
             fewest = {what: self._fewest(what, share) for what in fewest}
             best = {what: fewest[what] or self._most(what) for what in fewest}
@@ -328,7 +369,8 @@ class _Verifying:
         if tokens is not None:  # positions that are chosen in at least half of the texts
             chosen = (tokens >= 0) & (tokens < (fewest["tokens"] or max(TOKENS)))
             places = tuple(np.flatnonzero(chosen.mean(0) >= 0.5).tolist())
-        table = pd.DataFrame(self.rows, columns=["what", "count", "recovered", "low", "high", "random"])
+        columns = ["what", "count", "recovered", "low", "high", "random", "kl", "word"]
+        table = pd.DataFrame(self.rows, columns=columns)
         return Rescue(
             scheme,
             share,
@@ -340,6 +382,7 @@ class _Verifying:
             table.sort_values(["what", "random", "count"], ignore_index=True),
             maps,
             places,
+            self.values,
             self.runs,
         )
 
@@ -386,7 +429,6 @@ class _Verifying:
             arms,
             reading=OnePass(),
             controls=0,
-            score=("kl",),
             calibrated_on=self.calibrated_on,
             seed=self.seed,
             batch_size=self.batch_size,
@@ -402,8 +444,10 @@ class _Verifying:
                 continue
             *random, what, count = arm.name.split()
             left = ratio_interval(trial.values(arm.name), self.base)
-            shares = {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
-            self.rows.append({"what": what, "count": int(count), **shares, "random": bool(random)})
+            row = {"what": what, "count": int(count), "random": bool(random)}
+            row |= {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
+            self.rows.append(row | {"kl": trial.mean(arm.name).value, "word": trial.word(arm.name)})
+            self.values[arm.name] = trial.values(arm.name)
         return trial.mean(BASE) if baseline else Interval(0.0, 0.0, 0.0)
 
     def _tried(self, what: str) -> dict[int, float]:

@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    SinkQuantizedCache,
     drawn_from,
     full_layers,
     own_tokens,
@@ -248,7 +249,8 @@ class SchemeArms:
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
             protect = None if tokens is None else tokens.part(texts.rows)
             if self.scheme.store is not None:
-                yield self.scheme.store(model, protect)
+                stored = self.scheme.store(model, protect)
+                yield stored.keep_decoded() if isinstance(stored, SinkQuantizedCache) else stored
                 return
             intervention = made()
             if protect is not None and self.scheme.protects == "served":

@@ -57,7 +57,7 @@ def scored(
             predicted = _predicted(model, texts, reading, cache, prompt if arm.full_prompt else None)
         prompt = predicted.prompt if arm.name == REFERENCE else prompt
         seconds = (time.perf_counter() - start) / texts.count
-        if bool(predicted.logs.isnan().any()):
+        if bool(predicted.logs[..., :1].isnan().any()):  # log_softmax makes a row with one NaN a row of them
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
         if arm.name in referred:
             held[arm.name] = predicted.logs
@@ -152,12 +152,17 @@ def _compared(
     against = reference.view(logs.shape)
     counted, targets = _places(logs, predicted.first, texts, left_out)
     kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
-    for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache, 4 times faster
-        for start in range(0, logs.shape[1], PLACES):
-            part = slice(start, start + PLACES)
-            p, q = against[row, part].double(), logs[row, part].double()
-            kl[row, part] = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
-            same[row, part] = (against[row, part].argmax(-1) == logs[row, part].argmax(-1)).double()
+    if against.data_ptr() == logs.data_ptr():
+        kl.zero_(), same.fill_(1.0)
+    else:
+        for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache
+            for start in range(0, logs.shape[1], PLACES):
+                part = slice(start, start + PLACES)
+                p, q = against[row, part], logs[row, part]
+                # Terms in single precision, which the logs have, and their sum in double: 3 times as fast.
+                terms = (p.exp() * (p - q)).masked_fill_(p == -torch.inf, 0.0)
+                kl[row, part] = terms.sum(-1, dtype=torch.float64)
+                same[row, part] = (p.argmax(-1) == q.argmax(-1)).double()
     nats = torch.full_like(kl, torch.nan)
     if targets is not None:
         nats = -logs.gather(-1, targets[..., None])[..., 0].double()

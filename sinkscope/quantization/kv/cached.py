@@ -52,6 +52,7 @@ class QuantizeCache(Intervention):
         before_rotation: Round keys before rotation (KVQuant); how each layer rotates is measured.
         codebooks: Uneven levels and outliers in full precision instead of the grids (`find_codebooks`).
         ends: So many first and last layers stay as they are (`rounded_layers`).
+        skip: Numbers of further layers that stay as they are.
     """
 
     keys: Numbers
@@ -61,6 +62,7 @@ class QuantizeCache(Intervention):
     before_rotation: bool = False
     codebooks: Codebooks | None = None
     ends: int = 0
+    skip: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.scheme  # raises
@@ -78,7 +80,7 @@ class QuantizeCache(Intervention):
 
     @property
     def scheme(self) -> CacheScheme:
-        return CacheScheme(self.keys, self.values, self.window, self.ends)
+        return CacheScheme(self.keys, self.values, self.window, self.ends, self.skip)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         _check(model)
