@@ -81,7 +81,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         said += [f"{row.finding} {row.why}" for row in own]
     what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
     facts: dict[str, Any] = {"activations_alone": alone, **rankings}
-    facts |= {"rescue": {shown: found.to_json() for shown, found in rescued.items()}} if rescued else {}
+    facts |= {"rescue": {shown: _kept(found) for shown, found in rescued.items()}} if rescued else {}
     return Answered(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
 
 
@@ -155,6 +155,11 @@ def _rescue_rows(found: Rescue, shown: str) -> list[Row]:
             )
         )
     return rows
+
+
+def _kept(found: Rescue) -> dict[str, Any]:
+    """A rescue without what was tried on the way."""
+    return {name: value for name, value in found.to_json().items() if name not in ("tried", "ranked")}
 
 
 def _rescued(rows: list[Row]) -> str:
