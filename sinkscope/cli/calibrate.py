@@ -46,7 +46,7 @@ HAS_POSITION = When(
     lambda values: values["method"] == "zero-tuning", "names the token of zero-tuning: {method} has none"
 )
 CHOOSES_HEADS = When(
-    lambda values: not _reads_images(values), "is not read: {method} finds its heads by itself, query by query"
+    lambda values: not _reads_images(values), "is not read: {method} chooses its heads itself, query by query"
 )
 
 

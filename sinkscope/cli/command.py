@@ -49,7 +49,7 @@ class LateHelp:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Expand the parameters of `command` that are frozen dataclasses of options, such as `InputOptions`.
 
-    Typer sees every field as an option of its own, in place of the dataclass, with the default that the parameter's
+    Typer sees every field as a separate option, in place of the dataclass, with the default that the parameter's
     default value has for it; the command is called with the dataclass.
     """
     signature = inspect.signature(command, eval_str=True)
@@ -141,7 +141,7 @@ class Command(TyperCommand):
         return f"{FORMER[name]}{sign}{value}"
 
     def _metadata(self, kind: type[Metadata]) -> dict[str, list[Metadata]]:
-        """What is annotated beside `typer.Option`, by the names of the options that have any."""
+        """The metadata next to `typer.Option`, by the names of the options that have any."""
         hints = get_type_hints(self.callback, include_extras=True)
         named = {
             name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, kind)]

@@ -52,7 +52,7 @@ def _schemes(values: Mapping[str, Any]) -> list[Any]:
 
 
 def _names(scheme: str | None) -> list[str]:
-    """The schemes that are asked for, each once."""
+    """The names of --scheme, each once."""
     return list(dict.fromkeys(filter(None, (scheme or "").split(","))))
 
 
@@ -374,7 +374,7 @@ class PrefixWord:
 def parse_protected(
     protect: Sequence[str] | None, spare: Sequence[str] | None, epsilon: float | None = None
 ) -> dict[str, Choice | PrefixWord] | None:
-    """Choices and prefixes by their words: empty for "none", None where nothing was asked for.
+    """Choices and prefixes by their words: empty for "none", None without the option.
 
     `spare`: words of --spare, the former name of --protect. `epsilon`: the threshold of `measured` without its own.
     Raises `InputError` for unknown words, and for "none" together with others.
@@ -627,7 +627,7 @@ def _try_several(
     running: RunningOptions,
     output: OutputOptions,
 ) -> None:
-    """A trial of each scheme, in a folder of its own, then one table and one sentence.
+    """A trial of each scheme, in its own folder, then one table and one sentence.
 
     Args:
         context: Of the command.

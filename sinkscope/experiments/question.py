@@ -45,8 +45,10 @@ class FromRecipe:
         if not issubclass(kind, LabTraining):
             raise InputError(f"'{self.job}' does not train by a recipe: use task('{self.job}') as `base`")
         name = self.name or RECIPE_OF[scale]  # type: ignore[index]
-        own = kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
-        return kind.changed(name, {field: _multiplied(own, field, value) for field, value in changes.items()})
+        recipe_fields = (
+            kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
+        )
+        return kind.changed(name, {field: _multiplied(recipe_fields, field, value) for field, value in changes.items()})
 
 
 recipe = FromRecipe()  # what questions vary unless they say otherwise
@@ -56,11 +58,11 @@ def _is_multiple(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(TIMES)
 
 
-def _multiplied(own: Mapping[str, Any], field: str, value: Any) -> Any:
+def _multiplied(recipe_fields: Mapping[str, Any], field: str, value: Any) -> Any:
     """A change as the recipe takes it; whole numbers stay whole, so that 750 steps are `times(0.5)` of 1,500."""
     if not _is_multiple(value):
         return value
-    base: Any = own
+    base: Any = recipe_fields
     for part in field.split("."):
         base = base[part]
     product = float(value.removeprefix(TIMES)) * base
@@ -313,15 +315,15 @@ class Question:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
         made: dict[tuple[str, int], Job] = {}
         for label in self.labels:
-            own = self.seeds_of(label)
+            deciding = self.seeds_of(label)
             if isinstance(seeds, int):
                 if seeds < 1:
                     raise InputError(f"seeds = {seeds}: at least 1")
                 if seeds > (most := max(len(self.seeds_of(each)) for each in self.labels)):
                     raise InputError(f"experiment '{self.name}' is decided by {most} seeds, not by {seeds}: {SEEDS}")
-                wanted = own[:seeds]
+                wanted = deciding[:seeds]
             else:
-                wanted = own if seeds is None else self._numbered(seeds)
+                wanted = deciding if seeds is None else self._numbered(seeds)
             first = made[label, wanted[0]] = self.job(label, wanted[0], scale)
             for seed in wanted[1:]:
                 # Only a recipe is known to change nothing but that field with the seed: no second validation.

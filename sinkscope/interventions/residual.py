@@ -199,9 +199,9 @@ class SetReadings(Intervention):
 def readers(model: nn.Module, depth: int = 0) -> list[Projection]:
     """The linear maps that read the residual stream at `depth` or deeper, one for each module."""
     inside = {module for block in Stream.of(model).blocks[depth:] for module in block.modules()}
-    found = [one for one in projections(model) if one.kind in READING and one.module in inside]
+    reading = [one for one in projections(model) if one.kind in READING and one.module in inside]
     width = width_of(model)
-    return list({one.module: one for one in found if one.weight.shape[1] == width}.values())
+    return list({one.module: one for one in reading if one.weight.shape[1] == width}.values())
 
 
 def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> tuple[float, ...]:

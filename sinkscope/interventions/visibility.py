@@ -194,8 +194,8 @@ class _Restriction(Editor):
         if not isinstance(self.mask, Targets):
             return self.mask.visible(query, key)
         self.mask.check_rows(self.opened.passes.now.forward.batch)
-        known = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
-        return ~self.mask.hit(known.part(slice(start - first, total - first)), known)
+        keys_at = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
+        return ~self.mask.hit(keys_at.part(slice(start - first, total - first)), keys_at)
 
     def _dropped(self, module: nn.Module) -> UnsupportedModelError:
         return UnsupportedModelError(

@@ -169,7 +169,7 @@ def matters(
     """Does the sink matter? It is hidden, muted, made a constant, swapped and trimmed, for the queries after it.
 
     The sinks are chosen, and constants measured, on texts that are not scored. Scored are predictions at tokens that
-    the change reaches. The record's `sink` says what is known besides: the mean attention that hiding takes (`mass`),
+    the change reaches. The record's `sink` has what else is known: the mean attention that hiding takes (`mass`),
     the mass that trimming moves (`moved`), and for each arm where the sink is afterwards (`afterwards`: the position
     with the largest sink rate among those that enough queries see, its rate, and the rate of the old one; weights as
     the layer has them before trimming and folding).
@@ -328,7 +328,7 @@ def rates_of(data: xr.Dataset, stack: str, epsilon: float) -> Float[np.ndarray, 
 
 def table(trial: Trial) -> pd.DataFrame:
     """An arm per row: nats and KL with intervals, its controls' nats, by how much it costs more, the mass that is taken
-    and the nats for each unit of it, where the sink is afterwards, and the word. KL stands in for nats where the model
+    and the nats for each unit of it, where the sink is afterwards, and the word. KL replaces nats where the model
     predicts no next token."""
     sink, rows, score = trial.record["sink"], [], score_of(trial)
     for arm in trial.named("arm"):

@@ -18,7 +18,7 @@ COSTS = {"free": "is free", "small": "is small", "costs": "costs", "breaks": "br
 def compared_schemes(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row for each trial of a scheme: its cost, its share of 16-bit bytes, and its best protected arm.
 
-    `bytes_share`: of the matrices for weights, of the cache behind the context for caches, NaN where a scheme is only
+    `bytes_share`: of the matrices for weights, of the cache after the context for caches, NaN where a scheme is only
     simulated. `protected`: the arm with the least KL among those that beat their random controls; empty if none does.
     """
     return pd.DataFrame([_row(trial) for trial in trials])

@@ -81,15 +81,15 @@ def estimated_gains(
     total: Tensor | float = 0.0
     for start in range(0, samples, size):
         stop = min(start + size, samples)
-        known = journal.estimates(start, stop)
-        if known is None:
+        terms = journal.estimates(start, stop)
+        if terms is None:
             batch = part(inputs, slice(start, stop), samples, device_of(model))
-            known = [
+            terms = [
                 each.sum(0).tolist()
                 for each in _terms(model, batch, list(options.values()), objective, draws, start, from_token)
             ]
-            journal.keep({"rows": [start, stop], "estimates": known})
-        total = total + torch.tensor(known, dtype=torch.float64)
+            journal.keep({"rows": [start, stop], "estimates": terms})
+        total = total + torch.tensor(terms, dtype=torch.float64)
         counted(stop - start)
     assert isinstance(total, Tensor)
     slope, bend = (total / samples).tolist()

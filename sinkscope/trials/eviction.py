@@ -197,7 +197,7 @@ class Protection:
     in_text: Choice | None = None
     online: Online | None = None
     context: int = 0
-    known: dict[str, Tokens | None] = field(default_factory=dict)
+    by_text: dict[str, Tokens | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, choice: Choice | None, calibration: Texts | None, context: int) -> Protection:
@@ -234,12 +234,12 @@ class Protection:
         if self.in_text is None:
             return tokens
         key = Texts.of_ids(ids).digest()
-        if key not in self.known:
+        if key not in self.by_text:
             try:
-                self.known[key] = find_tokens(model, ids, self.in_text).on(rows)
+                self.by_text[key] = find_tokens(model, ids, self.in_text).on(rows)
             except NothingChosenError:
-                self.known[key] = None
-        other = self.known[key]
+                self.by_text[key] = None
+        other = self.by_text[key]
         return tokens if other is None else other if tokens is None else tokens | other
 
     def around(self, policy: Policy, tokens: Tokens | None, recent: int) -> Policy:
@@ -522,7 +522,7 @@ def _size(layer: Any) -> int:
 
 
 def _own_first(policy: Policy) -> int:
-    """First tokens that a policy keeps by itself."""
+    """How many first tokens a policy keeps on its own."""
     while isinstance(inner := getattr(policy, "policy", None), Policy):
         policy = inner
     count = getattr(policy, "sinks", 0)

@@ -128,9 +128,9 @@ def objectives(
     names: Sequence[str],
 ) -> dict[str, Float[Tensor, " text"]]:
     """Means over the places of each text that count."""
-    known: dict[str, Callable[[], Tensor]] = {
+    formulas: dict[str, Callable[[], Tensor]] = {
         "loss": lambda: -logs.gather(-1, ids[:, 1:, None])[..., 0],
         "entropy": lambda: -(logs.exp() * logs).nan_to_num(0.0).sum(-1),
         "error": lambda: (logs.argmax(-1) != ids[:, 1:]).float(),
     }
-    return {name: (known[name]() * counted).sum(-1) / counted.sum(-1) for name in names}
+    return {name: (formulas[name]() * counted).sum(-1) / counted.sum(-1) for name in names}

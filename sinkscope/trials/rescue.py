@@ -30,6 +30,7 @@ from sinkscope.statistics import Interval, ratio_interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
+from sinkscope.trials.words import percent
 
 SHARE = 0.9
 RUNS = 20  # passes over the scored texts, at most, the unchanged model's among them
@@ -42,7 +43,7 @@ BASE = "everything rounded"
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What a backward pass says rounding costs, in nats of KL a token.
+    """The cost of rounding as estimated by a backward pass, in nats of KL per token.
 
     `maps`: by path, the dearest first; `tokens`: what protecting each token of each text would give back, over all maps
     together, (text, token).
@@ -150,7 +151,7 @@ def _credited(
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Rescued:
     """One set of maps or tokens: what it recovers of the KL, as many `random` ones recover, and what is left.
 
     `word`: the grade of what is left; `values`: its KL, text by text; `enough`: whether the share is that asked for.
@@ -165,9 +166,8 @@ class Found:
 
     def recovered_in_words(self) -> str:
         """The share in percent, with its interval, and that of random ones."""
-        share = self.recovered
-        told = f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
-        return told if self.random is None else f"{told}, as many random ones {100 * self.random:.0f} %"
+        share = percent(self.recovered)
+        return share if self.random is None else f"{share}, as many random ones {100 * self.random:.0f} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class Rescue:
     values: Mapping[str, Float[np.ndarray, " text"]]
     runs: int
 
-    def best(self, what: Literal["maps", "tokens"]) -> Found | None:
+    def best(self, what: Literal["maps", "tokens"]) -> Rescued | None:
         """The fewest that recover `share`, else the number that recovers most; None if no number was tried."""
         count = self.tokens if what == "tokens" else self.maps and len(self.maps)
         rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
@@ -202,7 +202,7 @@ class Rescue:
             return None
         row = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
         random = self.tried[(self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == row["count"])]
-        return Found(
+        return Rescued(
             int(row["count"]),
             Interval(row["recovered"], row["low"], row["high"]),
             float(random["recovered"].mean()) if len(random) else None,

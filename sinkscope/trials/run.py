@@ -31,7 +31,7 @@ PACKAGES = ("sinkscope", "torch", "transformers")
 SCORES = "scores.jsonl"
 PER_TEXT = ("kl", "nats", "agreement", "scored")
 Progress = Callable[[int, int, str], object]
-"""Told how many passes over a text are done, of how many, and what was found so far."""
+"""Called with the passes over a text that are done, their total, and the best arm so far."""
 
 
 def run(
@@ -175,7 +175,7 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference
     names = [one.arm.name for one in plan]
     if twice := next((name for name in names if names.count(name) > 1), None):
         clash = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
-        raise InputError(f"an arm is named '{twice}', {clash}: each needs a name of its own")
+        raise InputError(f"an arm is named '{twice}', {clash}: every arm needs its own name")
     if absent := next((arm.against for arm in arms if arm.against not in names), None):
         raise InputError(f"an arm is compared with '{absent}', which is no arm: there are {', '.join(names)}")
     first: dict[Any, str] = {}
@@ -209,7 +209,7 @@ def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm
 
 @dataclass(frozen=True, eq=False)
 class _Store:
-    """Finished batches in a folder: `trial.json` says of which trial, `scores.jsonl` has a line per arm and batch."""
+    """Finished batches in a folder: `trial.json` identifies the trial, `scores.jsonl` has a line per arm and batch."""
 
     folder: Path | None
     lines: Mapping[tuple[int, int, str], Scores]

@@ -186,7 +186,7 @@ class SchemeArms:
         """The baseline, each choice and the first tokens of its budget. `forgiving`: leave out what chooses nothing."""
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
-            raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
+            raise InputError(f"a choice is named '{wrong.pop()}', which every trial already has: choose another name")
         arms = [self.arm(name, None, None, baseline=True)]
         for word, choice in choices.items():
             if isinstance(choice, Prefix) and not self.scheme.caches:

@@ -95,7 +95,7 @@ class _Prompt:
 
 
 def _predicted(
-    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, known: _Prompt | None
+    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, first_pass: _Prompt | None
 ) -> _Predicted:
     if isinstance(reading, OnePass):
         if cache is not None:
@@ -120,8 +120,8 @@ def _predicted(
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
     context = ids[:, feed.seen : reading.context].to(device_of(model))
-    if known is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, known.states):
-        logs, feed.seen, prompt = [known.logs], context.shape[1], None
+    if first_pass is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, first_pass.states):
+        logs, feed.seen, prompt = [first_pass.logs], context.shape[1], None
     else:
         logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
         prompt = _Prompt.of(logs[0], feed.cache)
@@ -179,14 +179,14 @@ def _places(
     Predictions at padding do not count, nor those of it, nor those at tokens that are left out. Raises
     `UnsupportedModelError` for a model that is given a mask over other tokens than those that it predicts at.
     """
-    ids, known, places = texts.ids, texts.real, logs.shape[1]
-    if known is not None and not bool(known.all()) and first + places != known.shape[1]:
+    ids, mask, places = texts.ids, texts.real, logs.shape[1]
+    if mask is not None and not bool(mask.all()) and first + places != mask.shape[1]:
         raise UnsupportedModelError(
-            f"it predicts at {places} places, and the mask is over {known.shape[1]} tokens, so which predictions are "
+            f"it predicts at {places} places, and the mask is over {mask.shape[1]} tokens, so which predictions are "
             "of padding cannot be told: give texts of one length, without a mask"
         )
     tokens = ids if ids is not None else texts.inputs.get(texts.mask_name.replace("attention_mask", "inputs_embeds"))
-    real = known
+    real = mask
     if real is None and isinstance(tokens, Tensor):
         real = torch.ones(tokens.shape[:2], dtype=torch.bool)
     if real is None or first + places > real.shape[1]:
@@ -202,6 +202,6 @@ def _places(
 
 
 def _mean(values: Tensor, counted: Tensor) -> Float[Tensor, " text"]:
-    """Of each text over its counted places; NaN where it has none."""
+    """The mean of each text over its counted places; NaN where it has none."""
     total = values.masked_fill(~counted, 0.0).sum(1)
     return torch.where(counted.any(1), total / counted.sum(1).clamp(min=1), torch.nan)

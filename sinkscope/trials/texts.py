@@ -18,7 +18,7 @@ LEAST = 8  # texts on which tokens or heads are chosen
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Texts to calibrate on, texts to score, and what the record says of it."""
+    """Texts to calibrate on, texts to score, and the record of the split."""
 
     calibration: Texts | None
     scored: Texts

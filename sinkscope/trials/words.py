@@ -46,7 +46,7 @@ def grade(
         agreement: Share of places at which both find the same token most likely.
         lost: Nats a token lost, with its interval; None where the model predicts no next token.
         nats: The arm's own loss; with `vocabulary`, a loss near that of guessing breaks a model too.
-        reference: The loss of the unchanged model; of one that guesses itself, that says nothing.
+        reference: The loss of the unchanged model; for a model that guesses itself, its own loss does not tell.
         vocabulary: Number of tokens.
         texts: How many texts the intervals are over.
         tolerance: τ, nats a token.
@@ -112,7 +112,7 @@ def explained(tolerance: float = TOLERANCE) -> str:
         ("free", f"KL at most {tolerance:g} nats a token (upper end), and {100 * FREE_AGREEMENT:g} % of tokens agree"),
         ("small", f"KL at most {SMALL * tolerance:g} (upper end), and {100 * SMALL_AGREEMENT:g} % of tokens agree"),
         ("costs", f"KL above {tolerance:g} (lower end)"),
-        ("cannot tell", "anything else; how many texts would tell stands after it"),
+        ("cannot tell", "anything else, followed by how many texts would tell"),
     )
     width = max(len(word) for word, _ in rows)
     lines = [f"{word:<{width}}  {meaning}" for word, meaning in rows]

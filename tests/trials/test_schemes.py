@@ -190,7 +190,7 @@ def test_what_rounds_nothing_is_said(tiny_llama: LlamaForCausalLM) -> None:
     [
         ("w4", First(1), "protect a Prefix"),
         ("w8a8-tensor", TokenIds(99), "no token of the texts"),
-        ("w8a8-tensor", {"full": First(1)}, "name it otherwise"),
+        ("w8a8-tensor", {"full": First(1)}, "choose another name"),
         ("w8a8-tensor", {"first": 1}, "expected a choice"),
         ("w8a8-tensor", First(39), "no control"),
     ],

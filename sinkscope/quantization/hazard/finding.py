@@ -1,4 +1,4 @@
-"""Looks for hazards, one pass over the linear maps and one over attention, and says what to protect because of them."""
+"""Finds hazards in one pass over the linear maps and one over attention, and derives what to protect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOWEST, HIGHEST = -40, 24  # powers of two between which the histogram has bins
 QUANTILE = 0.999
 CHANNEL = 10.0  # medians of the channels from which a channel stands out
 WIDE = 1.0  # bits that protected tokens must take from the others' range to be mentioned
-COMMON = 0.1  # a channel that stands out in a smaller share of the tokens is a matter of these tokens
+COMMON = 0.1  # a channel that stands out in a smaller share of the tokens belongs to these tokens
 LOST_SHARE = 0.01  # share of attention weights that a cast must zero to be mentioned
 LOST_MASS = 1e-3  # of a query's attention
 SHOWN = 4  # places named per line

@@ -48,12 +48,12 @@ class SinkQuantizedCache(FollowingCache):
         self.scheme, self.protect = scheme, protect
         width = config.head_dim if isinstance(model, LabForCausalLM) else None
         for index in rounded_layers(model, scheme):
-            layer, own = self.layers[index], scheme.at(index)
+            layer, layer_scheme = self.layers[index], scheme.at(index)
             hybrid = isinstance(layer, LinearAttentionAndFullAttentionLayer)
             self.layers[index] = (
-                HybridSinkQuantizedLayer(own, width, number_of_states=layer.number_of_states)
+                HybridSinkQuantizedLayer(layer_scheme, width, number_of_states=layer.number_of_states)
                 if hybrid
-                else SinkQuantizedLayer(own, width)
+                else SinkQuantizedLayer(layer_scheme, width)
             )
         self._ids: Tensor | None = None  # all ids so far, if protected tokens are known by their text
         if isinstance(scheme.keys, Rotated) or isinstance(scheme.values, Rotated):
@@ -79,8 +79,12 @@ class SinkQuantizedCache(FollowingCache):
         }
 
         def turns(index: int, query: int, output: int) -> tuple[Blocks | None, Blocks | None]:
-            own = schemes.get(index)
-            return (None, None) if own is None else (rotation_of(own.keys, query), rotation_of(own.values, output))
+            layer_scheme = schemes.get(index)
+            return (
+                (None, None)
+                if layer_scheme is None
+                else (rotation_of(layer_scheme.keys, query), rotation_of(layer_scheme.values, output))
+            )
 
         turn_attention(model, self, turns)
 

@@ -18,7 +18,7 @@ from sinkscope.hooks import Editor, OpenStream, family, parameters
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_layers
-from sinkscope.quantization.kv.rounding import Front, rounded_states
+from sinkscope.quantization.kv.rounding import RealFirst, rounded_states
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
 from sinkscope.quantization.protected import Protect, ProtectedInPass, described, random_tokens
@@ -137,7 +137,7 @@ class _Rounding(Editor):
             return arguments
         tokens = self.opened.tokens(0, total, key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
-        front = Front(tokens.valid)
+        front = RealFirst(tokens.valid)
         left = front.mask((self.protected.so_far.to(key.device) | ~real).expand(len(key), -1))
         new_key = self._keys(module, key, front, left)
         new_value = front.back(self._rounded(module, front.to(value), left, keys=False))
@@ -165,7 +165,7 @@ class _Rounding(Editor):
         valid = self.opened.tokens(start, start + output.shape[1], output.device).valid
         return torch.ones(1, output.shape[1], dtype=torch.bool, device=output.device) if valid is None else valid
 
-    def _keys(self, module: nn.Module, key: Tensor, front: Front, left: Tensor) -> Tensor:
+    def _keys(self, module: nn.Module, key: Tensor, front: RealFirst, left: Tensor) -> Tensor:
         keys, rotation = front.to(key), self.turned[module]
         if not self.before_rotation or rotation is None:
             return front.back(self._rounded(module, keys, left, keys=True))

@@ -15,7 +15,7 @@ from sinkscope.grids import Fp8, Rotated, largest_scale
 from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules
 from sinkscope.quantization.kv.scheme import CacheScheme
-from sinkscope.quantization.protected import Protect, ProtectedInPass, known_in_a_pass
+from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
 
 Read = Callable[[int, Float[Tensor, "batch heads token dim"], Float[Tensor, "batch heads token dim"], Tensor], None]
 """Given a layer's index, its keys and values as attention gets them, and which tokens count: (batch, token)."""
@@ -66,7 +66,7 @@ def read_states(
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    protect = known_in_a_pass(protect, model, checked)
+    protect = resolved_for_passes(protect, model, checked)
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened, scheme)

@@ -15,7 +15,7 @@ from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating,
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import LinearMap
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.protected import Protect, ProtectedInPass, known_in_a_pass
+from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
 
 if TYPE_CHECKING:
     from sinkscope.quantization.linear.experts import Routing
@@ -117,7 +117,7 @@ def read_inputs(
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    protect = known_in_a_pass(protect, model, checked)
+    protect = resolved_for_passes(protect, model, checked)
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, protect, stack)
         if under is not None:

@@ -110,12 +110,12 @@ class _Trained(Prefix):
 
     @classmethod
     def of(cls, prefix: Prefix) -> _Trained:  # type: ignore[override]
-        known = {one.name: getattr(prefix, one.name) for one in fields(Prefix)}
+        same = {one.name: getattr(prefix, one.name) for one in fields(Prefix)}
         pairs = [
             (key.detach().clone().requires_grad_(), value.detach().clone().requires_grad_())
             for key, value in keys_and_values(prefix.held)
         ]
-        return cls(**known, pairs=pairs)
+        return cls(**same, pairs=pairs)
 
     @property
     def parameters(self) -> list[Tensor]:

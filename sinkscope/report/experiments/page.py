@@ -72,7 +72,7 @@ def runs_section(entry: ExperimentEntry) -> Section:
 
 
 def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
-    """The versions and machines behind the findings, and what each took."""
+    """The versions and machines of the findings, and the cost of each."""
     ran = [each for each in entries if each.findings is not None]
     return _made_by(ran) | {
         f"experiment {each.name}, {each.scale}": " · ".join(
