@@ -149,4 +149,4 @@ def _stream(trial: Trial, name: str, keep: int, cells: int) -> Row:
     )
 
 
-SECTION = CheckSection("engines", "As engines cache", "full", applies, 16.0, run_section, every=False)
+SECTION = CheckSection("engines", "As engines cache", "full", applies, 24.0, run_section, every=False)
