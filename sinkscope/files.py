@@ -24,6 +24,7 @@ __all__ = [
     "LOCK",
     "MANIFEST",
     "Busy",
+    "append_line",
     "cache_dir",
     "cached_folder",
     "check_room",
@@ -34,6 +35,7 @@ __all__ = [
     "replacing",
     "sha256",
     "sweep",
+    "whole_lines",
     "write_json",
     "write_text",
     "writing",
@@ -188,6 +190,38 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically; NaN and infinities are refused, since JSON has no such numbers."""
     write_text(path, indented(value) + "\n")
+
+
+def append_line(path: Path, value: Any) -> None:
+    """Append a line of JSON, which is on the disk when this returns. A failed write raises `InputError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(value) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def whole_lines(path: Path) -> list[Any]:
+    """The lines of a file of JSON lines. What a kill cut short is removed, so that the file can be appended to."""
+    if not path.exists():
+        return []
+    values, whole = [], 0
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                value = json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            values.append(value)
+            whole += len(line)
+    if whole < path.stat().st_size:
+        os.truncate(path, whole)
+    return values
 
 
 def indented(value: Any, margin: str = "\n") -> str:

@@ -18,6 +18,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -27,12 +28,12 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, build_inputs, load_corpus, prepare
+from sinkscope.data import DataConfig, encode_data, load_corpus, natural_windows, prepare
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_text
 from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
-from sinkscope.model import load, load_tokenizer
-from sinkscope.training import LOG, read_rows, sink_metrics
+from sinkscope.model import load
+from sinkscope.training import LOG, load_recipe, read_rows, sink_metrics
 from sinkscope_replication.records import findings_of
 
 RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
@@ -40,7 +41,7 @@ WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixtee
 RATES = ("sink/position_0", "sink/strongest")
 POLL = 1.0  # seconds
 SECONDS = 0.2  # of a compiled step of nano's size on an idle core: 188 to 200 ms in the records of 1 and 2 heads
-PATIENCE = 6.0  # core-minutes after which an attempt with a BOS has not reached its target
+PATIENCE = 1800  # steps after which an attempt with a BOS has not reached its target: six core-minutes of nano
 SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
 TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
 
@@ -111,8 +112,10 @@ STUDIED = {
 
 def command(attempt: Attempt, seed: int, out: Path) -> list[str]:
     """The command that trains an attempt, in a folder of its own."""
-    saving = {"save_every": 250, "keep": 1000} if attempt.whole else {"save_every": 500}
-    fields = {"compile": True, "eval_every": 25, **saving, **attempt.changes, "seed": seed}
+    often = (
+        {"eval_every": 250, "save_every": 250, "keep": 1000} if attempt.whole else {"eval_every": 25, "save_every": 500}
+    )
+    fields = {"compile": True, **often, **attempt.changes, "seed": seed}
     if fields.get("data.corpus") == SHORT:
         fields["data.corpus"] = f"text:{short_documents(out.parents[1])}"
     sets = [word for name, value in fields.items() for word in ("--set", f"{name}={json.dumps(value)}")]
@@ -128,6 +131,7 @@ def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     spent = folder / "core_seconds"
     before = float(spent.read_text()) if spent.exists() else 0.0
+    read = WholeWindows(folder).rows if attempt.whole else lambda ended: curve_of(folder)
     with (folder / "stderr").open("ab") as errors:
         child = psutil.Popen(command(attempt, seed, folder), stdout=subprocess.DEVNULL, stderr=errors)
         used, curve = 0.0, []
@@ -135,31 +139,29 @@ def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
             while child.poll() is None:
                 used = max(used, core_seconds(child))
                 spent.write_text(f"{before + used:.1f}")
-                curve = [] if attempt.whole else curve_of(folder)
+                curve = read(False)
                 if curve and max(row[attempt.rate] for row in curve) >= attempt.target:
                     break
-                if attempt.target == WITH_BOS and before + used > 60 * PATIENCE:
+                if attempt.target == WITH_BOS and curve and curve[-1]["step"] >= PATIENCE:
                     break
                 time.sleep(POLL)
         finally:
             if child.poll() is None:
                 child.terminate()
                 child.wait(30)
-    curve = whole_windows(folder) if attempt.whole else curve_of(folder)
+    curve = read(True)
     reached = next((row for row in curve if row[attempt.rate] >= attempt.target), None)
     if not curve or (reached is None and child.returncode > 0):
         last = (folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:]
         raise InputError(f"{attempt.name}, seed {seed}: training failed: {''.join(last)}")
     last_row = reached or curve[-1]
-    share = last_row["step"] / curve[-1]["step"] if attempt.whole else 1.0  # others are stopped there
-    minutes = share * (before + used) / 60
     return {
         "name": attempt.name,
         "seed": seed,
         "changes": dict(attempt.changes),
         "target": attempt.target,
         "reached": reached is not None,
-        "core_minutes": round(minutes, 2),
+        "core_minutes": round((before + used) / 60, 2),
         "step": last_row["step"],
         "rate": round(last_row[attempt.rate], 3),
         "loss": round(last_row["validation_loss"], 4),
@@ -221,26 +223,35 @@ def curve_of(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def whole_windows(folder: Path) -> list[dict[str, Any]]:
+@dataclass
+class WholeWindows:
     """Sink and loss of each checkpoint of the one run in a folder, on 100 windows of 64 tokens of nano's text."""
-    found, tokenizer = [], load_tokenizer(str(next(folder.glob("*/model"))))
-    for checkpoint in sorted(folder.glob("*/checkpoints/*"), key=lambda path: int(path.name.rpartition("-")[2])):
-        model = load(str(checkpoint))
-        inputs = build_inputs(
-            "natural",
-            tokenizer=tokenizer,
-            vocab_size=model.config.vocab_size,
-            tokens=64,
-            samples=100,
-            seed=0,
-            bos="none",
-        )
-        measured = measure(model, inputs.input_ids, [AttentionReceived("all"), HiddenNorms()])
+
+    folder: Path
+    read: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """That of the run, before it has a model."""
+        [recipe] = self.folder.glob("*/recipe.json")
+        return encode_data(load_recipe(recipe).data).whole.tokenizer
+
+    def rows(self, ended: bool) -> list[dict[str, Any]]:
+        """A row for each checkpoint; of a run that goes on, those that were finished before its newest log entry."""
+        newest = max((row["step"] for log in self.folder.glob(f"*/{LOG}") for row in read_rows(log)), default=0)
+        for checkpoint in self.folder.glob("*/checkpoints/checkpoint-*"):
+            step = int(checkpoint.name.rpartition("-")[2])
+            if step not in self.read and (ended or step < newest):
+                self.read[step] = self.row(step, load(str(checkpoint)))
+        return [self.read[step] for step in sorted(self.read)]
+
+    def row(self, step: int, model: Any) -> dict[str, Any]:
+        """What a log entry has."""
+        ids = natural_windows(self.tokenizer, 64, 100, 0).input_ids
+        measured = measure(model, ids, [AttentionReceived("all"), HiddenNorms()])
         with torch.no_grad():
-            loss = model(inputs.input_ids, labels=inputs.input_ids).loss
-        step = int(checkpoint.name.rpartition("-")[2])
-        found.append({"step": step, **sink_metrics(measured), "validation_loss": float(loss)})
-    return found
+            loss = model(ids, labels=ids).loss
+        return {"step": step, **sink_metrics(measured), "validation_loss": float(loss)}
 
 
 def rows(path: Path = RECORDS) -> list[dict[str, Any]]:

@@ -52,6 +52,10 @@ class ServedCache(ABC):
         """The fewest cells with which it works."""
         return self.keep + 4
 
+    def skips(self, layer: int) -> bool:
+        """Whether a layer is cached as it is."""
+        return False
+
     def keeping(self, first: int) -> ServedCache:
         """The same, keeping at least so many first tokens."""
         return replace(self, keep=max(self.keep, first))
@@ -211,12 +215,22 @@ class LlamaCppQ4(Rounded):
 
 @dataclass(frozen=True)
 class VllmFp8(Rounded):
-    """vLLM's `--kv-cache-dtype fp8` without scales in the checkpoint: E4M3 with scale 1.0 and a maximum of 448."""
+    """vLLM's `--kv-cache-dtype fp8` without scales in the checkpoint: E4M3 with scale 1.0 and a maximum of 448.
+
+    `skip`: layers of `--kv-cache-dtype-skip-layers`, which are not rounded.
+    """
 
     name = "vllm-fp8"
     source = "vllm@0531c222, vllm/model_executor/layers/quantization/kv_cache.py"
 
     numbers = Fp8(), Fp8()
+    skip: tuple[int, ...] = ()
+
+    def skips(self, layer: int) -> bool:
+        return layer in self.skip
+
+    def describe(self, cells: int | None = None) -> dict[str, Any]:
+        return super().describe(cells) | ({"skip": list(self.skip)} if self.skip else {})
 
 
 ENGINES: dict[str, type[ServedCache]] = {
@@ -265,6 +279,8 @@ class EngineCache(FollowingCache):
             raise UnsupportedModelError(f"family '{family(model)}' has ALiBi, which counts the kept keys")
         rotations = measured_rotations(model) if rule.streams else {}
         for index, layer in enumerate(self.layers):
+            if rule.skips(index):
+                continue
             if type(layer) is DynamicLayer:
                 self.layers[index] = EngineLayer(rule, cells, rotations.get(index))
             elif not isinstance(layer, DynamicSlidingWindowLayer):

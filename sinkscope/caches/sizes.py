@@ -24,12 +24,16 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import text_config
 
 
+class Uncounted:
+    """Base class of what a cache keeps for speed alone, which `held_bytes` leaves out."""
+
+
 def held_bytes(cache: Cache) -> int:
     """Bytes of all storages behind a cache's tensors, each counted once.
 
     A view counts with everything that it keeps alive: `nbytes` of a window's view is 1 MiB even if the whole prompt of
     32 MiB is still in memory. Quantized tensors count with their parts. Everything reachable from the cache counts,
-    except modules: the model does not belong to the cache.
+    except modules, since the model does not belong to the cache, and `Uncounted`.
     """
     storages = {}
     for tensor in _tensors(cache, set()):
@@ -40,7 +44,7 @@ def held_bytes(cache: Cache) -> int:
 
 def _tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
     """The plain tensors within a value; a tensor subclass is replaced by the tensors that it consists of."""
-    if id(value) in visited or isinstance(value, nn.Module | type | str | bytes):
+    if id(value) in visited or isinstance(value, nn.Module | Uncounted | type | str | bytes):
         return
     visited.add(id(value))
     if isinstance(value, Tensor):

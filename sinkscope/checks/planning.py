@@ -63,7 +63,8 @@ def plan(
     reading = found.seconds[0] + SCORING * count * TOKENS * vocabulary / found.rate
     logits = 2 * 4 * batch_size * TOKENS * vocabulary  # those of the reference, and those compared with it
     sets = 2 if full else 1
-    seconds = [(one.name, one.title, one.passes * reading * (sets if one.every else 1)) for one in sections]
+    passes = [one.once + one.passes * (sets if one.every else 1) for one in sections]
+    seconds = [(one.name, one.title, count * reading) for one, count in zip(sections, passes, strict=True)]
     return CheckPlan(
         model=name,
         parameters=found.parameters,

@@ -26,6 +26,7 @@ class CheckSection:
         passes: How many times it reads a set of texts, about; seconds follow from one reading.
         run: `run(subject, texts, progress)` finds its rows on one set of texts.
         every: Whether it is run on each set of texts, of which `--full` has two, or on the first alone.
+        once: How many times it reads the first set besides.
     """
 
     name: str
@@ -35,3 +36,4 @@ class CheckSection:
     passes: float
     run: Callable[[CheckedModel, TextSet, Progress | None], Answered]
     every: bool = True
+    once: float = 0.0

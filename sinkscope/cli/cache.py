@@ -33,7 +33,7 @@ POLICIES = "streaming,h2o,snapkv,keydiff"  # compared by default
 RECALL_MODEL = "nano-recall"
 WINDOWS = 24
 TOKENS = 128  # per text, by default
-SCORED = 32  # tokens after a context with needles, where they are asked for
+SCORED = 32  # tokens after a context with needles
 TOKENS_PER_PAIR = 24  # of a context in which needles are hidden
 
 Dropping = Literal["prefill", "always"]
@@ -197,7 +197,7 @@ def cache(
 
 @dataclass(frozen=True, eq=False)
 class _CacheRows:
-    """What is read: token ids, how many of each row are the context, and needles where recall is asked for."""
+    """What is read: token ids, how many of each row are the context, and needles where recall is measured."""
 
     ids: Tensor
     context: int

@@ -46,7 +46,7 @@ HAS_POSITION = When(
     lambda values: values["method"] == "zero-tuning", "names the token of zero-tuning: {method} has none"
 )
 CHOOSES_HEADS = When(
-    lambda values: not _reads_images(values), "is not read: {method} finds its heads by itself, query by query"
+    lambda values: not _reads_images(values), "is not read: {method} chooses its heads itself, query by query"
 )
 
 
@@ -199,8 +199,8 @@ def _seconds(
         settings: What is tried.
         heads: In which heads; None for all.
         exhaustive: Whether each head and setting takes a pass.
-        chosen_on: TextOptions to choose on.
-        held_out: TextOptions to score.
+        chosen_on: Number of texts to choose on.
+        held_out: Number of texts to score.
         controls: Random controls.
     """
     from sinkscope.hooks import device_of, part

@@ -20,7 +20,7 @@ from sinkscope.names import names_a_path, no_such_folder, resolve
 
 ADVANCED = "Advanced"  # the second panel of help
 MODEL = "MODEL"  # in the metavar of arguments that name models, or a file that lists them
-LISTS = (".yaml", ".yml", ".json")
+LISTS = (".yaml", ".yml", ".json")  # a file that lists models, or holds a recipe
 FORMER = {"--spare": "--protect", "--spare-sink": "--protect-sink", "--no-spare-sink": "--no-protect-sink"}
 """Former names of options, accepted for one release by the commands that have the new one."""
 
@@ -49,7 +49,7 @@ class LateHelp:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Expand the parameters of `command` that are frozen dataclasses of options, such as `InputOptions`.
 
-    Typer sees every field as an option of its own, in place of the dataclass, with the default that the parameter's
+    Typer sees every field as a separate option, in place of the dataclass, with the default that the parameter's
     default value has for it; the command is called with the dataclass.
     """
     signature = inspect.signature(command, eval_str=True)
@@ -141,7 +141,7 @@ class Command(TyperCommand):
         return f"{FORMER[name]}{sign}{value}"
 
     def _metadata(self, kind: type[Metadata]) -> dict[str, list[Metadata]]:
-        """What is annotated beside `typer.Option`, by the names of the options that have any."""
+        """The metadata next to `typer.Option`, by the names of the options that have any."""
         hints = get_type_hints(self.callback, include_extras=True)
         named = {
             name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, kind)]
@@ -172,9 +172,7 @@ def _check_argument(ctx: Any, param: Any) -> None:
 
             load_survey(name)
         elif name.endswith(LISTS):
-            from sinkscope.cli.recipe_fields import check_field_names
-
-            check_field_names(read_fields(Path(name), "recipe"))
+            read_fields(Path(name), "recipe")
         elif name.endswith(".nc") or (Path(name).expanduser() / "measurement.nc").is_file():
             if not Path(name).expanduser().exists():
                 raise InputError(f"no such file: '{name}'")

@@ -455,7 +455,7 @@ def _expected(question: Question, scale: str, seeds: int | None, workers: int, r
 
 
 def undecidable(question: Question, seeds: int | None = None) -> str:
-    """Which claims the runs asked for cannot decide, whatever they show; empty if they can decide all."""
+    """Which claims the planned runs cannot decide, whatever they show; empty if they can decide all."""
     from sinkscope.experiments import Shares, labels_read
     from sinkscope.statistics.claims import Count, Size
 

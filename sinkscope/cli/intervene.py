@@ -324,7 +324,7 @@ def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, b
 
 
 def _picture(trial: Trial, figure: str | None) -> Callable[[Path], None]:
-    """Writes the figure in a format for papers, if one was asked for."""
+    """Writes the figure in a format for papers, if --figure names one."""
 
     def write(draft: Path) -> None:
         if figure is not None:

@@ -14,7 +14,7 @@ def lm_eval(context: typer.Context) -> None:
     All further options are lm-eval's: --model sinkscope --model_args pretrained=nano,attach=softmax_off_by_one,
     cache=snapkv,budget=64 --tasks NAME. Without a cache lm-eval scores in one dense pass, on which no policy acts.
     """
-    from sinkscope.trials.lm_model import register
+    from sinkscope.trials.harness import register
 
     register()
     from lm_eval.__main__ import cli_evaluate

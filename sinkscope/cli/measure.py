@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ import typer
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, When
 from sinkscope.cli.measure_many import measure_several
-from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, read_inputs
+from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, parse_heads, read_inputs
 from sinkscope.cli.options import (
     OUTPUT,
     RUNNING,
@@ -155,7 +154,9 @@ def measure(
     if by_domain:
         run.measure_domains(folder, output.as_json)
     else:
-        run.measure_one(folder, parse_map_heads(maps or []), tables, figure, full, output.as_json)
+        run.measure_one(
+            folder, parse_heads("--maps", ",".join(maps) if maps else None) or (), tables, figure, full, output.as_json
+        )
 
 
 class _MeasuringRun:
@@ -336,14 +337,6 @@ def _domain_row(name: str, measurement: Measurement, epsilon: float) -> dict[str
     by_stack = {f"sink_rate_{stack}": one.value for stack, one in stacks.items()} if len(stacks) > 1 else {}
     samples = measurement.record["samples"]
     return {"domain": name, "samples": samples, "sink_rate": rate.value, "low": rate.low, "high": rate.high, **by_stack}
-
-
-def parse_map_heads(names: Sequence[str]) -> list[Head]:
-    """Heads of `LAYER.HEAD`. Raises `InputError` for another form."""
-    for name in names:
-        if not re.fullmatch(r"\d+\.\d+", name):
-            raise InputError(f"--maps {name}: expected LAYER.HEAD, both counted from 0, such as 3.2")
-    return [(int(layer), int(head)) for layer, head in (name.split(".") for name in names)]
 
 
 def head_maps(model: Any, reading: InputReading, measurement: Measurement, heads: Sequence[Head]) -> HeadMaps:

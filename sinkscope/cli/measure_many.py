@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.progress import TimeElapsedColumn
 
 from sinkscope.cli import options
+from sinkscope.cli.command import was_given
 from sinkscope.cli.opening import observer_names, usable_device
 from sinkscope.cli.options import AUTO, OutputOptions, RunningOptions, SamplingOptions
 from sinkscope.cli.showing import show_plans, show_written, summary_json
@@ -93,7 +94,9 @@ def _spec(context: options.Context, models: list[str], runs: list[str], batch_si
     from sinkscope.measurement import SurveySpec, load_survey
 
     values = {
-        "inputs" if name == "kinds" else name: value for name, value in context.params.items() if _set(context, name)
+        "inputs" if name == "kinds" else name: value
+        for name, value in context.params.items()
+        if was_given(context, name)
     }
     changes = {name: value for name, value in values.items() if name in SurveySpec.model_fields and name != "models"}
     if "batch_size" in changes:
@@ -111,12 +114,6 @@ def _spec(context: options.Context, models: list[str], runs: list[str], batch_si
         entries = [{"model": model, **per_model} for model in models] + [{"checkpoints": run, **chat} for run in runs]
         spec = SurveySpec(models=entries, **changes)
     return spec if spec.device_map else spec.model_copy(update={"device": usable_device(spec.device)})
-
-
-def _set(context: options.Context, name: str) -> bool:
-    """Whether an option was set, on the command line, in a file or in the environment."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _is_file(models: list[str]) -> bool:

@@ -22,13 +22,16 @@ def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
     from sinkscope.interventions import load
 
     disable_progress_bar()
+    placement: dict[str, str | None] = {"device_map": loading.device_map}
+    if loading.device_map is None:
+        placement = {"device": usable_device(loading.device)}
     return load(
         name,
         dtype=loading.dtype,
         revision=loading.revision,
         attn=loading.attn,
         trust_remote_code=loading.trust_remote_code,
-        **_placement(loading),
+        **placement,
     )
 
 
@@ -131,15 +134,6 @@ def usable_device(name: str | None) -> str:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from error
     return device
-
-
-def _placement(loading: LoadingOptions) -> dict[str, str | None]:
-    """Where a model is loaded, as arguments of `load`. Raises `InputError` for both a device and a map."""
-    if loading.device_map is None:
-        return {"device": usable_device(loading.device)}
-    if loading.device is not None:
-        raise InputError("--device and --device-map exclude each other")
-    return {"device_map": loading.device_map}
 
 
 def parse_heads(option: str, text: str | None) -> tuple[tuple[int, int], ...] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from sinkscope.cli.command import ADVANCED, When
+from sinkscope.cli.command import ADVANCED, LISTS, When
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import SHIPPED
 
@@ -21,7 +21,6 @@ else:
 BAD_INPUT = 2  # the exit code
 AUTO = "auto"  # a corpus that follows from the model
 AUTO_BATCH = 0  # a batch size that follows from the number of tokens
-LISTS = (".yaml", ".yml", ".json")  # a file that lists models
 TEXT_KINDS = ("natural", "first-token")
 
 InputKind = Literal["natural", "random", "repeated", "first-token"]

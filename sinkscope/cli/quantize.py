@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +23,11 @@ from sinkscope.report.terminal import note, only_json, plain, show, show_json, t
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sinkscope.data import InputReading
-    from sinkscope.quantization import Hazards, Prefix
+    from sinkscope.quantization import Hazards, Prefix, QuantizationScheme
     from sinkscope.sinks import Choice, Tokens
     from sinkscope.trials import Rescue, Trial
     from sinkscope.trials.schemes import Find
+    from sinkscope.trials.texts import Uses
 
 SITES_SHOWN = 8  # on a terminal
 PREFIX = "prefix"  # the folder of a prefix, in that of the results
@@ -52,7 +52,7 @@ def _schemes(values: Mapping[str, Any]) -> list[Any]:
 
 
 def _names(scheme: str | None) -> list[str]:
-    """The schemes that are asked for, each once."""
+    """The names of --scheme, each once."""
     return list(dict.fromkeys(filter(None, (scheme or "").split(","))))
 
 
@@ -164,15 +164,14 @@ def quantize(
     if calibrate_on is not None and in_sample:
         raise InputError("--in-sample calibrates on the scored texts, --calibrate-on on others: give one of them")
     protected = parse_protected(protect, spare, inputs.epsilon if was_given(context, "epsilon") else None)
+    settings = _TrialSettings(controls, calibrate_on, in_sample, prefill, tolerance)
     if len(_names(scheme)) > 1:
-        settings = _TrialSettings(controls, calibrate_on, in_sample, prefill, tolerance, tuple(skip or ()))
-        _try_several(context, model, _names(scheme), protected, settings, inputs, running, output)
+        _try_several(context, model, _names(scheme), skip or (), protected, settings, inputs, running, output)
         return
     words = [scheme or "hazards", *([] if inputs.name == "natural" else [inputs.name])]
     folder = results_folder("quantize", output.out, [model], words, context)
     from sinkscope import quantization
     from sinkscope.sinks import Choice, check_epsilon
-    from sinkscope.trials import needed, scheme_trial
     from sinkscope.trials import rescue as rescue_of
     from sinkscope.trials.schemes import default_choices, takes
 
@@ -186,25 +185,21 @@ def quantize(
         )
     defaults = {} if rounding is None or protected is not None else default_choices(rounding)
     with only_json(output.as_json):
-        subject = _QuantizedModel(model, running, inputs)
-        count = inputs.samples
-        if rounding is not None and calibrate_on is None and not in_sample and inputs.medium is None:
+        uses = []
+        if rounding is not None:
             choices = None if protected is None else [each for each in protected.values() if _searches(each)]
-            uses = takes(rounding, choices)
-            count = needed(count, "chooses" if rescue is not None and uses == "nothing" else uses)
-        reading = subject.read(replace(inputs, samples=count))
-        batch = single_batch(reading)
-        _check_bos(batch, subject.tokenizer)
-        note(f"{short(model)}: {reading.description}; first: {reading.first}")
+            use = takes(rounding, choices)
+            uses.append("chooses" if rescue is not None and use == "nothing" else use)
+        subject = _QuantizedModel(model, settings, inputs, running, uses)
+        batch, batch_size = subject.batch, subject.batch_size
         if rounding is not None and protected is None and not defaults:
             note(
                 f"{scheme} rounds weights alone: its cost, with nothing protected; --protect prefix:bos tries a prefix"
             )
         rows = len(next(iter(batch.values())))
-        scored = rows * inputs.samples // count
+        scored = rows * inputs.samples // subject.count
         arms = len(defaults if protected is None else protected)
         readings = _readings(arms, scored, rows - scored, controls, hazards, rounding is not None)
-        batch_size = running.batch_of(inputs.tokens)
         cost = estimate_cost(subject.model, batch, readings, batch_size)
         if output.plan_only:
             show_cost(cost, output.as_json, model=model, scheme=scheme)
@@ -215,28 +210,9 @@ def quantize(
         if hazards:
             first = next((arm for arm in arms_of.values() if isinstance(arm, Choice)), None)
             ranges = quantization.hazards(subject.model, batch, first, batch_size=batch_size)
-        trial, others = None, None
+        trial = None
         if rounding is not None:
-            if calibrate_on is not None:
-                text = replace(inputs, text=calibrate_on, images=None, audio=None)
-                others = single_batch(subject.read(text))
-            with watching() as watch:
-                trial = scheme_trial(
-                    subject.model,
-                    batch,
-                    rounding,
-                    None if protected is None else arms_of,
-                    controls,
-                    calibrate_on=others,
-                    calibrated_source=str(calibrate_on or reading.description),
-                    in_sample=in_sample,
-                    context=prefill,
-                    tolerance=tolerance,
-                    batch_size=batch_size,
-                    seed=running.seed,
-                    about={"command": "quantize", "model": model, "input": reading.description},
-                    progress=watch,
-                )
+            trial = subject.trial(rounding, None if protected is None else arms_of)
         rescued = None
         if rescue is not None and rounding is not None:
             with watching() as watch:
@@ -245,7 +221,7 @@ def quantize(
                     batch,
                     rounding,
                     rescue / 100,
-                    calibrate_on=others,
+                    calibrate_on=subject.others,
                     batch_size=batch_size,
                     seed=running.seed,
                     progress=watch,
@@ -271,16 +247,75 @@ def quantize(
             show_written(paths)
 
 
-class _QuantizedModel:
-    """The model with its tokenizer, and what it reads."""
+@dataclass(frozen=True)
+class _TrialSettings:
+    """What the trials of a call have in common."""
 
-    def __init__(self, name: str, running: RunningOptions, inputs: InputOptions) -> None:
-        self.name, self.running = name, running
+    controls: int
+    calibrate_on: Path | None
+    in_sample: bool
+    context: int | None
+    tolerance: float
+
+
+class _QuantizedModel:
+    """The model with its tokenizer, the texts that it reads, and the trials on them.
+
+    `uses`: what texts are needed for besides scoring; `count`: how many are read for it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: _TrialSettings,
+        inputs: InputOptions,
+        running: RunningOptions,
+        uses: Iterable[Uses],
+    ) -> None:
+        from sinkscope.trials import needed
+
+        self.name, self.settings, self.inputs, self.running = name, settings, inputs, running
         self.model = open_model(name, running)
         self.tokenizer = open_tokenizer(name, running)
+        self.batch_size = running.batch_of(inputs.tokens)
+        self.count = inputs.samples
+        if settings.calibrate_on is None and not settings.in_sample and inputs.medium is None:
+            self.count = max((needed(inputs.samples, use) for use in uses), default=inputs.samples)
+        self.reading = read_inputs(self.model, name, replace(inputs, samples=self.count), running)
+        self.batch = single_batch(self.reading)
+        _check_bos(self.batch, self.tokenizer)
+        note(f"{short(name)}: {self.reading.description}; first: {self.reading.first}")
 
-    def read(self, inputs: InputOptions) -> InputReading:
-        return read_inputs(self.model, self.name, inputs, self.running)
+    @cached_property
+    def others(self) -> dict[str, Tensor] | None:
+        """The texts of --calibrate-on; None without it."""
+        if self.settings.calibrate_on is None:
+            return None
+        text = replace(self.inputs, text=self.settings.calibrate_on, images=None, audio=None)
+        return single_batch(read_inputs(self.model, self.name, text, self.running))
+
+    def trial(self, scheme: QuantizationScheme, choices: Mapping[str, Any] | None) -> Trial:
+        """The trial of a scheme, with these arms; None for its defaults."""
+        from sinkscope.trials import scheme_trial
+
+        settings = self.settings
+        with watching() as watch:
+            return scheme_trial(
+                self.model,
+                self.batch,
+                scheme,
+                choices,
+                settings.controls,
+                calibrate_on=self.others,
+                calibrated_source=str(settings.calibrate_on or self.reading.description),
+                in_sample=settings.in_sample,
+                context=settings.context if scheme.caches else None,
+                tolerance=settings.tolerance,
+                batch_size=self.batch_size,
+                seed=self.running.seed,
+                about={"command": "quantize", "model": self.name, "input": self.reading.description},
+                progress=watch,
+            )
 
     def protected_arms(
         self, protected: Mapping[str, Choice | PrefixWord], batch: Mapping[str, Any], *, searches_later: bool
@@ -339,7 +374,7 @@ class PrefixWord:
 def parse_protected(
     protect: Sequence[str] | None, spare: Sequence[str] | None, epsilon: float | None = None
 ) -> dict[str, Choice | PrefixWord] | None:
-    """Choices and prefixes by their words: empty for "none", None where nothing was asked for.
+    """Choices and prefixes by their words: empty for "none", None without the option.
 
     `spare`: words of --spare, the former name of --protect. `epsilon`: the threshold of `measured` without its own.
     Raises `InputError` for unknown words, and for "none" together with others.
@@ -363,7 +398,7 @@ def _parse_word(word: str, epsilon: float | None) -> Choice | PrefixWord:
     kind, _, rest = word.partition(":")
     if kind == "prefix":
         return _parse_prefix(word, rest)
-    from sinkscope.sinks import Measured, Sum, parse
+    from sinkscope.sinks import Measured, parse, parts_of
 
     choice = parse(word)
     assert choice is not None
@@ -373,7 +408,8 @@ def _parse_word(word: str, epsilon: float | None) -> Choice | PrefixWord:
     def with_epsilon(part: Choice) -> Choice:
         return replace(part, epsilon=epsilon) if part == Measured() else part
 
-    return Sum(tuple(map(with_epsilon, choice.parts))) if isinstance(choice, Sum) else with_epsilon(choice)
+    first, *others = map(with_epsilon, parts_of(choice))
+    return sum(others, first)
 
 
 def _parse_prefix(word: str, rest: str) -> PrefixWord:
@@ -580,34 +616,24 @@ def _show_rescue(rescued: Rescue) -> None:
         show(plain(f"in 16 bits: {shown}{f' and {more} more (rescue.json)' if more > 0 else ''}"))
 
 
-@dataclass(frozen=True)
-class _TrialSettings:
-    """What the trials of several schemes have in common."""
-
-    controls: int
-    calibrate_on: Path | None
-    in_sample: bool
-    context: int | None
-    tolerance: float
-    skip: tuple[str, ...]
-
-
 def _try_several(
     context: Any,
     model: str,
     names: Sequence[str],
+    skip: Sequence[str],
     protected: Mapping[str, Choice | PrefixWord] | None,
     settings: _TrialSettings,
     inputs: InputOptions,
     running: RunningOptions,
     output: OutputOptions,
 ) -> None:
-    """A trial of each scheme, in a folder of its own, then one table and one sentence.
+    """A trial of each scheme, in its own folder, then one table and one sentence.
 
     Args:
         context: Of the command.
         model: The model's name.
         names: The schemes.
+        skip: Linear maps that stay as they are.
         protected: What is protected, for schemes that know tokens; None for their defaults.
         settings: Options of trials.
         inputs: What is read.
@@ -616,68 +642,38 @@ def _try_several(
     """
     from sinkscope import quantization
     from sinkscope.files import write_json
-    from sinkscope.trials import advice, compared_schemes, needed, scheme_trial
+    from sinkscope.trials import advice, compared_schemes
     from sinkscope.trials.schemes import takes
 
     if any(isinstance(each, PrefixWord) for each in (protected or {}).values()):
-        raise InputError("a prefix goes with a single --scheme: its arms are compared with the model behind it")
+        raise InputError("a prefix goes with a single --scheme: its arms are compared with the model after it")
     folder = results_folder("quantize", output.out, [model], names, context)
-    schemes = [quantization.scheme_named(name, settings.skip) for name in names]
+    schemes = [quantization.scheme_named(name, skip) for name in names]
     choices = {scheme.name: _choices_for(scheme, protected) for scheme in schemes}
     with only_json(output.as_json):
-        subject = _QuantizedModel(model, running, inputs)
-        uses = [
-            takes(scheme, None if given is None else given.values())
-            for scheme, given in zip(schemes, choices.values(), strict=True)
-        ]
-        count = inputs.samples
-        if settings.calibrate_on is None and not settings.in_sample and inputs.medium is None:
-            count = max(needed(inputs.samples, each) for each in uses)
-        reading = subject.read(replace(inputs, samples=count))
-        batch = single_batch(reading)
-        _check_bos(batch, subject.tokenizer)
-        note(f"{short(model)}: {reading.description}; first: {reading.first}")
-        rows = len(next(iter(batch.values())))
-        arms = sum(3 if given is None else len(given) for given in choices.values())
+        pairs = zip(schemes, choices.values(), strict=True)
+        uses = [takes(scheme, None if arms is None else arms.values()) for scheme, arms in pairs]
+        subject = _QuantizedModel(model, settings, inputs, running, uses)
+        rows = len(next(iter(subject.batch.values())))
+        count = sum(3 if arms is None else len(arms) for arms in choices.values())
         cost = estimate_cost(
             subject.model,
-            batch,
-            2 * len(schemes) * rows + arms * (2 + settings.controls) * inputs.samples,
-            running.batch_of(inputs.tokens),
+            subject.batch,
+            2 * len(schemes) * rows + count * (2 + settings.controls) * inputs.samples,
+            subject.batch_size,
         )
         if output.plan_only:
             show_cost(cost, output.as_json, model=model, scheme=",".join(names))
             return
         note(f"{cost}; rounding comes on top")
-        others = None
-        if settings.calibrate_on is not None:
-            others = single_batch(subject.read(replace(inputs, text=settings.calibrate_on, images=None, audio=None)))
         trials = []
         for scheme in schemes:
-            with watching() as watch:
-                trials.append(
-                    scheme_trial(
-                        subject.model,
-                        batch,
-                        scheme,
-                        choices[scheme.name],
-                        settings.controls,
-                        calibrate_on=others,
-                        calibrated_source=str(settings.calibrate_on or reading.description),
-                        in_sample=settings.in_sample,
-                        context=settings.context if scheme.caches else None,
-                        tolerance=settings.tolerance,
-                        batch_size=running.batch_of(inputs.tokens),
-                        seed=running.seed,
-                        about={"command": "quantize", "model": model, "input": reading.description},
-                        progress=watch,
-                    )
-                )
+            trials.append(subject.trial(scheme, choices[scheme.name]))
             write_trial(trials[-1], "quantize", folder / scheme.name)
-        found = compared_schemes(trials)
-        sentence = advice(found)
-        rows_found = found.astype(object).where(found.notna(), None).to_dict("records")
-        write_json(folder / "schemes.json", {"schemes": rows_found, "sentence": sentence})
+        compared = compared_schemes(trials)
+        sentence = advice(compared)
+        stored = compared.astype(object).where(compared.notna(), None).to_dict("records")
+        write_json(folder / "schemes.json", {"schemes": stored, "sentence": sentence})
     if output.as_json:
         details = [trial.to_json() for trial in trials]
         show_json({"model": model, "sentence": sentence, "schemes": details})
@@ -689,7 +685,7 @@ def _try_several(
                 (row.scheme, f"{row.kl:.4f}", f"{row.kl_low:.4f} to {row.kl_high:.4f}", row.word,
                  "" if row.bytes_share != row.bytes_share else f"{100 * row.bytes_share:.0f} %", row.protected,
                  f"{row.protected_kl:.4f}" if row.protected else "", row.protected_word)
-                for row in found.itertuples()
+                for row in compared.itertuples()
             ],
         )
     )  # fmt: skip

@@ -72,8 +72,8 @@ def without_sinks(question: Question, findings: Findings, least: float = 1.0) ->
 
 def labels_read(question: Question, assertion: Assertion) -> list[str]:
     """The variations whose runs an effect reads, in the question's order; found by calling it on made-up runs."""
-    asked = _probed(question, assertion)
-    return [label for label in question.labels if label in asked.asked]
+    recording = _probed(question, assertion)
+    return [label for label in question.labels if label in recording.read]
 
 
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
@@ -145,19 +145,19 @@ def _size_by_seed(question: Question, assertion: Assertion, runs: Cells, notes: 
 
     cases: list[CaseValue] = []
     for seed in sorted({seed for cells in runs.values() for seed in cells}):
-        asked = _Asked(question, {label: cells[seed] for label, cells in runs.items() if seed in cells})
+        recording = _Recording(question, {label: cells[seed] for label, cells in runs.items() if seed in cells})
         try:
-            value = assertion.effect(asked)
+            value = assertion.effect(recording)
         except KeyError:
-            if not asked.missing:
+            if not recording.missing:
                 raise
             continue
-        if asked.missing:
+        if recording.missing:
             continue
         if math.isnan(value):
-            refused = isinstance(assertion.effect, SeedWise) and not asked.diverged
+            refused = isinstance(assertion.effect, SeedWise) and not recording.diverged
             what = assertion.effect.refusal if refused else ""  # type: ignore[union-attr]
-            notes.add(what or ("diverged" if asked.diverged else "not measured"), "", [seed])
+            notes.add(what or ("diverged" if recording.diverged else "not measured"), "", [seed])
         else:
             cases.append(CaseValue(f"seed {seed}", value))
     if not cases:
@@ -241,17 +241,17 @@ class _Notes:
         return "; ".join(self.phrases)
 
 
-class _Asked(Mapping[str, Observed]):
-    """The runs of a seed, which note those that an effect asked for: the missing ones, and those that diverged."""
+class _Recording(Mapping[str, Observed]):
+    """The runs of a seed; it notes which an effect reads, and which of these are missing or diverged."""
 
     def __init__(self, question: Question, runs: Mapping[str, Observed]) -> None:
         self.question, self.runs = question, runs
-        self.asked: set[str] = set()
+        self.read: set[str] = set()
         self.missing: list[str] = []
         self.diverged: list[str] = []
 
     def __getitem__(self, label: str) -> Observed:
-        self.asked.add(label)
+        self.read.add(label)
         if label not in self.runs:
             if label not in self.question.labels:
                 raise unknown(f"variation of experiment '{self.question.name}'", label, self.question.labels)
@@ -267,23 +267,23 @@ class _Asked(Mapping[str, Observed]):
         return len(self.runs)
 
 
-def _probed(question: Question, assertion: Assertion) -> _Asked:
+def _probed(question: Question, assertion: Assertion) -> _Recording:
     """An effect called on made-up runs, which note what it asks for."""
     run = Observed("", "finished", 0, _Metrics(), tuple(range(5)), _Falling())
-    asked = _Asked(question, dict.fromkeys(question.labels, run))
+    recording = _Recording(question, dict.fromkeys(question.labels, run))
     try:
-        assertion.effect(asked)
+        assertion.effect(recording)
     except InputError:  # a label of no variation
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError):  # of the made-up numbers: what it read is known
         pass
-    return asked
+    return recording
 
 
 def _metrics_read(question: Question, assertion: Assertion) -> list[str]:
     """The metrics and curves that an effect reads."""
-    asked = _probed(question, assertion)
-    run = next(iter(asked.runs.values()))
+    recording = _probed(question, assertion)
+    run = next(iter(recording.runs.values()))
     return [*run.metrics.names, *run.curves.names]  # type: ignore[attr-defined]
 
 

@@ -265,10 +265,6 @@ def _line(row: Iterable[float]) -> str:
     return " ".join(f"{value:g}" for value in row)
 
 
-def _numbers(line: str) -> tuple[float, ...]:
-    return tuple(map(float, line.split()))
-
-
 def _without_nan(values: Sequence[float]) -> list[float | None]:
     return list(values) if all(map(math.isfinite, values)) else [_or_none(value) for value in values]
 

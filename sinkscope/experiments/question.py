@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.effects import Contrast, Property, SeedEffect, Shares
@@ -45,8 +45,10 @@ class FromRecipe:
         if not issubclass(kind, LabTraining):
             raise InputError(f"'{self.job}' does not train by a recipe: use task('{self.job}') as `base`")
         name = self.name or RECIPE_OF[scale]  # type: ignore[index]
-        own = kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
-        return kind.changed(name, {field: _multiplied(own, field, value) for field, value in changes.items()})
+        recipe_fields = (
+            kind.changed(name, {}).model_dump(mode="json") if any(map(_is_multiple, changes.values())) else {}
+        )
+        return kind.changed(name, {field: _multiplied(recipe_fields, field, value) for field, value in changes.items()})
 
 
 recipe = FromRecipe()  # what questions vary unless they say otherwise
@@ -56,11 +58,11 @@ def _is_multiple(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(TIMES)
 
 
-def _multiplied(own: Mapping[str, Any], field: str, value: Any) -> Any:
+def _multiplied(recipe_fields: Mapping[str, Any], field: str, value: Any) -> Any:
     """A change as the recipe takes it; whole numbers stay whole, so that 750 steps are `times(0.5)` of 1,500."""
     if not _is_multiple(value):
         return value
-    base: Any = own
+    base: Any = recipe_fields
     for part in field.split("."):
         base = base[part]
     product = float(value.removeprefix(TIMES)) * base
@@ -171,16 +173,16 @@ def _group(label: str | Sequence[str]) -> tuple[str, ...]:
     return (label,) if isinstance(label, str) else tuple(label)
 
 
+class SizeOptions(TypedDict, total=False):
+    """What claims about sizes may also say."""
+
+    symmetric: bool
+    fewest: int | None
+    among: Mapping[str, Property] | None
+
+
 def above(
-    margin: float,
-    effect: SeedEffect,
-    name: str,
-    statement: str,
-    source: str,
-    *,
-    symmetric: bool = False,
-    fewest: int | None = None,
-    among: Mapping[str, Property] | None = None,
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
     """The claim that an effect exceeds a margin, by its interval over models.
 
@@ -190,12 +192,11 @@ def above(
         name: of the claim, in a few words.
         statement: the claim as a sentence, with its numbers.
         source: where it comes from.
-        symmetric: whether the scale has no long tail, as losses have none: 6 models decide, else 12.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
+        options: `symmetric`: whether the scale has no long tail, as losses have none: 6 models decide, else 12;
+            `fewest`: models of each variation without which the claim stays open; `among`: by label, what a model must
+            have to be asked: "among the 5 of 6 models with a sink".
     """
-    rule = Size(margin, "above", False, symmetric, fewest)
-    return Assertion(Claim(name, statement, source, rule), effect, among or {})
+    return _sized("above", False, margin, effect, name, statement, source, **options)
 
 
 def above_ratio(
@@ -210,46 +211,29 @@ def above_ratio(
 ) -> Assertion:
     """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`. Else as `above`.
 
-    Args:
-        margin: the ratio.
-        effect: its logarithm.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        fewest: models of each variation without which the claim stays open; 6 unless given.
-        among: by label, what a model must have to be asked.
+    Its scale is symmetric, so 6 models decide.
     """
-    return Assertion(Claim(name, statement, source, Size(margin, "above", True, True, fewest)), effect, among or {})
+    options: SizeOptions = {"symmetric": True, "fewest": fewest, "among": among}
+    return _sized("above", True, margin, effect, name, statement, source, **options)
 
 
 def below(
-    margin: float,
-    effect: SeedEffect,
-    name: str,
-    statement: str,
-    source: str,
-    *,
-    symmetric: bool = False,
-    fewest: int | None = None,
-    among: Mapping[str, Property] | None = None,
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
-    """The claim that an effect stays below a margin, by its interval over models.
-
-    Args:
-        margin: in the units of the metric.
-        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        symmetric: whether the scale has no long tail.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked.
-    """
-    rule = Size(margin, "below", False, symmetric, fewest)
-    return Assertion(Claim(name, statement, source, rule), effect, among or {})
+    """The claim that an effect stays below a margin, by its interval over models. Else as `above`."""
+    return _sized("below", False, margin, effect, name, statement, source, **options)
 
 
 def within(
+    margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
+) -> Assertion:
+    """The claim that an effect is zero within ± a margin, by its interval over models. Else as `above`."""
+    return _sized("within", False, margin, effect, name, statement, source, **options)
+
+
+def _sized(
+    side: Literal["above", "below", "within"],
+    log: bool,
     margin: float,
     effect: SeedEffect,
     name: str,
@@ -260,19 +244,7 @@ def within(
     fewest: int | None = None,
     among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    """The claim that an effect is zero within ± a margin, by its interval over models.
-
-    Args:
-        margin: in the units of the metric.
-        effect: a `Contrast` such as `gap`, or a function of the runs of one seed.
-        name: of the claim, in a few words.
-        statement: the claim as a sentence, with its numbers.
-        source: where it comes from.
-        symmetric: whether the scale has no long tail.
-        fewest: models of each variation without which the claim stays open.
-        among: by label, what a model must have to be asked.
-    """
-    rule = Size(margin, "within", False, symmetric, fewest)
+    rule = Size(margin, side, log, symmetric, fewest)
     return Assertion(Claim(name, statement, source, rule), effect, among or {})
 
 
@@ -343,15 +315,15 @@ class Question:
             raise InputError(f"experiment '{self.name}' is not run at scale '{scale}': {self.not_at[scale]}")
         made: dict[tuple[str, int], Job] = {}
         for label in self.labels:
-            own = self.seeds_of(label)
+            deciding = self.seeds_of(label)
             if isinstance(seeds, int):
                 if seeds < 1:
                     raise InputError(f"seeds = {seeds}: at least 1")
                 if seeds > (most := max(len(self.seeds_of(each)) for each in self.labels)):
                     raise InputError(f"experiment '{self.name}' is decided by {most} seeds, not by {seeds}: {SEEDS}")
-                wanted = own[:seeds]
+                wanted = deciding[:seeds]
             else:
-                wanted = own if seeds is None else self._numbered(seeds)
+                wanted = deciding if seeds is None else self._numbered(seeds)
             first = made[label, wanted[0]] = self.job(label, wanted[0], scale)
             for seed in wanted[1:]:
                 # Only a recipe is known to change nothing but that field with the seed: no second validation.

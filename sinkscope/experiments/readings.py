@@ -103,9 +103,9 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
 def sink_metrics(measurement: Measurement) -> Metrics:
     """Sink rates and masses, and the norms of the first token."""
     yield from ((f"sink_{position}", rate) for position, rate in enumerate(rates(measurement)[:POSITIONS]))
-    first, *behind = masses(measurement)[:POSITIONS]
+    first, *later = masses(measurement)[:POSITIONS]
     yield "sink_mass", first
-    yield from ((f"sink_mass_{position}", mass) for position, mass in enumerate(behind, 1))
+    yield from ((f"sink_mass_{position}", mass) for position, mass in enumerate(later, 1))
     yield "lift", lifts(measurement)[0]
     if "slot_received" in measurement.data:
         yield "slot", measurement.slot_rate(EPSILON) if long_enough(measurement) else math.nan

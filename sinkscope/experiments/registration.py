@@ -1,6 +1,6 @@
 """A question's file, hashed into every run when it starts: whether claims were fixed before the runs that decide them.
 
-The hash is of the file's raw bytes, so that anybody can check it: `git show COMMIT:FILE | sha256sum`. A question that
+The hash is of the file's raw bytes, which anyone can check: `git show COMMIT:FILE | sha256sum`. A question that
 was made in a notebook has no file, and is never registered.
 """
 

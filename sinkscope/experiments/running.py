@@ -212,9 +212,9 @@ def _recorded(
     with_rows: bool = False,
 ) -> dict[Cell, Recorded]:
     """Further runs of today's question that are in records, its own first; `with_rows`: also in its file of rows."""
-    own = record.now()
+    findings = record.now()
     # Under any label: a renamed variation has its seeds under the earlier name.
-    recorded_seeds = {seed for seeds in own.runs.values() for seed in seeds} if own else set()
+    recorded_seeds = {seed for seeds in findings.runs.values() for seed in seeds} if findings else set()
     jobs = question.recipes(scale, sorted({*seeds, *recorded_seeds}))
     missing = {cell: job for cell, job in jobs.items() if cell not in except_for}
     if not missing:

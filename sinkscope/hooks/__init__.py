@@ -33,6 +33,7 @@ from sinkscope.hooks.inputs import (
     checked_inputs,
     device_of,
     evaluating,
+    frozen,
     in_batches,
     part,
     samples_of,
@@ -83,6 +84,7 @@ from sinkscope.hooks.passes import (
     parameters,
     reads_at_once,
     unobserved,
+    without_cache,
 )
 from sinkscope.hooks.projections import (
     KEY_NORM,
@@ -164,6 +166,7 @@ __all__ = [
     "family",
     "following",
     "following_softmaxes",
+    "frozen",
     "has_attention",
     "head_count",
     "head_width",
@@ -204,4 +207,5 @@ __all__ = [
     "vision_suffix",
     "watching",
     "width_of",
+    "without_cache",
 ]

@@ -83,6 +83,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No weight requires a gradient inside the block, so that none takes memory."""
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in trainable:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in trainable:
+            weight.requires_grad_(True)
+
+
 class FittingBatches:
     """Consecutive rows, `size` at a time; half as many from where a batch did not fit into memory.
 

@@ -281,6 +281,11 @@ def parameters(model: nn.Module) -> inspect.Signature:
     return inspect.signature(model.forward) if function is None else _without_self(function)
 
 
+def without_cache(model: nn.Module) -> dict[str, bool]:
+    """`use_cache=False` for a pass that keeps no keys and values; nothing for a model that does not take it."""
+    return {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
+
+
 @lru_cache(maxsize=256)
 def _by_position(function: Callable[..., Any] | None) -> tuple[str, ...]:
     """The names of a method's positional parameters; empty unless it is a plain method."""

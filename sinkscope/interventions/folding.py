@@ -26,9 +26,9 @@ from sinkscope.hooks import (
 )
 from sinkscope.interventions.heads import head_pairs
 from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
-from sinkscope.interventions.targets import AFTER, Places, Targets, check_after
+from sinkscope.interventions.targets import AFTER, Places, Targets, acted_on, check_after
 from sinkscope.measurement import find_tokens
-from sinkscope.sinks import Choice, Measured, parse
+from sinkscope.sinks import Choice
 
 Form = Literal["logit", "logit+value", "key+value"]
 FORMS = ("logit", "logit+value", "key+value")
@@ -63,13 +63,13 @@ class Constants:
                 raise InputError(f"{len(donors)} donors for {len(call.query)} rows: expected one per row")
             chosen = [each[list(donors)] for each in of_layer]
         position = rows.key.position.clamp(0, self.keys.shape[3] - 1)
-        known = (rows.key.real & (rows.key.position < self.keys.shape[3]))[:, None, :, None]
+        covered = (rows.key.real & (rows.key.position < self.keys.shape[3]))[:, None, :, None]
         vectors = []
         for measured, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
             constant = constant.to(measured.device)
             batch = max(len(measured), len(position))
             index = position.expand(batch, -1)[:, None, :, None].expand(-1, measured.shape[1], -1, measured.shape[3])
-            vectors.append(torch.where(known, constant.expand(batch, -1, -1, -1).gather(2, index), measured))
+            vectors.append(torch.where(covered, constant.expand(batch, -1, -1, -1).gather(2, index), measured))
         return vectors[0], vectors[1]
 
     def logit(self, rows: QueryRows, targets: Targets) -> Float[Tensor, "_ heads 1 key"]:
@@ -188,7 +188,7 @@ class FoldSink(Inside):
         return rows.output(*rows.softmax(scores), torch.zeros_like(value) if self.form == "logit" else value)
 
     def _beyond(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
-        """p hidden, and behind the keys a column for each target, with its logit and value, whether p is there or not.
+        """p hidden, and after the keys one column per target, with its logit and value, whether p is there or not.
 
         For queries that see p this is what `_in_place` computes, since a softmax has no order.
         """
@@ -242,19 +242,21 @@ def fold(
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     check_after(after)
-    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
-    if choice is None:
-        raise InputError("on = 'none': some token is folded")
+    choice = acted_on(on)
     tokens = find_tokens(model, inputs, choice, batch_size=batch_size) if isinstance(choice, Choice) else choice
     targets = Targets.of(tokens, after)
-    known = constants(model, inputs, targets, after, batch_size=batch_size)
+    measured = constants(model, inputs, targets, after, batch_size=batch_size)
     for p, first in targets.pairs():
-        if form != "key+value" and known.logits[first].numel() and not known.logits[first][..., p].isfinite().any():
+        if (
+            form != "key+value"
+            and measured.logits[first].numel()
+            and not measured.logits[first][..., p].isfinite().any()
+        ):
             raise InputError(
                 f"no query of these texts sees position {p} from {after} tokens after it on, so its logit is unknown: "
                 "give longer texts, or a smaller after"
             )
-    return FoldSink(targets, after, layers, constants=known, form=form, heads=heads, gone=gone)
+    return FoldSink(targets, after, layers, constants=measured, form=form, heads=heads, gone=gone)
 
 
 def constants(

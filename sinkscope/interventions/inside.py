@@ -141,13 +141,12 @@ class QueryRows:
 
 
 @dataclass(frozen=True)
-class Inside(Intervention):
-    """Base of changes of attention to some keys for some queries. To write one: `changed`, and the fields it needs.
+class OnKeys(Intervention):
+    """Base of changes of some keys for some queries.
 
     `on`: positions in a document (padding does not count), `Tokens` of a choice, or `Targets`; each key is changed for
     queries from `after` tokens after it on. `layers`: running numbers; None for all of the changed stack. Packed
-    documents are read from the mask of each layer. In cached decoding positions continue; keys that a cache dropped
-    cannot be changed. Control: as many other keys, for the same queries. Passes no gradients.
+    documents are told apart by the mask of each layer. Control: as many other keys, for the same queries.
     """
 
     on: Any = (0,)
@@ -165,13 +164,28 @@ class Inside(Intervention):
         return self.on
 
     @property
+    def positions_named(self) -> tuple[int, ...]:
+        return self.targets.positions
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
+        return replace(self, on=other_keys(generator, self.targets, row_length(model, inputs)))
+
+    def describe(self) -> dict[str, Any]:
+        layers = None if self.layers is None else list(self.layers)
+        return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
+
+
+@dataclass(frozen=True)
+class Inside(OnKeys):
+    """Base of changes of attention to some keys (`OnKeys`). To write one: `changed`, and the fields it needs.
+
+    In cached decoding positions continue; keys that a cache dropped cannot be changed. Passes no gradients.
+    """
+
+    @property
     def beyond(self) -> bool:
         """Whether queries are changed that no longer see a target, which a cache dropped or a window left behind."""
         return False
-
-    @property
-    def positions_named(self) -> tuple[int, ...]:
-        return self.targets.positions
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened, chosen = opened_layers(model, self.layers, stack)
@@ -185,13 +199,6 @@ class Inside(Intervention):
     @abstractmethod
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """The output of these queries under the change."""
-
-    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Inside:
-        return replace(self, on=other_keys(generator, self.targets, row_length(model, inputs)))
-
-    def describe(self) -> dict[str, Any]:
-        layers = None if self.layers is None else list(self.layers)
-        return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
 
 
 def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Targets:

@@ -186,9 +186,9 @@ def _heads(subject: Subject) -> tuple[tuple[Head, ...], tuple[Head, ...], str]:
 
 
 def _check_exist(what: str, chosen: Iterable[object], existing: Iterable[object]) -> None:
-    known = list(existing)
-    for absent in (one for one in chosen if one not in known):
-        raise InputError(f"{what} {absent} does not exist: the model's attention has {known[0]} to {known[-1]}")
+    there = list(existing)
+    for absent in (one for one in chosen if one not in there):
+        raise InputError(f"{what} {absent} does not exist: the model's attention has {there[0]} to {there[-1]}")
 
 
 def _dotted(head: Head) -> str:

@@ -87,18 +87,30 @@ class SetActivations(Intervention):
 
 
 @dataclass(frozen=True)
-class RemoveContribution(Intervention):
-    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them (Sun et al. 2024).
-
-    At the depth of onset, where a token's norm jumps, this prevents the massive activation. Control: as many other
-    tokens at the same depth.
-    """
+class _InBlock(Intervention):
+    """Base of changes of block `depth` − 1 for the tokens at `positions`. Control: as many other tokens there."""
 
     depth: int
     positions: Sequence[Any]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "positions", whole("positions", self.positions))
+
+    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Intervention:
+        return replace(self, positions=other_positions(generator, model, inputs, self.positions_named))
+
+    @property
+    def positions_named(self) -> tuple[int, ...]:
+        return tuple(self.positions)
+
+
+@dataclass(frozen=True)
+class RemoveContribution(_InBlock):
+    """h^(depth) = h^(depth−1) for the tokens at `positions`: block depth − 1 adds nothing to them (Sun et al. 2024).
+
+    At the depth of onset, where a token's norm jumps, this prevents the massive activation. Control: as many other
+    tokens at the same depth.
+    """
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = OpenStream(model, stack)
@@ -111,16 +123,9 @@ class RemoveContribution(Intervention):
         opened.read_input(self.depth, entered.append)
         opened.edit(self.depth, undone)
 
-    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RemoveContribution:
-        return RemoveContribution(self.depth, other_positions(generator, model, inputs, self.positions_named))
-
-    @property
-    def positions_named(self) -> tuple[int, ...]:
-        return tuple(self.positions)
-
 
 @dataclass(frozen=True)
-class MuteFeedForward(Intervention):
+class MuteFeedForward(_InBlock):
     """f(x_t) = 0 for the tokens at `positions` in the feed-forward of block `depth` − 1, whose attention still runs.
 
     In the block where a token's norm jumps, this takes away what makes the massive activation, as far as the
@@ -129,12 +134,6 @@ class MuteFeedForward(Intervention):
     block's feed-forward at one token is ours.
     Raises `UnsupportedModelError` for a block without a feed-forward whose output map is known.
     """
-
-    depth: int
-    positions: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", whole("positions", self.positions))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened = OpenStream(model, stack)
@@ -155,13 +154,6 @@ class MuteFeedForward(Intervention):
 
         for each in outputs:
             each.edit_output(muted, opened.passes, stack)
-
-    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> MuteFeedForward:
-        return MuteFeedForward(self.depth, other_positions(generator, model, inputs, self.positions_named))
-
-    @property
-    def positions_named(self) -> tuple[int, ...]:
-        return tuple(self.positions)
 
 
 READING = ("query", "key", "value", "query_latent", "latent", "gate", "up")
@@ -207,9 +199,9 @@ class SetReadings(Intervention):
 def readers(model: nn.Module, depth: int = 0) -> list[Projection]:
     """The linear maps that read the residual stream at `depth` or deeper, one for each module."""
     inside = {module for block in Stream.of(model).blocks[depth:] for module in block.modules()}
-    found = [one for one in projections(model) if one.kind in READING and one.module in inside]
+    reading = [one for one in projections(model) if one.kind in READING and one.module in inside]
     width = width_of(model)
-    return list({one.module: one for one in found if one.weight.shape[1] == width}.values())
+    return list({one.module: one for one in reading if one.weight.shape[1] == width}.values())
 
 
 def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_size: int = 8) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from sinkscope.attention import TokenAxis, Visibility
 from sinkscope.errors import InputError
 from sinkscope.interventions.intervention import whole
-from sinkscope.sinks import Tokens
+from sinkscope.sinks import EPSILON, Measured, Tokens, parse
 
 AFTER = 8  # queries after a sink that keep it: without it they would make the next token the sink
 NEVER = np.iinfo(np.int64).max
@@ -68,6 +68,10 @@ class Targets:
         """Whether all rows have the same targets."""
         return bool((self.first == self.first[:1]).all())
 
+    def part(self, rows: slice) -> Targets:
+        """Those of some rows; one row applies to all."""
+        return self if len(self.first) == 1 else Targets(self.first[rows])
+
     def check_rows(self, batch: int) -> None:
         """Raises `InputError` if a model is called with other rows."""
         if len(self.first) not in (1, batch):
@@ -111,6 +115,17 @@ class Targets:
         rows = self.first[:1] if self.rows_agree else self.first
         pairs = [[(int(k), int(row[k])) for k in np.flatnonzero(row < NEVER)] for row in rows]
         return pairs[0] if self.rows_agree else pairs
+
+
+def acted_on(on: Any, epsilon: float = EPSILON) -> Any:
+    """What `on` says: a choice of tokens, its words, or what is chosen already; None for the measured sinks.
+
+    Raises `InputError` for no tokens.
+    """
+    choice = parse(on) if isinstance(on, str) else Measured(epsilon) if on is None else on
+    if choice is None:
+        raise InputError("on = 'none': an intervention acts on some tokens")
+    return choice
 
 
 def check_after(after: Any) -> None:

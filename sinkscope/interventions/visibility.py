@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,10 +15,10 @@ from sinkscope.attention import Alone, Full, Kept, Mask, TokenAxis, Visibility, 
 from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import IMPLEMENTATION, Editor, OpenStream, masked, row_length
-from sinkscope.interventions.inside import opened_layers, other_keys
+from sinkscope.interventions.inside import OnKeys, opened_layers
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.residual import other_positions
-from sinkscope.interventions.targets import AFTER, Places, Targets, check_after, document_starts
+from sinkscope.interventions.targets import Places, Targets, document_starts
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _OneKey:
 
 
 @dataclass(frozen=True)
-class HideSink(Intervention):
+class HideSink(OnKeys):
     """Logit −∞ on the keys p in `on` for queries t ≥ p + `after`; the other weights of a row are renormalized.
 
     Queries before keep the sink: hidden from all of them, it would only be replaced by the next token, which then sees
@@ -119,34 +119,9 @@ class HideSink(Intervention):
     many other keys, hidden from the same queries.
     """
 
-    on: Any = (0,)
-    after: int = AFTER
-    layers: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        check_after(self.after)
-        object.__setattr__(self, "on", Targets.of(self.on, self.after))
-        if self.layers is not None:
-            object.__setattr__(self, "layers", whole("layers", self.layers))
-
-    @property
-    def targets(self) -> Targets:
-        return self.on
-
-    @property
-    def positions_named(self) -> tuple[int, ...]:
-        return self.targets.positions
-
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         opened, chosen = opened_layers(model, self.layers, stack)
         opened.edit_attention(_Restriction(opened, self.targets, tuple(chosen)))
-
-    def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> HideSink:
-        return replace(self, on=other_keys(generator, self.targets, row_length(model, inputs)))
-
-    def describe(self) -> dict[str, Any]:
-        layers = None if self.layers is None else list(self.layers)
-        return {"name": type(self).__name__, "on": self.targets.describe(), "after": self.after, "layers": layers}
 
 
 def _restrict(model: nn.Module, mask: Mask | _OneKey, stack: ExitStack) -> None:
@@ -219,8 +194,8 @@ class _Restriction(Editor):
         if not isinstance(self.mask, Targets):
             return self.mask.visible(query, key)
         self.mask.check_rows(self.opened.passes.now.forward.batch)
-        known = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
-        return ~self.mask.hit(known.part(slice(start - first, total - first)), known)
+        keys_at = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
+        return ~self.mask.hit(keys_at.part(slice(start - first, total - first)), keys_at)
 
     def _dropped(self, module: nn.Module) -> UnsupportedModelError:
         return UnsupportedModelError(

@@ -18,7 +18,7 @@ from sinkscope.measurement.observers.received import AttentionReceived, SlotRece
 from sinkscope.measurement.peaks import BATCH, check_whole, peaks, sites
 from sinkscope.measurement.sinks import received_by_tokens
 from sinkscope.model.columns import TokenColumns, columns_of
-from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, Sum, Tokens, parse
+from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, Tokens, parse, parts_of
 
 
 def find_tokens(model: nn.Module, inputs: Any, choice: Choice | str, *, batch_size: int = BATCH) -> Tokens:
@@ -41,7 +41,7 @@ def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: i
     model_inputs, _ = checked_inputs(model, inputs, batch_size)
     check_whole(model_inputs)
     columns = columns_of(model, model_inputs)
-    parts = choice.parts if isinstance(choice, Sum) else (choice,)
+    parts = parts_of(choice)
     received = None
     if any(isinstance(part, Measured) and part.measurement is None for part in parts):
         seen = measure(model, model_inputs, [AttentionReceived(), SlotReceived()], batch_size=batch_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from sinkscope.hooks import (
     part,
     projections,
     unwrapped,
+    without_cache,
 )
 from sinkscope.model.columns import columns_of
 
@@ -125,7 +125,6 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
     model_inputs, samples = checked_inputs(model, inputs, BATCH)
     check_whole(model_inputs)
     columns = columns_of(model, model_inputs).index.shape[1]
-    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     unread: dict[str, None] = {}
     start = rows = 0
 
@@ -140,7 +139,7 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
             place.read(partial(shown, place, read), stack)
         for start in range(0, samples, BATCH):
             rows = min(BATCH, samples - start)
-            model(**part(model_inputs, slice(start, start + rows), samples, device_of(model)), **options)
+            model(**part(model_inputs, slice(start, start + rows), samples, device_of(model)), **without_cache(model))
     return tuple(unread)
 
 

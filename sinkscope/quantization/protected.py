@@ -39,6 +39,11 @@ def in_a_pass(protect: Protect) -> bool:
     return protect.in_a_pass or (isinstance(protect, Measured) and protect.measurement is not None)
 
 
+def resolved_for_passes(protect: Protect | None, model: nn.Module, inputs: Mapping[str, Any]) -> Protect | None:
+    """What is protected, with a choice that needs whole texts resolved in these."""
+    return protect if protect is None or in_a_pass(protect) else resolved(protect, model, inputs)
+
+
 def described(protect: Protect | None) -> dict[str, Any] | None:
     """What is protected, as JSON-able data."""
     if protect is None or isinstance(protect, Tokens):

@@ -39,7 +39,7 @@ from sinkscope.grids import (
     check_codebooks,
     inner_of,
 )
-from sinkscope.hooks import checked_inputs, device_of, evaluating, parameters, part
+from sinkscope.hooks import checked_inputs, device_of, evaluating, part, without_cache
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv import QuantizeCache, calibrated_scales, find_codebooks, quantized_cache
 from sinkscope.quantization.linear import (
@@ -547,11 +547,10 @@ def _skipped(model: nn.Module, inputs: Mapping[str, Any], skip: Sequence[str]) -
         if not (one.routed or one.stacked or one.crosses)
     }
     checked, samples = checked_inputs(model, inputs)
-    options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         for path, one in maps.items():
             one.edit_input(partial(_note_use, used, path), stack)
-        model(**part(checked, slice(0, 1), samples, device_of(model)), **options)
+        model(**part(checked, slice(0, 1), samples, device_of(model)), **without_cache(model))
     unused = sorted(maps.keys() - used)
     if unused:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""

@@ -8,7 +8,6 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.measurement import figures, hidden_map_table, hidden_norm_table, received_table, value_norm_table
-from sinkscope.measurement import figures as norms
 from sinkscope.report.curves import training_curves, training_table
 from sinkscope.report.page import Section
 from sinkscope.report.runs import StoredRun
@@ -47,25 +46,25 @@ def attention(measured: Measured, epsilon: float) -> Section:
 
 def hidden_map(measured: Measured) -> Section:
     """Norm of the residual stream, depth × position."""
-    limits = norms.norm_limits(*measured.values())
+    limits = figures.norm_limits(*measured.values())
     return Section(
         "Hidden norms, per position and depth",
         "The norm of each token's vector in the residual stream, from the embedding (depth 0) upwards, on a "
         "logarithmic scale. A first column that differs from the others is the massive activation that comes with a "
         "sink.",
-        {name: norms.hidden_norm_map(data, limits) for name, data in measured.items()},
+        {name: figures.hidden_norm_map(data, limits) for name, data in measured.items()},
         _stacked({name: hidden_map_table(data) for name, data in measured.items()}),
     )
 
 
 def hidden(measured: Measured) -> Section:
     """Norm of the first token against the others, over depth."""
-    limits = norms.norm_limits(*measured.values())
+    limits = figures.norm_limits(*measured.values())
     return Section(
         "The first token against the others",
         "The same norms: the first token (orange) and the mean of all others (blue; the band covers the middle 80 % of "
         "positions). From the depth at which the lines part, the first token is unlike any other.",
-        {name: norms.hidden_norms(data, limits=limits) for name, data in measured.items()},
+        {name: figures.hidden_norms(data, limits=limits) for name, data in measured.items()},
         _stacked({name: hidden_norm_table(data) for name, data in measured.items()}),
     )
 
@@ -76,7 +75,7 @@ def values(measured: Measured) -> Section:
         "Value norms",
         "The norm of what a head adds when it attends to a token: bars are means over heads, marks are single heads. "
         "The value of a sink is short: attention to it changes little, which lets a head do nothing.",
-        {name: norms.value_norms(data) for name, data in measured.items()},
+        {name: figures.value_norms(data) for name, data in measured.items()},
         _stacked({name: value_norm_table(data) for name, data in measured.items()}),
     )
 

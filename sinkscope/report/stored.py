@@ -81,9 +81,9 @@ def page_of(path: Path) -> Page | None:
 def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) -> list[ExperimentEntry]:
     """The findings with their questions, in the order of the questions, and with the rows that come with a question."""
     by_key = {(each.question, each.scale): each for each in findings}
-    known = [(name, scale) for scale in SCALES for name in questions if (name, scale) in by_key]
-    judged = [entry(questions[n], with_rows(questions[n], scale, by_key[n, scale]), scale) for n, scale in known]
-    return [*judged, *(unknown_entry(each) for key, each in by_key.items() if key not in known)]
+    in_order = [(name, scale) for scale in SCALES for name in questions if (name, scale) in by_key]
+    judged = [entry(questions[n], with_rows(questions[n], scale, by_key[n, scale]), scale) for n, scale in in_order]
+    return [*judged, *(unknown_entry(each) for key, each in by_key.items() if key not in in_order)]
 
 
 def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[ExperimentEntry]:

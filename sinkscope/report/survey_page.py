@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from sinkscope.measurement import SURVEY_PAGE, Survey, SurveyRow, error_bars, short_count
-from sinkscope.report.page import Headline, Page, Section, write_page
+from sinkscope.measurement import Survey, SurveyRow, error_bars, short_count
+from sinkscope.report.page import Headline, Page, Section
 from sinkscope.report.provenance import facts
 from sinkscope.theme import BLUE, SERIES, SINK, figure, series_style
 
@@ -37,11 +36,6 @@ TITLES = {
     "status": "status",
     "reason": "reason",
 }
-
-
-def write_survey_page(survey: Survey) -> Path:
-    """Write `survey.html` into the survey's folder and return its path."""
-    return write_page(survey_page(survey), survey.folder / SURVEY_PAGE)
 
 
 def survey_page(survey: Survey) -> Page:

@@ -155,9 +155,9 @@ def headlines(trial: Trial) -> list[Headline]:
     """
     if _of_changes(trial):
         return _change_headlines(trial)
-    cards, told = [], "kl" in trial.data
+    cards, has_kl = [], "kl" in trial.data
     for arm in trial.named("arm"):
-        if told and trial.controls(arm) and trial.word(arm) != "breaks":
+        if has_kl and trial.controls(arm) and trial.word(arm) != "breaks":
             gain = trial.difference(arm, score=trial.leads)
             cards.append((gain.value, Headline(f"{-gain.value:+.3f}", f"nats better than random: {arm}")))
     if not cards:
@@ -245,8 +245,8 @@ def _change_section(trial: Trial) -> Section:
 def _named_section(title: str, sentence: str, frame: pd.DataFrame, names: Mapping[str, str]) -> Section:
     """A table under its readers' names."""
     columns = frame[[name for name in names if name in frame]].rename(columns=names)
-    known = columns.astype(object).where(pd.notna(columns), None)
-    return Section(title, sentence, {}, known, unfolded=True)
+    plain_columns = columns.astype(object).where(pd.notna(columns), None)
+    return Section(title, sentence, {}, plain_columns, unfolded=True)
 
 
 def _change_headlines(trial: Trial) -> list[Headline]:

@@ -38,10 +38,10 @@ from sinkscope.report.stored import Stored, read_results
 from sinkscope.report.survey_page import survey_page
 from sinkscope.report.trial_page import trial_page
 from sinkscope.statistics.claims import Verdict, cells, tally
-
-__all__ = ["claims_section", "compose", "measurement_page", "page_of_result", "results_page", "write_report"]
 from sinkscope.training import Run
 from sinkscope.trials import Trial
+
+__all__ = ["claims_section", "compose", "measurement_page", "page_of_result", "results_page", "write_report"]
 
 MOST_SIDE_BY_SIDE = 4
 MOST_RUNS = 12  # more runs are grouped, and drawn when a reader opens them

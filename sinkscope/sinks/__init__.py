@@ -16,6 +16,7 @@ from sinkscope.sinks.choice import ReceivedAttention as ReceivedAttention
 from sinkscope.sinks.choice import Spikes as Spikes
 from sinkscope.sinks.choice import Sum as Sum
 from sinkscope.sinks.choice import TokenIds as TokenIds
+from sinkscope.sinks.choice import parts_of as parts_of
 from sinkscope.sinks.rule import EPSILON as EPSILON
 from sinkscope.sinks.rule import FEWEST as FEWEST
 from sinkscope.sinks.rule import LIFT as LIFT

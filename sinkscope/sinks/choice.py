@@ -66,7 +66,7 @@ class Choice(ABC):
     """The evidence that it needs: "attention", "activations", "hidden", "ids"; empty if positions suffice."""
 
     def __add__(self, other: Choice) -> Choice:
-        parts = dict.fromkeys((*_parts(self), *_parts(other)))
+        parts = dict.fromkeys((*parts_of(self), *parts_of(other)))
         return Sum(tuple(parts)) if len(parts) > 1 else self
 
     @property
@@ -391,7 +391,8 @@ class Sum(Choice):
         return "+".join(map(str, self.parts))
 
 
-def _parts(choice: Choice) -> tuple[Choice, ...]:
+def parts_of(choice: Choice) -> tuple[Choice, ...]:
+    """The choices of a sum, or the one that it is."""
     return choice.parts if isinstance(choice, Sum) else (choice,)
 
 

@@ -32,6 +32,14 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def unbounded(self) -> bool:
+        """Whether it is a value alone: one text has no interval."""
+        return not (math.isfinite(self.low) and math.isfinite(self.high))
+
+    def __neg__(self) -> Interval:
+        return Interval(-self.value, -self.high, -self.low)
+
 
 def mean_bounds(
     values: Float[np.ndarray, "text *shape"], level: float = LEVEL

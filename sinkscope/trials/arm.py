@@ -71,14 +71,23 @@ class Texts:
             self.predicts_next,
         )
 
+    def batches(self, size: int) -> Iterator[Texts]:
+        """`size` texts at a time."""
+        return (self.part(slice(start, start + size)) for start in range(0, self.count, size))
+
     def digest(self) -> str:
         """A hash of every tensor of the inputs, in the order of their names."""
-        hashed = hashlib.sha256()
-        for name, value in sorted(self.inputs.items()):
-            if isinstance(value, Tensor):
-                hashed.update(name.encode() + str(tuple(value.shape)).encode())
-                hashed.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
-        return hashed.hexdigest()
+        digest = hashlib.sha256()
+        add_tensors(digest, self.inputs)
+        return digest.hexdigest()
+
+
+def add_tensors(digest: Any, inputs: Mapping[str, Any]) -> None:
+    """Add the tensors of some model inputs to a hash, in the order of their names."""
+    for name, value in sorted(inputs.items()):
+        if isinstance(value, Tensor):
+            digest.update(name.encode() + str(tuple(value.shape)).encode())
+            digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
 
 
 Open = Callable[[nn.Module, Texts], AbstractContextManager[Cache | None]]
@@ -204,6 +213,14 @@ class ThroughCache:
 
     context: int
     chunk: int | None = 1
+
+    @classmethod
+    def of(cls, texts: Texts, context: int | None, chunk: int | None = 1) -> ThroughCache:
+        """For these texts, with half of a text as the context where none is given. Raises as `check` does."""
+        length = 0 if texts.ids is None else texts.ids.shape[1]
+        reading = cls(length // 2 if context is None else context, chunk)
+        reading.check(texts)
+        return reading
 
     def check(self, texts: Texts) -> None:
         """Raises `InputError` for padded texts, inputs other than ids, and a context that leaves no token."""

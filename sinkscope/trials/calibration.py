@@ -19,14 +19,13 @@ from sinkscope.interventions import HeadChange, InRows, Intervention
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw as drawn
 from sinkscope.interventions.reweigh import from_json
-from sinkscope.statistics import Interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
 from sinkscope.trials.choosing import Chosen, Option, choose_heads
 from sinkscope.trials.predictions import shared_tokens
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
-from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE, nats
 
 KIND = "calibration"
 CHOSEN, HEADS, ALL = "chosen", "chosen heads", "all heads"
@@ -73,12 +72,8 @@ def calibration_trial(
         heads: Only these are tried.
         exhaustive: A pass for each option and head in place of derivatives.
         controls: Draws of each control.
-        tolerance: τ in nats a token, for the words.
-        seed: Of the controls.
-        batch_size: Texts that go through the model at once.
-        out: A folder for what is done, from which an interrupted trial goes on.
-        about: More for the record.
         progress: Called as passes end, first of the search, then of the trial.
+        tolerance, seed, batch_size, out, about: As in `run`.
 
     Raises `InputError` where a part would have fewer than 2 texts, and as `choose_heads` and `measure` do.
     """
@@ -171,8 +166,8 @@ def _elsewhere(model: nn.Module, calibration: Intervention, texts: Texts, notes:
         notes.append(f"{str(error).removesuffix('.')}.")
         return None
 
-    def control(number: int, given: Texts) -> Arm:
-        changed = calibration.control(torch.Generator().manual_seed(number), model, given.inputs)
+    def control(number: int, texts: Texts) -> Arm:
+        changed = calibration.control(torch.Generator().manual_seed(number), model, texts.inputs)
         return _arm("", changed, None, None)
 
     return control
@@ -192,7 +187,7 @@ def _other_heads(model: nn.Module, option: Option, heads: Sequence[Head], notes:
         notes.append(f"{option.name} cannot differ between texts, so there is no control by heads.")
         return None
 
-    def control(number: int, given: Texts) -> Arm:
+    def control(number: int, texts: Texts) -> Arm:
         def opened(model: nn.Module, batch: Texts) -> AbstractContextManager[None]:
             rows = range(batch.rows.start, batch.rows.stop)
             return InRows(everywhere, [other_heads(free, len(heads), number, row) for row in rows]).applied(model)
@@ -224,19 +219,19 @@ def _described(chosen: Chosen, every: int) -> dict[str, Any]:
 def _of_heads(chosen: Chosen) -> dict[str, xr.DataArray]:
     """Gains as arrays over (option, layer, head)."""
     names = list(chosen.gains)
-    every = [head for own in (*chosen.estimated.values(), *chosen.gains.values()) for head in own]
-    if not every:
+    heads = [head for gains in (*chosen.estimated.values(), *chosen.gains.values()) for head in gains]
+    if not heads:
         return {}
-    shape = (len(names), 1 + max(layer for layer, _ in every), 1 + max(head for _, head in every))
-    found = {}
-    for name, known in (("estimated", chosen.estimated), ("gain", chosen.gains)):
+    shape = (len(names), 1 + max(layer for layer, _ in heads), 1 + max(head for _, head in heads))
+    arrays = {}
+    for name, gains in (("estimated", chosen.estimated), ("gain", chosen.gains)):
         values = np.full(shape, np.nan)
         for index, option in enumerate(names):
-            for (layer, head), gain in known.get(option, {}).items():
+            for (layer, head), gain in gains.get(option, {}).items():
                 values[index, layer, head] = gain
         dims = ("option", "layer", "head")
-        found[name] = xr.DataArray(values, dims=dims, coords={"option": names}, attrs={"units": chosen.objective})
-    return found
+        arrays[name] = xr.DataArray(values, dims=dims, coords={"option": names}, attrs={"units": chosen.objective})
+    return arrays
 
 
 def _sentences(trial: Trial) -> list[str]:
@@ -251,12 +246,12 @@ def _sentences(trial: Trial) -> list[str]:
     where = f"in {count} of {about['of_heads']} heads" if count else "in the heads that it finds"
     cost = trial.cost(chosen, "nats")
     if cost.high < 0:
-        told = f"lowers the loss by {_nats(_negated(cost))} nats a token"
+        effect = f"lowers the loss by {nats(-cost)} nats a token"
     elif cost.low > 0:
-        told = f"raises the loss by {_nats(cost)} nats a token"
+        effect = f"raises the loss by {nats(cost)} nats a token"
     else:
-        told = f"changes the loss by nothing that can be told from zero ({_nats(cost, signed=True)} nats a token)"
-    parts = [f"{about['option']} {where} {told} on texts that had no part in choosing it"]
+        effect = f"changes the loss by nothing that can be told from zero ({nats(cost, signed=True)} nats a token)"
+    parts = [f"{about['option']} {where} {effect} on texts that had no part in choosing it"]
     parts += [_against(trial, arm, what) for arm, what in _CONTROLS.items() if arm in arms and trial.controls(arm)]
     gained = about["before"] - about["after"]
     parts.append(f"on those that it was chosen on, it lowers the {about['objective']} by {gained:.4f}")
@@ -268,12 +263,12 @@ _CONTROLS = {CHOSEN: "the same change elsewhere in these heads", HEADS: "as many
 
 
 def _against(trial: Trial, arm: str, what: str) -> str:
-    gain: Interval = _negated(trial.difference(arm, score="nats"))
+    gain = -trial.difference(arm, score="nats")
     if gain.low > 0:
-        return f"{_nats(gain)} better than {what}"
+        return f"{nats(gain)} better than {what}"
     if gain.high < 0:
-        return f"{_nats(_negated(gain))} worse than {what}"
-    return f"it cannot be told from {what} (difference {_nats(gain)})"
+        return f"{nats(-gain)} worse than {what}"
+    return f"it cannot be told from {what} (difference {nats(gain)})"
 
 
 SENTENCES[KIND] = _sentences

@@ -35,9 +35,9 @@ from sinkscope.interventions import (
 )
 from sinkscope.interventions.inside import mean_masses
 from sinkscope.interventions.sink import ENOUGH
-from sinkscope.interventions.targets import AFTER, NEVER
+from sinkscope.interventions.targets import AFTER, NEVER, acted_on
 from sinkscope.measurement import AttentionReceived, find_tokens, measure, metrics
-from sinkscope.sinks import EPSILON, Choice, Measured, Tokens, counted, parse
+from sinkscope.sinks import EPSILON, Choice, Tokens, counted
 from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
@@ -55,6 +55,7 @@ CONSTANT = ("mean-sink", "swap-sink", *FOLDS)  # with numbers of other texts
 AFTER_CURVE = (1, 2, 4, 8, 16, 32)  # the curve over `after`
 LOOKED_AT = 16  # texts in which the sink is looked for afterwards
 BANDS = 6  # of neighboring layers
+DRAWS = 20  # of an intervention's own control, until one differs from those before
 By = Literal["after", "layer", "band"]
 
 
@@ -62,14 +63,14 @@ By = Literal["after", "layer", "band"]
 class SinkArms:
     """How the arms on one set of sink tokens are made for any of the texts.
 
-    `layers`: where; `known`: constants of other texts, None where no arm needs them; `length`: tokens of a text, for
+    `layers`: where; `constants`: those of other texts, None where no arm needs them; `length`: tokens of a text, for
     inputs that are no token ids; `seed`: that of the trial, from which controls count their draws.
     """
 
     targets: Targets
     after: int
     layers: tuple[int, ...] | None = None
-    known: Constants | None = None
+    constants: Constants | None = None
     length: int | None = None
     seed: int = 0
     suffix: str = ""
@@ -85,8 +86,8 @@ class SinkArms:
             return None if others is None else replace(self, targets=others).arm(what)
 
         facts = {"on": self.targets.describe(), "after": self.after, "layers": self.layers and list(self.layers)}
-        if what in CONSTANT and self.known is not None:
-            facts["constants"] = self.known.describe()
+        if what in CONSTANT and self.constants is not None:
+            facts["constants"] = self.constants.describe()
         return Arm(
             what + self.suffix,
             lambda model, texts: self.change(what, texts).applied(model),
@@ -98,17 +99,15 @@ class SinkArms:
 
     def change(self, what: str, texts: Texts) -> Intervention:
         """The intervention for some of the texts."""
-        first = self.targets.first
-        on = Targets(first if len(first) == 1 else first[texts.rows])
-        common: dict[str, Any] = {"on": on, "after": self.after, "layers": self.layers}
+        common: dict[str, Any] = {"on": self.targets.part(texts.rows), "after": self.after, "layers": self.layers}
         if what in CONSTANT:
-            assert self.known is not None
+            assert self.constants is not None
             if what == "swap-sink":
-                donors = tuple(number % len(self.known.keys) for number in _digests(texts))
-                return SwapSink(**common, constants=self.known, donors=donors)
+                donors = tuple(number % len(self.constants.keys) for number in _digests(texts))
+                return SwapSink(**common, constants=self.constants, donors=donors)
             if what in FOLDS:
-                return FoldSink(**common, constants=self.known, form=FOLDS[what])
-            return MeanSink(**common, constants=self.known)
+                return FoldSink(**common, constants=self.constants, form=FOLDS[what])
+            return MeanSink(**common, constants=self.constants)
         if what in ("trim-sink", OTHERS):
             return TrimMass(**common, off="sink" if what == "trim-sink" else "others")
         return (HideSink if what == "hide-sink" else MuteSink)(**common)
@@ -117,9 +116,9 @@ class SinkArms:
         """Tokens whose predictions no change reaches: those before the last target's first query."""
         real = _real(texts, self.length)
         position = real.long().cumsum(-1) - 1
-        first = np.where(self.targets.first < NEVER, self.targets.first, 0).max(-1)
-        first = first if len(first) == 1 else first[texts.rows]
-        return (position < torch.as_tensor(first)[:, None]) & real
+        first = self.targets.part(texts.rows).first
+        last_start = torch.as_tensor(np.where(first < NEVER, first, 0).max(-1))
+        return (position < last_start[:, None]) & real
 
 
 def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length: int | None = None) -> Targets | None:
@@ -170,7 +169,7 @@ def matters(
     """Does the sink matter? It is hidden, muted, made a constant, swapped and trimmed, for the queries after it.
 
     The sinks are chosen, and constants measured, on texts that are not scored. Scored are predictions at tokens that
-    the change reaches. The record's `sink` says what is known besides: the mean attention that hiding takes (`mass`),
+    the change reaches. The record's `sink` has what else is known: the mean attention that hiding takes (`mass`),
     the mass that trimming moves (`moved`), and for each arm where the sink is afterwards (`afterwards`: the position
     with the largest sink rate among those that enough queries see, its rate, and the rate of the old one; weights as
     the layer has them before trimming and folding).
@@ -186,12 +185,7 @@ def matters(
         calibrate_on: Other texts for the choice and the constants; all of `inputs` are scored then.
         controls: Draws of other keys; fewer where fewer keys come before the first query.
         epsilon: Of the sink rate.
-        tolerance: τ of the words.
-        seed: Of controls.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        out: A folder for finished batches.
-        about: More for the record.
-        progress: As in `run`.
+        tolerance, seed, batch_size, out, about, progress: As in `run`.
 
     Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts that end before any
     changed query.
@@ -215,10 +209,10 @@ def matters(
     sets: list[SinkArms] = []
     for step in steps:
         targets = Targets.of(tokens, step)
-        known = None
+        of_others = None
         if any(name in CONSTANT for name in chosen):
-            known = constants(model, parts_inputs(parts.calibration), targets, step, batch_size=batch_size)
-            if {"mean-sink", "swap-sink"} & set(chosen) and not any(known.differ(p) for p in targets.positions):
+            of_others = constants(model, parts.fitted_on.inputs, targets, step, batch_size=batch_size)
+            if {"mean-sink", "swap-sink"} & set(chosen) and not any(of_others.differ(p) for p in targets.positions):
                 chosen = [name for name in chosen if name not in ("mean-sink", "swap-sink")]
                 notes.append(
                     "Key and value of the sink are the same in all texts (a constant first token), so mean-sink and "
@@ -232,7 +226,7 @@ def matters(
         elif by == "after":
             groups = [(groups[0][0], f"@{step}")]
         sets += [
-            SinkArms(targets, step, group, known, length, seed, suffix, by is not None) for group, suffix in groups
+            SinkArms(targets, step, group, of_others, length, seed, suffix, by is not None) for group, suffix in groups
         ]
     if not chosen:
         raise InputError(notes[-1] + " Name other arms.")
@@ -275,10 +269,9 @@ def masses(
     """Mean attention of the changed queries to the sink (`mass`), to the keys of controls (`mass_of_controls`), and the
     mass that trimming moves (`moved`)."""
     totals = np.zeros((len(others) + 2, 2))
-    for start in range(0, texts.count, batch_size):
-        part = texts.part(slice(start, min(start + batch_size, texts.count)))
-        wanted = [_of_rows(each, part) for each in (arms.targets, *others)]
-        totals += mean_masses(model, part.inputs, wanted, arms.layers)
+    for batch in texts.batches(batch_size):
+        targets = [each.part(batch.rows) for each in (arms.targets, *others)]
+        totals += mean_masses(model, batch.inputs, targets, arms.layers)
     means = totals[:, 0] / np.maximum(totals[:, 1], 1)
     control = float(means[1:-1].mean()) if others else None
     return {"mass": float(means[0]), "mass_of_controls": control, "moved": float(means[-1])}
@@ -298,13 +291,12 @@ def afterwards(
     `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
     """
     places: dict[str, dict[str, Any]] = {}
-    some = texts.part(slice(0, min(texts.count, LOOKED_AT)))
+    some = texts.part(slice(0, LOOKED_AT))
     for name, change in {REFERENCE: None, **changes}.items():
         rates = []
-        for start in range(0, some.count, batch_size):
-            part = some.part(slice(start, min(start + batch_size, some.count)))
-            with nullcontext() if change is None else change(part).applied(model):
-                rates.append(sink_rates(model, part.inputs, epsilon, batch_size))
+        for batch in some.batches(batch_size):
+            with nullcontext() if change is None else change(batch).applied(model):
+                rates.append(sink_rates(model, batch.inputs, epsilon, batch_size))
         width = min(each.shape[1] for each in rates)
         rate = metrics.nanmean(np.concatenate([each[:, :width] for each in rates]), 0)
         old = [float(rate[p]) for p in positions if p < width and np.isfinite(rate[p])]
@@ -336,7 +328,7 @@ def rates_of(data: xr.Dataset, stack: str, epsilon: float) -> Float[np.ndarray, 
 
 def table(trial: Trial) -> pd.DataFrame:
     """An arm per row: nats and KL with intervals, its controls' nats, by how much it costs more, the mass that is taken
-    and the nats for each unit of it, where the sink is afterwards, and the word. KL stands in for nats where the model
+    and the nats for each unit of it, where the sink is afterwards, and the word. KL replaces nats where the model
     predicts no next token."""
     sink, rows, score = trial.record["sink"], [], score_of(trial)
     for arm in trial.named("arm"):
@@ -473,9 +465,6 @@ def intervention_arm(
     return as_arm(intervention, control)
 
 
-DRAWS = 20  # of a control, for each that is wanted
-
-
 def effect(
     model: nn.Module,
     inputs: Any,
@@ -517,10 +506,7 @@ def changed(
         epsilon: Of the sink rate.
         drawn_in: Inputs in which controls look for what they need; by default the texts.
         controls: Draws of the control, each another one; fewer where fewer exist.
-        seed: Of the controls.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        about: More for the record.
-        options: As in `run`.
+        seed, batch_size, about, options: As in `run`.
 
     Raises `InputError` for positions that a text does not have, and as `run` does.
     """
@@ -549,42 +535,23 @@ def changed(
 
 def uses(what: Sequence[str], on: Any = None) -> Literal["nothing", "chooses"]:
     """Whether these arms, on these tokens, need texts that are not scored: for a choice, or for constants."""
-    choice = _choice(on)
+    choice = acted_on(on)
     looks = isinstance(choice, Choice) and bool(choice.needs)
     return "chooses" if looks or set(what) & set(CONSTANT) else "nothing"
 
 
-def _choice(on: Any) -> Any:
-    """A choice, or what is chosen already. Raises `InputError` for none."""
-    choice = parse(on) if isinstance(on, str) else Measured() if on is None else on
-    if choice is None:
-        raise InputError("on = 'none': an intervention acts on some tokens")
-    return choice
-
-
 def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
     """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
-    choice = Measured(epsilon) if on is None else _choice(on)
+    choice = acted_on(on, epsilon)
     if not isinstance(choice, Choice):
         return choice
-    by_row = getattr(choice, "by", "position") == "row" or parts.calibration is None
-    texts = parts.scored if by_row else parts.calibration
-    return find_tokens(model, parts_inputs(texts), choice, batch_size=batch_size)
-
-
-def parts_inputs(texts: Texts | None) -> Mapping[str, Any]:
-    """The inputs of texts that there are."""
-    assert texts is not None
-    return texts.inputs
+    texts = parts.scored if getattr(choice, "by", "position") == "row" else parts.fitted_on
+    return find_tokens(model, texts.inputs, choice, batch_size=batch_size)
 
 
 def _band(layers: Sequence[int]) -> str:
     """@layer 3, or @layers 0-4."""
     return f"@layer {layers[0]}" if len(layers) == 1 else f"@layers {layers[0]}-{layers[-1]}"
-
-
-def _of_rows(targets: Targets, texts: Texts) -> Targets:
-    return targets if len(targets.first) == 1 else Targets(targets.first[texts.rows])
 
 
 def _last(targets: Targets) -> int:
@@ -614,6 +581,6 @@ def _digests(texts: Texts) -> list[int]:
 
 def _signed(interval: Interval) -> str:
     """+.011 (.006 to .016)."""
-    if not np.isfinite([interval.low, interval.high]).all():
+    if interval.unbounded:
         return f"{interval.value:+.3f}"
     return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"

@@ -148,7 +148,8 @@ def choose_heads(
     def together(option: Option) -> tuple[float, Option, tuple[Head, ...] | None]:
         if option.whole:
             return whole[option.name], option, ()
-        better = _better(estimated.get(option.name, {}), gains[option.name])
+        by_head = {**estimated.get(option.name, {}), **gains[option.name]}  # a pass takes precedence over an estimate
+        better = tuple(head for head, gain in sorted(by_head.items()) if gain > 0)
         return (run.passed(option.name, option, better), option, better) if better else (before, option, None)
 
     results = [together(option) for option in options]
@@ -195,11 +196,6 @@ def _tried(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | 
     if heads is not None and any(option.whole for option in options):
         raise InputError("this calibration selects its heads itself, query by query: leave out heads")
     return tried
-
-
-def _better(estimated: Mapping[Head, float], gains: Mapping[Head, float]) -> tuple[Head, ...]:
-    """The heads with a gain, in order; a pass takes precedence over an estimate."""
-    return tuple(head for head, gain in sorted({**estimated, **gains}.items()) if gain > 0)
 
 
 @dataclass(eq=False)

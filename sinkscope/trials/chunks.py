@@ -55,7 +55,7 @@ def chunk_trial(
 
     The control of each recomputes as many random tokens of the later chunks. Two arms recompute nothing: "sinks
     dropped" leaves out of each later chunk the token that receives most (control: a random one of each), and "behind
-    first" reads each later chunk behind the first token of the first chunk. See `caches.chunks` for what was read of
+    first" reads each later chunk after the first token of the first chunk. See `caches.chunks` for what was read of
     both papers.
 
     Args:
@@ -172,8 +172,8 @@ def chunk_sinks(
     ThroughCache(total, None).check(texts)
     numbers: dict[str, list[np.ndarray]] = {}
     caches: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
-    for start in range(0, texts.count, batch_size):
-        ids = texts.part(slice(start, start + batch_size)).ids
+    for batch in texts.batches(batch_size):
+        ids = batch.ids
         assert ids is not None
         encoder = _Encoder(lengths)
         sinks = _sinks_alone(model, ids[:, :total], lengths, epsilon)
@@ -210,7 +210,7 @@ def first_of_chunks(lengths: Sequence[int], count: int, ids: Int[Tensor, "text t
 
 
 class _Encoder:
-    """Encodings of the texts that were asked for last, so that all arms of a batch share them."""
+    """The encodings of the latest texts, so that all arms of a batch share them."""
 
     def __init__(self, lengths: tuple[int, ...]) -> None:
         self.lengths = lengths
@@ -218,7 +218,7 @@ class _Encoder:
         self._texts = ""
 
     def joined(self, model: nn.Module, ids: Tensor, ahead: int = 0) -> Chunks:
-        """The chunks, each read alone or behind the first tokens of the first."""
+        """The chunks, each read alone or after the first tokens of the first."""
         return self._once(ids, ("joined", ahead), lambda: join_chunks(model, ids, self.lengths, ahead=ahead))
 
     def at_once(self, model: nn.Module, ids: Tensor) -> Chunks:
@@ -324,7 +324,7 @@ def _sinks_alone(model: nn.Module, ids: Tensor, lengths: Sequence[int], epsilon:
 
 
 def _each_alone(ids: Tensor, lengths: Sequence[int], look: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `look` says of each chunk's tokens, (text, token) again; chunks of one length are its rows together."""
+    """`look` applied to each chunk alone, as (text, token); chunks of equal length are rows of one call."""
     chunks = ids.split(tuple(lengths), 1)
     parts = list(chunks)
     for length in dict.fromkeys(lengths):

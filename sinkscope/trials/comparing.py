@@ -12,12 +12,13 @@ from sinkscope.trials.arm import REFERENCE
 from sinkscope.trials.trial import Trial
 
 ADVISED = ("free", "small")
+COSTS = {"free": "is free", "small": "is small", "costs": "costs", "breaks": "breaks"}
 
 
 def compared_schemes(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row for each trial of a scheme: its cost, its share of 16-bit bytes, and its best protected arm.
 
-    `bytes_share`: of the matrices for weights, of the cache behind the context for caches, NaN where a scheme is only
+    `bytes_share`: of the matrices for weights, of the cache after the context for caches, NaN where a scheme is only
     simulated. `protected`: the arm with the least KL among those that beat their random controls; empty if none does.
     """
     return pd.DataFrame([_row(trial) for trial in trials])
@@ -60,11 +61,11 @@ def advice(table: pd.DataFrame) -> str:
 
     Schemes of caches and of linear maps are advised on separately. The words are those of `trials`.
     """
-    said = []
+    sentences = []
     for caches, rows in table.groupby("caches"):
         plain = rows[rows["word"].isin(ADVISED)]
         kept = rows[rows["protected_word"].isin(ADVISED)]
-        told = ", ".join(f"'{row.scheme}' {_word(row.word)}" for row in rows.itertuples())
+        costs = ", ".join(f"'{row.scheme}' {COSTS.get(row.word, 'cannot be told')}" for row in rows.itertuples())
         what = "the cache" if caches else "the linear maps"
         if len(plain):
             row = plain.sort_values(["bytes_share", "kl"]).iloc[0]
@@ -78,12 +79,8 @@ def advice(table: pd.DataFrame) -> str:
             use = f"use '{row.scheme}' with '{row.protected}' kept{_share(row.bytes_share)}"
         else:
             use = f"leave {what} in 16 bits"
-        said.append(f"{told}: {use}.")
-    return " ".join(said)
-
-
-def _word(word: str) -> str:
-    return {"free": "is free", "small": "is small", "costs": "costs", "breaks": "breaks"}.get(word, "cannot be told")
+        sentences.append(f"{costs}: {use}.")
+    return " ".join(sentences)
 
 
 def _share(share: float) -> str:

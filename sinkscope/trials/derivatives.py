@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from sinkscope.hooks import OpenStream, Stream, device_of, evaluating, part, watching
+from sinkscope.hooks import OpenStream, Stream, device_of, evaluating, frozen, part, watching
 from sinkscope.interventions import HeadChange, Intervention
 from sinkscope.interventions.reweigh import CallEditor, Change, Head, image_token, opening, required
 from sinkscope.trials.journal import Journal
@@ -82,15 +81,15 @@ def estimated_gains(
     total: Tensor | float = 0.0
     for start in range(0, samples, size):
         stop = min(start + size, samples)
-        known = journal.estimates(start, stop)
-        if known is None:
+        terms = journal.estimates(start, stop)
+        if terms is None:
             batch = part(inputs, slice(start, stop), samples, device_of(model))
-            known = [
+            terms = [
                 each.sum(0).tolist()
                 for each in _terms(model, batch, list(options.values()), objective, draws, start, from_token)
             ]
-            journal.keep({"rows": [start, stop], "estimates": known})
-        total = total + torch.tensor(known, dtype=torch.float64)
+            journal.keep({"rows": [start, stop], "estimates": terms})
+        total = total + torch.tensor(terms, dtype=torch.float64)
         counted(stop - start)
     assert isinstance(total, Tensor)
     slope, bend = (total / samples).tolist()
@@ -147,10 +146,9 @@ def head_terms(
     """
     check_decoder(model, batch)
     layers = Stream.of(model).attention(model)
-    with ExitStack() as stack, evaluating(model), _frozen(model), torch.inference_mode(False), torch.enable_grad():
+    with ExitStack() as stack, evaluating(model), frozen(model), torch.inference_mode(False), torch.enable_grad():
         mixed = mixing(stack)
-        options_of = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-        logits = logits_of(model, batch, options_of)
+        logits = logits_of(model, batch)
         token_logs, counted = next_tokens(logits, batch, image_token(model), from_token)
         value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
         factors = [mixed.factors[module] for module in layers]
@@ -213,16 +211,3 @@ class _Mixing(CallEditor):
         for factor, difference in zip(factors, apart, strict=True):
             mixed = mixed + factor[:, None, :, None].to(output.dtype) * difference
         return mixed
-
-
-@contextmanager
-def _frozen(model: nn.Module) -> Iterator[None]:
-    """No weight requires a gradient meanwhile, so that nothing is stored for them."""
-    wanted = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in wanted:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in wanted:
-            weight.requires_grad_(True)

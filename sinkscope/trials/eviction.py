@@ -45,15 +45,16 @@ from sinkscope.sinks import (
     Online,
     Positions,
     Rows,
-    Sum,
     Tokens,
     parse,
+    parts_of,
 )
 from sinkscope.trials.arm import Arm, Texts, ThroughCache, unchanged
 from sinkscope.trials.feeding import feeding
 from sinkscope.trials.run import run
 from sinkscope.trials.texts import split
-from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import nats
 
 KIND = "eviction"
 DEFAULT = ("streaming", "h2o", "snapkv", "keydiff")
@@ -111,13 +112,11 @@ def eviction_trial(
     """
     model = unwrapped(model)
     choice = Measured() if protect is None else parse(protect) if isinstance(protect, str) else protect
-    measured = any(isinstance(part, Measured) and part.measurement is None for part in _parts(choice))
+    measured = _measures(choice)
     texts = split(model, inputs, "chooses" if measured else "nothing", calibrate_on=calibrate_on if measured else None)
+    context = ThroughCache.of(texts.scored, context).context
     ids = texts.scored.ids
-    if ids is None:
-        raise InputError("texts are read through a cache: give token ids")
-    context = ids.shape[1] // 2 if context is None else context
-    ThroughCache(context).check(texts.scored)
+    assert ids is not None
     notes = []
     try:
         protection = Protection.of(model, choice, texts.calibration, context)
@@ -174,13 +173,19 @@ def policy_arms(
         protection = Protection(None, protect, context=context)
     else:
         choice = parse(protect) if isinstance(protect, str) else protect
-        if any(isinstance(part, Measured) and part.measurement is None for part in _parts(choice)):
+        if _measures(choice):
             raise InputError(
                 "measured: sinks are measured in texts of their own: protect=find_tokens(model, texts, 'measured')"
             )
         protection = Protection.of(model, choice, None, context)
     setting = _Setting(model, ids[:1, :context], protection, _newest(recent, budgets, context), when, seed)
     return _arms(setting, policies, budgets, without_sinks=without_sinks)[0]
+
+
+def _measures(choice: Choice | None) -> bool:
+    """Whether sinks are still to be measured."""
+    parts = () if choice is None else parts_of(choice)
+    return any(isinstance(part, Measured) and part.measurement is None for part in parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +197,7 @@ class Protection:
     in_text: Choice | None = None
     online: Online | None = None
     context: int = 0
-    known: dict[str, Tokens | None] = field(default_factory=dict)
+    by_text: dict[str, Tokens | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, choice: Choice | None, calibration: Texts | None, context: int) -> Protection:
@@ -203,7 +208,7 @@ class Protection:
         tokens: Tokens | None = None
         in_text: Choice | None = None
         online: Online | None = None
-        for part in _parts(choice):
+        for part in () if choice is None else parts_of(choice):
             if isinstance(part, Online):
                 online = part
                 continue
@@ -229,12 +234,12 @@ class Protection:
         if self.in_text is None:
             return tokens
         key = Texts.of_ids(ids).digest()
-        if key not in self.known:
+        if key not in self.by_text:
             try:
-                self.known[key] = find_tokens(model, ids, self.in_text).on(rows)
+                self.by_text[key] = find_tokens(model, ids, self.in_text).on(rows)
             except NothingChosenError:
-                self.known[key] = None
-        other = self.known[key]
+                self.by_text[key] = None
+        other = self.by_text[key]
         return tokens if other is None else other if tokens is None else tokens | other
 
     def around(self, policy: Policy, tokens: Tokens | None, recent: int) -> Policy:
@@ -517,15 +522,11 @@ def _size(layer: Any) -> int:
 
 
 def _own_first(policy: Policy) -> int:
-    """First tokens that a policy keeps by itself."""
+    """How many first tokens a policy keeps on its own."""
     while isinstance(inner := getattr(policy, "policy", None), Policy):
         policy = inner
     count = getattr(policy, "sinks", 0)
     return count if isinstance(count, int) else 0
-
-
-def _parts(choice: Choice | None) -> tuple[Choice, ...]:
-    return () if choice is None else choice.parts if isinstance(choice, Sum) else (choice,)
 
 
 def _sentences(trial: Trial) -> list[str]:
@@ -544,19 +545,19 @@ def _sentences(trial: Trial) -> list[str]:
             loss = trial.difference(arm, whole)
             what = f"'{whole}' with its sinks taken away and random tokens kept in their place"
             if loss.low > 0:
-                lines.append(f"{what} costs {_nats(loss)} nats more: it needs them.")
+                lines.append(f"{what} costs {nats(loss)} nats more: it needs them.")
             else:
-                lines.append(f"{what} does not cost more beyond chance (difference {_nats(loss)} nats).")
+                lines.append(f"{what} does not cost more beyond chance (difference {nats(loss)} nats).")
         elif not trial.controls(arm) or trial.word(arm) == "breaks":
             lines.append(trial.sentence(arm))
         else:
-            gain = _negated(trial.difference(arm))
+            gain = -trial.difference(arm)
             if gain.low > 0:
-                text = f"'{arm}' beats random at the same bytes by {_nats(gain)} nats"
+                text = f"'{arm}' beats random at the same bytes by {nats(gain)} nats"
             elif gain.high < 0:
-                text = f"'{arm}' is worse than random at the same bytes, by {_nats(_negated(gain))} nats"
+                text = f"'{arm}' is worse than random at the same bytes, by {nats(-gain)} nats"
             else:
-                text = f"'{arm}' cannot be told from random at the same bytes (difference {_nats(gain)} nats)"
+                text = f"'{arm}' cannot be told from random at the same bytes (difference {nats(gain)} nats)"
             lines.append(f"{text}; {trial.cost_in_words(arm)}.")
     lines += _unequal(trial, facts)
     if "recall" in trial.data:

@@ -58,7 +58,7 @@ def cost_figure(table: pd.DataFrame, baseline: float | None, by: str = "kl") -> 
 def against_bytes(table: pd.DataFrame, series: pd.Series) -> go.Figure | None:
     """A line per series over the bytes that are held, controls thin and dotted; None where no series has two budgets.
 
-    `table` is a full one, `series` tells each arm's.
+    `table` is a full one, `series` gives the series of each arm.
     """
     if "bytes_share" not in table or "kl" not in table:
         return None

@@ -14,17 +14,7 @@ from torch import Tensor, nn
 
 from sinkscope.caches import StreamingCache
 from sinkscope.errors import InputError
-from sinkscope.hooks import (
-    Editor,
-    Invocation,
-    OpenStream,
-    Stream,
-    checked_inputs,
-    device_of,
-    part,
-    unwrapped,
-    watching,
-)
+from sinkscope.hooks import Editor, Invocation, OpenStream, Stream, checked_inputs, device_of, part, unwrapped, watching
 from sinkscope.interventions import FoldSink
 from sinkscope.interventions.inside import Calls, opened_layers
 from sinkscope.measurement import full_precision
@@ -59,7 +49,7 @@ def folded_heads(
     if not changes or any(each.targets.every() != changes[0].targets.every() for each in changes):
         raise InputError("folds: at least one, and all of the same tokens for the same queries")
     if any(each.layers is not None or each.gone for each in changes):
-        raise InputError("folds: in all layers and heads, and not `gone`: each head is looked at by itself here")
+        raise InputError("folds: in all layers and heads, and not `gone`: each head is tested alone here")
     first = max(start for _, start in changes[0].targets.every())
     size = max(1, min(batch_size, TOKENS // checked["input_ids"].shape[1]))
     draws = math.ceil(DRAWS / samples) if draws is None else draws
@@ -168,8 +158,8 @@ class _FoldMixing(Editor):
 def folded_stream(name: str, fold: FoldSink, window: int) -> Arm:
     """An arm that reads through a `StreamingCache` without sinks: the last `window` tokens, and the folded constants.
 
-    Read it beside `cached(name, lambda model: StreamingCache(model, sinks, window - sinks))`, which holds as many keys.
-    Raises `InputError` for a form whose key has a position.
+    Compare it with `cached(name, lambda model: StreamingCache(model, sinks, window - sinks))`, which holds as many
+    keys. Raises `InputError` for a form whose key has a position.
     """
     gone = replace(fold, gone=True)
 

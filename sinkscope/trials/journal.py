@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from sinkscope.errors import InputError
+from sinkscope.files import append_line, whole_lines
+from sinkscope.trials.arm import add_tensors
 
 NAME = "heads.jsonl"
 
@@ -35,7 +36,7 @@ class Journal:
         if folder is None:
             return cls(None, [])
         path = Path(folder) / NAME
-        journal = cls(path, _whole_lines(path))
+        journal = cls(path, whole_lines(path))
         if journal.lines and journal.lines[0].get("search") != search:
             raise InputError(f"{path} is of another search (other texts, settings, heads or model): name a new folder")
         if not journal.lines:
@@ -45,16 +46,8 @@ class Journal:
     def keep(self, line: dict[str, Any]) -> None:
         """Add a line."""
         self.lines.append(line)
-        if self.path is None:
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
+        if self.path is not None:
+            append_line(self.path, line)
 
     def scores(self, key: Sequence[Any]) -> Float[np.ndarray, " text"] | None:
         """The scores of a pass; None if it was not made yet."""
@@ -88,27 +81,5 @@ def identity(
     weight = next(model.parameters())
     about += [str(weight.dtype), sum(parameter.numel() for parameter in model.parameters())]
     digest.update(json.dumps(about).encode())
-    for name, value in sorted(inputs.items()):
-        if isinstance(value, Tensor):
-            digest.update(name.encode() + str(tuple(value.shape)).encode())
-            digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    add_tensors(digest, inputs)
     return digest.hexdigest()
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    lines, whole = [], 0
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                read = json.loads(line)
-            except ValueError:
-                break
-            if not line.endswith(b"\n"):
-                break
-            lines.append(read)
-            whole += len(line)
-    if whole < path.stat().st_size:
-        os.truncate(path, whole)
-    return lines

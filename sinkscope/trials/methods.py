@@ -38,11 +38,7 @@ def factor_options(factors: Sequence[float], position: int = 0) -> list[Option]:
         check_factor("factor", factor)
         if factor == 1:
             raise InputError("factor = 1 changes nothing: leave it out")
-    return [Option(f"gamma={factor:g}", _option(factor, position)) for factor in dict.fromkeys(factors)]
-
-
-def _option(factor: float, position: int) -> Any:
-    return lambda heads: Reweigh(factor, (position,), heads)
+    return [Option(f"gamma={factor:g}", partial(Reweigh, factor, (position,))) for factor in dict.fromkeys(factors)]
 
 
 Heads = tuple[Head, ...] | None
@@ -77,18 +73,6 @@ def _options(
     return options
 
 
-def _act(beta: float, heads: Heads) -> Intervention:
-    return ACT(beta, heads=heads)
-
-
-def _guarded_act(beta: float, heads: Heads) -> Intervention:
-    return ACT(beta, guarded=True, heads=heads)
-
-
-def _temperature(tau: float, heads: Heads) -> Intervention:
-    return Temperature(tau, heads)
-
-
 def _visual(model: nn.Module, inputs: Mapping[str, Any], values: tuple[float, ...]) -> list[Option]:
     """VAR with this model's dimensions: it selects its heads itself, query by query, so none are chosen."""
     redistribution = VisualRedistribution.of(model, inputs)
@@ -109,10 +93,16 @@ CALIBRATIONS: dict[str, CalibrationMethod] = {
         "a factor on the weight of the token at --position", "gamma", FACTORS, factor_options
     ),
     "act": CalibrationMethod(
-        "less weight on sinks other than the first, as published", "beta", BETAS, _options("beta", _act)
+        "less weight on sinks other than the first, as published",
+        "beta",
+        BETAS,
+        _options("beta", lambda beta, heads: ACT(beta, heads=heads)),
     ),
     "act-guarded": CalibrationMethod(
-        "as act, without position 0 and tokens that few queries see", "beta", BETAS, _options("beta", _guarded_act)
+        "as act, without position 0 and tokens that few queries see",
+        "beta",
+        BETAS,
+        _options("beta", lambda beta, heads: ACT(beta, guarded=True, heads=heads)),
     ),
     "var": CalibrationMethod(
         "for models that read images: weight on visual sinks moves to the image's other tokens",
@@ -121,5 +111,5 @@ CALIBRATIONS: dict[str, CalibrationMethod] = {
         _without_images,
         _visual,
     ),
-    "temperature": CalibrationMethod("a temperature on the logits", "tau", TEMPERATURES, _options("tau", _temperature)),
+    "temperature": CalibrationMethod("a temperature on the logits", "tau", TEMPERATURES, _options("tau", Temperature)),
 }

@@ -1,4 +1,4 @@
-"""Pairs of a key and a value, hidden in noise and asked for at its end: what a cache must not forget."""
+"""Key–value pairs hidden in noise and asked for at its end: what a cache must not forget."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Asked:
 class Needles:
     """`pairs` needles, each a key and its value, in a text of `length` tokens with the BOS; `asked` of them are asked.
 
-    Fewer are asked than there are, so that what is left over tells nothing: with all of them asked once, a model that
-    only crosses off the values it has given is right half of the time. Noise is a chain: each of its 64 tokens is
+    Fewer are asked than there are, so that elimination does not help: with all of them asked once, a model that
+    only crosses off the values it has given would be right half of the time. Noise is a chain: each of its 64 tokens is
     followed by one of four, equally likely, so that its perplexity cannot fall below 4. Raises `InputError` where
     needles do not fit.
     """

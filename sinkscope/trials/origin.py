@@ -40,22 +40,21 @@ from sinkscope.interventions import (
 )
 from sinkscope.measurement import AttentionReceived, metrics, observe
 from sinkscope.sinks import EPSILON
-from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.changes import rates_of, score_of
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
 from sinkscope.trials.trial import SENTENCES, UNITS, Trial
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.words import TOLERANCE, percent
 
 MAKES = {
     "isolate": "token k sees itself alone",
     "match-output": "head outputs at k get the variance of those at the sink",
     "match-values": "the values that k reads are scaled until its outputs have it",
-    "copy-first": "the sink's token stands at k as well",
+    "copy-first": "the sink's token is at k as well",
     "move-first": "the sink's token is moved to k",
     "swap-first": "the sink's token and that at k change places",
-    "relocate": "its largest activations are moved to an extra token behind it",
+    "relocate": "its largest activations are moved to an extra token after it",
 }
 """Tests that look for a sink at another place: if what they do makes one, it is there."""
 TAKES = {
@@ -66,7 +65,7 @@ TAKES = {
 """Tests that take something from the sink: if that makes it, it is gone."""
 ORIGIN = (*MAKES, *TAKES)
 MOST = 4  # channels
-LEAST_RATE = 0.01  # of the heads: with fewer there is no sink whose origin could be asked for
+LEAST_RATE = 0.01  # of the heads: with fewer there is no sink whose origin could be tested
 Entry = tuple[int, int, int]
 
 
@@ -182,7 +181,7 @@ class _Outputs:
 class OriginArms:
     """How the tests are made, and where they leave the sink: `rates` fills while they run."""
 
-    found: Anatomy
+    anatomy: Anatomy
     test: int
     length: int
     epsilon: float
@@ -191,7 +190,7 @@ class OriginArms:
 
     def place(self, what: str) -> int:
         """Where a test looks for a new sink."""
-        return self.found.sink + 1 if what == "relocate" else self.test
+        return self.anatomy.sink + 1 if what == "relocate" else self.test
 
     def arm(self, what: str) -> Arm:
         """The test of this name. Raises `InputError` for an unknown one."""
@@ -209,12 +208,12 @@ class OriginArms:
 
     def change(self, what: str, drawn: np.random.Generator | None) -> Intervention | None:
         """The test, or if something is `drawn` its control: as large, of something else. None where there is none."""
-        p, k, found = self.found.sink, self.test, self.found
+        p, k, made_of = self.anatomy.sink, self.test, self.anatomy
         between = [position for position in range(self.length) if min(p, k) < position < max(p, k)]
         if drawn is not None and (what == "isolate" or what.endswith("-first")) and not between:
             return None
         other = p if drawn is None else int(drawn.choice(between)) if between else p
-        entries = found.entries if drawn is None else found.others(drawn)
+        entries = made_of.entries if drawn is None else made_of.others(drawn)
         if what == "isolate":
             return FirstTokenView(k) if drawn is None else OneKeyView(k, other)
         if what in ("match-output", "match-values"):
@@ -223,14 +222,14 @@ class OriginArms:
         if what.endswith("-first"):
             return Rearrange(what.removesuffix("-first"), other, k)  # type: ignore[arg-type]
         if what == "relocate":
-            return ExtraToken(p + 1, *found.lasting(entries))
+            return ExtraToken(p + 1, *made_of.lasting(entries))
         if what == "mute-step":
             rest = [position for position in range(self.length) if position != p]
-            return MuteFeedForward(found.step, (p if drawn is None else int(drawn.choice(rest)),))
+            return MuteFeedForward(made_of.step, (p if drawn is None else int(drawn.choice(rest)),))
         if what == "median-before":
-            every, medians = found.lasting(entries)
+            every, medians = made_of.lasting(entries)
             return SetActivations(every, "mean", medians)
-        return found.normed(entries)
+        return made_of.normed(entries)
 
     def _arm(
         self, what: str, change: Intervention, draw: int, control: Callable[[int, Texts], Arm | None] | None = None
@@ -254,7 +253,7 @@ class OriginArms:
 
     def before(self, texts: Texts) -> Tensor:
         """Tokens up to k: some test changes their ids."""
-        return (torch.arange(self.length) <= max(self.test, self.found.sink)).expand(texts.count, -1)
+        return (torch.arange(self.length) <= max(self.test, self.anatomy.sink)).expand(texts.count, -1)
 
 
 def origin_trial(
@@ -283,7 +282,7 @@ def origin_trial(
     | `copy-first` | the id at k becomes that of the sink (two of them) | that of another token |
     | `move-first` | the sink's id is moved to k, those between shift | another id is moved |
     | `swap-first` | the ids at the sink and at k change places | ids of another token and k |
-    | `relocate` | an extra zero token behind the sink takes over its largest activations | other channels |
+    | `relocate` | an extra zero token after the sink takes over its largest activations | other channels |
     | `mute-step` | no feed-forward for the sink, in the block where its norm jumps | for another token |
     | `median-before` | its largest activations become their channel's median, in the stream | other channels |
     | `median-after` | the same at the inputs of maps, after the norms | other channels |
@@ -304,11 +303,7 @@ def origin_trial(
         calibrate_on: Other texts to look at the sink in; all of `inputs` are scored then.
         controls: Draws of each test's control.
         epsilon: Of the sink rate.
-        tolerance: τ of the words.
-        seed: Of controls.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        about: More for the record.
-        progress: As in `run`.
+        tolerance, seed, batch_size, about, progress: As in `run`.
 
     Raises `InputError` for unknown tests, padded texts, positions that texts do not have, and as the interventions do.
     """
@@ -327,10 +322,10 @@ def origin_trial(
     for texts in (parts.scored, parts.calibration):
         if texts.ids is None or not (texts.real is None or bool(texts.real.all())):
             raise InputError("the tests rearrange tokens: give token ids in rows of one length, without padding")
-    found = anatomy(model, parts.calibration, sink, batch_size)
-    arms = OriginArms(found, test, length, epsilon, seed)
+    sink_anatomy = anatomy(model, parts.calibration, sink, batch_size)
+    arms = OriginArms(sink_anatomy, test, length, epsilon, seed)
     chosen = list(dict.fromkeys(what))
-    record = {"kind": "origin", "origin": _described(found, test, epsilon), **dict(about or {})}
+    record = {"kind": "origin", "origin": _described(sink_anatomy, test, epsilon), **dict(about or {})}
     trial = run(
         model,
         parts.scored,
@@ -348,15 +343,15 @@ def origin_trial(
     return _with_rates(trial, arms)
 
 
-def _described(found: Anatomy, test: int, epsilon: float) -> dict[str, Any]:
-    variances = [[float(row[found.sink]), float(row[test])] for row in found.variances]
+def _described(sink_anatomy: Anatomy, test: int, epsilon: float) -> dict[str, Any]:
+    variances = [[float(row[sink_anatomy.sink]), float(row[test])] for row in sink_anatomy.variances]
     return {
-        "sink": found.sink,
+        "sink": sink_anatomy.sink,
         "test": test,
         "epsilon": epsilon,
-        "step": found.step,
-        "entries": [list(entry) for entry in found.entries],
-        "massive": found.massive,
+        "step": sink_anatomy.step,
+        "entries": [list(entry) for entry in sink_anatomy.entries],
+        "massive": sink_anatomy.massive,
         "variance_at_sink_and_test": variances,
     }
 
@@ -368,7 +363,7 @@ def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
         what = str(trial.data["of"].sel(arm=name).values) or name
         draw = int(trial.data["draw"].sel(arm=name)) + 1 if what != name else 0
         rates = np.concatenate(arms.rates[what, draw]) / 100
-        at_sink.append(rates[:, arms.found.sink])
+        at_sink.append(rates[:, arms.anatomy.sink])
         at_test.append(rates[:, arms.place(what)])
         every.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
     if not np.isfinite(np.stack(at_test)).any():
@@ -391,7 +386,7 @@ def place(trial: Trial, arm: str) -> tuple[int | None, float | None]:
 
 
 def finding(trial: Trial, arm: str) -> str:
-    """What a test says of the sink, compared with its controls where there are some.
+    """The finding of a test, compared with its controls where there are some.
 
     For a test that would make one: "makes one" where the rate at its place exceeds that of the controls, and is at
     least half of what the sink has in the unchanged model, "makes a weak one" where it only exceeds; "as its control
@@ -443,8 +438,8 @@ def sentences(trial: Trial) -> list[str]:
     """What a trial of the origin says: the sink, then each test."""
     about, before = trial.record["origin"], trial.mean(REFERENCE, "rate_at_sink")
     p, k = about["sink"], about["test"]
-    lines = [f"Position {p} is the sink of {_percent(before)} of the heads, position {k} that of "]
-    lines[0] += f"{_percent(trial.mean(REFERENCE, 'rate_at_test'))}."
+    lines = [f"Position {p} is the sink of {percent(before, 1)} of the heads, position {k} that of "]
+    lines[0] += f"{percent(trial.mean(REFERENCE, 'rate_at_test'), 1)}."
     if not before.value >= LEAST_RATE:
         lines.append("That is no sink to speak of, so the tests say what they cost and nothing of its origin.")
     channels = ", ".join(f"{dim} (depth {depth})" for depth, _, dim in about["entries"])
@@ -452,17 +447,11 @@ def sentences(trial: Trial) -> list[str]:
     lines.append(f"Its norm grows most in block {about['step'] - 1}; its {kind} activations are in channel {channels}.")
     for arm in trial.named("arm"):
         looked, place = ("rate_at_test", "there") if arm in MAKES else ("rate_at_sink", "at the sink")
-        text = f"'{arm}' {finding(trial, arm) or 'was run'}: rate {place} {_percent(trial.mean(arm, looked))}"
+        text = f"'{arm}' {finding(trial, arm) or 'was run'}: rate {place} {percent(trial.mean(arm, looked), 1)}"
         if trial.controls(arm):
             text += f", under its controls {100 * np.mean(trial.values(f'controls of {arm}', looked)):.1f} %"
         lines.append(f"{text}.")
     return lines
-
-
-def _percent(rate: Interval) -> str:
-    if not np.isfinite([rate.low, rate.high]).all():
-        return f"{100 * rate.value:.1f} %"
-    return f"{100 * rate.value:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
 
 
 SENTENCES["origin"] = sentences

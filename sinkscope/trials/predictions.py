@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, family, unwrapped
+from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, family, unwrapped, without_cache
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.reweigh import image_token
 
@@ -64,13 +63,12 @@ def means(
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
     check_decoder(model, checked)
-    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     parts: list[dict[str, Tensor]] = []
     image = image_token(model)
     changed = nullcontext() if calibration is None else calibration.applied(model)
     with evaluating(model), torch.no_grad(), changed:
         for batch in batches(model, checked, samples, batch_size):
-            logs, places = next_tokens(logits_of(model, batch, options), batch, image, from_token)
+            logs, places = next_tokens(logits_of(model, batch), batch, image, from_token)
             parts.append(objectives(logs, batch["input_ids"], places, names))
             counted(len(logs))
     by_name = {name: torch.cat([batch_means[name] for batch_means in parts]).double().cpu().numpy() for name in names}
@@ -86,9 +84,9 @@ def check_decoder(model: nn.Module, inputs: Mapping[str, Any]) -> None:
         raise UnsupportedModelError(f"family '{family(model)}': calibration is chosen by next-token predictions")
 
 
-def logits_of(model: nn.Module, batch: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
+def logits_of(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """The logits after each token of a batch. Raises `UnsupportedModelError` if there are none."""
-    logits = getattr(model(**batch, **options), "logits", None)
+    logits = getattr(model(**batch, **without_cache(model)), "logits", None)
     if not isinstance(logits, Tensor) or logits.shape[:2] != batch["input_ids"].shape:
         raise UnsupportedModelError(f"family '{family(model)}': it has no logits for each of its tokens")
     return logits
@@ -130,9 +128,9 @@ def objectives(
     names: Sequence[str],
 ) -> dict[str, Float[Tensor, " text"]]:
     """Means over the places of each text that count."""
-    known: dict[str, Callable[[], Tensor]] = {
+    formulas: dict[str, Callable[[], Tensor]] = {
         "loss": lambda: -logs.gather(-1, ids[:, 1:, None])[..., 0],
         "entropy": lambda: -(logs.exp() * logs).nan_to_num(0.0).sum(-1),
         "error": lambda: (logs.argmax(-1) != ids[:, 1:]).float(),
     }
-    return {name: (known[name]() * counted).sum(-1) / counted.sum(-1) for name in names}
+    return {name: (formulas[name]() * counted).sum(-1) / counted.sum(-1) for name in names}

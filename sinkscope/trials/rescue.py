@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from torch.nn import functional
 from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid, fake_quantize
-from sinkscope.hooks import device_of, evaluating, unwrapped
+from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
@@ -30,9 +30,12 @@ from sinkscope.statistics import Interval, ratio_interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import split
+from sinkscope.trials.words import percent
 
 SHARE = 0.9
 RUNS = 20  # passes over the scored texts, at most, the unchanged model's among them
+FEWEST = 12  # of them, with which an answer and its controls can be found
+MANY = 17  # with fewer, every second number is tried first
 MAPS = (1, 2, 4, 8, 16, 32, 64)  # numbers of maps that are tried first
 TOKENS = (1, 2, 4, 8)  # numbers of tokens of a text that are tried
 BASE = "everything rounded"
@@ -40,7 +43,7 @@ BASE = "everything rounded"
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What a backward pass says rounding costs, in nats of KL a token.
+    """The cost of rounding as estimated by a backward pass, in nats of KL per token.
 
     `maps`: by path, the dearest first; `tokens`: what protecting each token of each text would give back, over all maps
     together, (text, token).
@@ -85,19 +88,15 @@ def rounding_costs(
         copied = output.clone()
 
         def add(gradient: Tensor) -> None:
-            own = (gradient * error).sum(-1).double().square().cpu().reshape(rows.stop - rows.start, -1)
-            costs[path] += float(own.sum())
-            credits[rows] += _credited(x.reshape(*own.shape, -1), own, quantizer)
+            by_token = (gradient * error).sum(-1).double().square().cpu().reshape(rows.stop - rows.start, -1)
+            costs[path] += float(by_token.sum())
+            credits[rows] += _credited(x.reshape(*by_token.shape, -1), by_token, quantizer)
 
         if copied.requires_grad:
             copied.register_hook(add)
         return copied
 
-    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with ExitStack() as stack, evaluating(model), torch.enable_grad():
-        for parameter in frozen:  # their gradients would take the memory of the weights, and they are not read
-            stack.callback(parameter.requires_grad_, True)
-            parameter.requires_grad_(False)
+    with ExitStack() as stack, evaluating(model), frozen(model), torch.enable_grad():
         embedded: Any = model.get_input_embeddings()  # type: ignore[operator]
         stack.callback(embedded.register_forward_hook(_with_gradient).remove)
         for path, module in maps.items():
@@ -136,19 +135,39 @@ def _rounded_weight(module: nn.Linear, quantizer: QuantizeLinear) -> Tensor:
 
 
 def _credited(
-    x: Float[Tensor, "text token in"], own: Float[Tensor, "text token"], quantizer: QuantizeLinear
+    x: Float[Tensor, "text token in"], cost: Float[Tensor, "text token"], quantizer: QuantizeLinear
 ) -> Float[Tensor, "text token"]:
-    """What protecting each token would give back of the cost of one map, `own` summed over a text."""
+    """What protecting each token would give back of the cost of one map, `cost`, summed over a text."""
     grid = quantizer.activations
     if grid is None:
-        return torch.zeros_like(own)
+        return torch.zeros_like(cost)
     if not isinstance(grid, Grid) or grid.over == "token":
-        return own
+        return cost
     size = x.double().abs().amax(-1).cpu()
     ordered, places = size.sort(-1, descending=True)
     ends = functional.pad(ordered, (0, 1)).square()
     shares = (ends[:, :-1] - ends[:, 1:]) / ends[:, :1].clamp(min=1e-30)
-    return torch.zeros_like(own).scatter_(1, places, own.sum(-1, keepdim=True) * shares)
+    return torch.zeros_like(cost).scatter_(1, places, cost.sum(-1, keepdim=True) * shares)
+
+
+@dataclass(frozen=True, eq=False)
+class Rescued:
+    """One set of maps or tokens: what it recovers of the KL, as many `random` ones recover, and what is left.
+
+    `word`: the grade of what is left; `values`: its KL, text by text; `enough`: whether the share is that asked for.
+    """
+
+    count: int
+    recovered: Interval
+    random: float | None
+    word: str
+    values: Float[np.ndarray, " text"]
+    enough: bool
+
+    def recovered_in_words(self) -> str:
+        """The share in percent, with its interval, and that of random ones."""
+        share = percent(self.recovered)
+        return share if self.random is None else f"{share}, as many random ones {100 * self.random:.0f} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +175,10 @@ class Rescue:
     """What of a scheme to leave in full precision.
 
     `tried`: one row for each set that ran: `what` (maps or tokens), `count`, `recovered` (of the KL, with its interval
-    over texts), `random` (whether it is a control). `maps`: the fewest maps that recover `share`; `tokens`: the fewest
-    tokens of a text; None if no number that was tried does. `costs`: the ranking. `runs`: passes over the texts.
+    over texts), `random` (whether it is a control), `kl` (what is left, nats a token), `word` (its grade). `maps`: the
+    fewest maps that recover `share`; `tokens`: the fewest tokens of a text; None if no number that was tried does.
+    `costs`: the ranking. `values`: the KL of each text under what was tried, by its arm's name. `runs`: passes over the
+    texts.
     """
 
     scheme: str
@@ -170,38 +191,46 @@ class Rescue:
     tried: pd.DataFrame
     costs: Mapping[str, float]
     positions: tuple[int, ...]
+    values: Mapping[str, Float[np.ndarray, " text"]]
     runs: int
+
+    def best(self, what: Literal["maps", "tokens"]) -> Rescued | None:
+        """The fewest that recover `share`, else the number that recovers most; None if no number was tried."""
+        count = self.tokens if what == "tokens" else self.maps and len(self.maps)
+        rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
+        if rows.empty:
+            return None
+        row = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
+        random = self.tried[(self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == row["count"])]
+        return Rescued(
+            int(row["count"]),
+            Interval(row["recovered"], row["low"], row["high"]),
+            float(random["recovered"].mean()) if len(random) else None,
+            row["word"],
+            self.values[f"{what} {row['count']}"],
+            enough=count is not None,
+        )
 
     @property
     def sentence(self) -> str:
         """The answer in words."""
         if self.tried.empty:
             return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
-        said = [self._said("maps", None if self.maps is None else len(self.maps))]
+        parts = [self._sentence_of("maps")]
         if (self.tried["what"] == "tokens").any():
-            said.append(self._said("tokens", self.tokens))
-        return f"Of '{self.scheme}' ({self.cost.value:.3g} nats a token): {'; '.join(said)} ({self.texts} texts)."
+            parts.append(self._sentence_of("tokens"))
+        return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
 
-    def _said(self, what: str, count: int | None) -> str:
-        rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
-        shown = rows.loc[rows["recovered"].idxmax()] if count is None else rows[rows["count"] == count].iloc[0]
-        one = int(shown["count"]) == 1
-        noun = (
-            f"linear map{'' if one else 's'} in 16 bits" if what == "maps" else f"token{'' if one else 's'} of a text"
-        )
-        of = f" of {self.of_maps}" if what == "maps" else ""
-        told = f"{shown['count']}{of} {noun} give{'s' if one else ''} back {100 * shown['recovered']:.0f} % "
-        told += f"({100 * shown['low']:.0f} to {100 * shown['high']:.0f})"
-        random = self.tried[
-            (self.tried["what"] == what) & self.tried["random"] & (self.tried["count"] == shown["count"])
-        ]
-        if len(random):
-            told += f", as many random ones {100 * random['recovered'].mean():.0f} %"
-        return (
-            told
-            if count is not None
-            else f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {told}"
-        )
+    def _sentence_of(self, what: Literal["maps", "tokens"]) -> str:
+        best = self.best(what)
+        assert best is not None
+        one = best.count == 1
+        token = "token of a text" if one else "tokens of a text"
+        noun = f" of {self.of_maps} linear maps in 16 bits" if what == "maps" else f" {token}"
+        text = f"{best.count}{noun} give{'s' if one else ''} back {best.recovered_in_words()}"
+        if best.enough:
+            return text
+        return f"no number of {what} that was tried gives back {100 * self.share:.0f} %: {text}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able data."""
@@ -230,14 +259,14 @@ def rescue(
     calibrate_on: Any = None,
     batch_size: int = 8,
     seed: int = 0,
+    runs: int = RUNS,
     progress: Progress | None = None,
 ) -> Rescue:
     """The fewest linear maps left in 16 bits, and the fewest tokens of a text, that recover `share` of a scheme's KL.
 
     Maps are ranked on texts that are not scored (`rounding_costs`), 1, 2, 4 … 64 of them are left alone, then counts
     between the last that fails and the first that succeeds. Tokens are ranked within the scored texts themselves, as
-    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens. At most 20
-    passes over the scored texts.
+    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens.
 
     Args:
         model: Any transformers model with logits and token ids.
@@ -247,10 +276,13 @@ def rescue(
         calibrate_on: Texts of one's own to rank and fit on; all of `inputs` are scored then.
         batch_size: Texts that go through the model at once.
         seed: Of draws and controls.
+        runs: Passes over the scored texts, at most, 12 to 20; with fewer than 17, 1, 4, 16 and 64 maps are tried first.
         progress: Called after each arm of each batch.
 
     Raises `InputError` for schemes of caches and others than `QuantizeLinear`, and for shares outside 0…1.
     """
+    if not FEWEST <= runs <= RUNS:
+        raise InputError(f"runs = {runs}: passes over the texts, {FEWEST} to {RUNS}")
     if not 0 < share < 1:
         raise InputError(f"share = {share}: the part of the cost to give back, above 0 and below 1")
     model = unwrapped(model)
@@ -268,7 +300,7 @@ def rescue(
     if not isinstance(made, QuantizeLinear):
         raise InputError(f"{chosen.name} is {type(made).__name__}: a rescue needs a scheme of QuantizeLinear")
     costs = rounding_costs(model, calibration.ids, made, batch_size, seed)
-    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress)
+    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress, runs)
     with_tokens = made.activations is not None
     credits = rounding_costs(model, scored.ids, made, batch_size, seed).tokens if with_tokens else None
     return verifying.search(chosen.name, share, costs.maps, credits)
@@ -285,9 +317,11 @@ class _Verifying:
     seed: int
     calibrated_on: Mapping[str, Any] | None
     progress: Progress | None
+    most: int  # runs
 
     def __post_init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.values: dict[str, np.ndarray] = {}
         self.runs = 0
         self.base: np.ndarray | None = None
 
@@ -299,8 +333,9 @@ class _Verifying:
         drawn = rng.permutation(ranked).tolist()
         tokens, random_tokens = self._nested(credits, rng)
         touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
-        counts = [count for count in MAPS if count < len(ranked)]
-        nested = [] if tokens is None else list(TOKENS)
+        every = 1 if self.most >= MANY else 2
+        counts = [count for count in MAPS[::every] if count < len(ranked)]
+        nested = [] if tokens is None else list(TOKENS[::every])
         cost = self._run(
             [
                 self._arm(BASE, self.made, touched),
@@ -309,15 +344,15 @@ class _Verifying:
             ],
             baseline=True,
         )
-        found: dict[str, int | None] = {"maps": None, "tokens": None}
+        fewest: dict[str, int | None] = {"maps": None, "tokens": None}
         if cost.low > 0:
             between = {"maps": self._between("maps", share, len(ranked)), "tokens": self._between("tokens", share)}
-            left = RUNS - self.runs - 4  # the unchanged model twice more, and two controls
+            left = self.most - self.runs - 4  # the unchanged model twice more, and two controls
             more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
-            more += [self._tokens(count, tokens, touched) for count in between["tokens"][:1]]
+            more += [self._tokens(count, tokens, touched) for count in between["tokens"][: left > 0]]
             self._run(more)
-            found = {what: self._fewest(what, share) for what in found}
-            best = {what: found[what] or self._most(what) for what in found}
+            fewest = {what: self._fewest(what, share) for what in fewest}
+            best = {what: fewest[what] or self._most(what) for what in fewest}
             controls = []
             if best["maps"]:
                 # Controls may not be the maps that they are compared with.
@@ -329,20 +364,25 @@ class _Verifying:
             self._run(controls)
         else:
             self.rows.clear()
-        fewest = found["maps"]
-        places = () if tokens is None else _common((tokens >= 0) & (tokens < (found["tokens"] or max(TOKENS))))
-        table = pd.DataFrame(self.rows, columns=["what", "count", "recovered", "low", "high", "random"])
+        map_count = fewest["maps"]
+        places: tuple[int, ...] = ()
+        if tokens is not None:  # positions that are chosen in at least half of the texts
+            chosen = (tokens >= 0) & (tokens < (fewest["tokens"] or max(TOKENS)))
+            places = tuple(np.flatnonzero(chosen.mean(0) >= 0.5).tolist())
+        columns = ["what", "count", "recovered", "low", "high", "random", "kl", "word"]
+        table = pd.DataFrame(self.rows, columns=columns)
         return Rescue(
             scheme,
             share,
             cost,
             self.scored.count,
-            None if fewest is None else tuple(ranked[:fewest]),
-            found["tokens"],
+            None if map_count is None else tuple(ranked[:map_count]),
+            fewest["tokens"],
             len(ranked),
             table.sort_values(["what", "random", "count"], ignore_index=True),
             maps,
             places,
+            self.values,
             self.runs,
         )
 
@@ -389,7 +429,6 @@ class _Verifying:
             arms,
             reading=OnePass(),
             controls=0,
-            score=("kl",),
             calibrated_on=self.calibrated_on,
             seed=self.seed,
             batch_size=self.batch_size,
@@ -405,8 +444,10 @@ class _Verifying:
                 continue
             *random, what, count = arm.name.split()
             left = ratio_interval(trial.values(arm.name), self.base)
-            given = {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
-            self.rows.append({"what": what, "count": int(count), **given, "random": bool(random)})
+            row = {"what": what, "count": int(count), "random": bool(random)}
+            row |= {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
+            self.rows.append(row | {"kl": trial.mean(arm.name).value, "word": trial.word(arm.name)})
+            self.values[arm.name] = trial.values(arm.name)
         return trial.mean(BASE) if baseline else Interval(0.0, 0.0, 0.0)
 
     def _tried(self, what: str) -> dict[int, float]:
@@ -427,10 +468,5 @@ class _Verifying:
             return []
         start = max((count for count in self._tried(what) if count < end), default=0)
         middle = (start + end) // 2
-        found = [middle, (start + middle) // 2, (middle + end) // 2]
-        return [count for count in dict.fromkeys(found) if start < count < end]
-
-
-def _common(mask: Bool[np.ndarray, "text token"]) -> tuple[int, ...]:
-    """Positions that are chosen in at least half of the texts."""
-    return tuple(np.flatnonzero(mask.mean(0) >= 0.5).tolist())
+        counts = [middle, (start + middle) // 2, (middle + end) // 2]
+        return [count for count in dict.fromkeys(counts) if start < count < end]

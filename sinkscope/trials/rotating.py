@@ -1,4 +1,4 @@
-"""Does rotating a cache make protecting its sinks redundant: the arms of that trial, and its answer by scheme."""
+"""Whether rotating a cache makes protecting its sinks redundant: the arms of that trial, and its answer by scheme."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from sinkscope.errors import InputError
 from sinkscope.hooks import checked_inputs, unwrapped
 from sinkscope.quantization import QuantizationScheme, QuantizeCache, read_states, rounded_states, scheme_named
 from sinkscope.quantization.protected import Protect
-from sinkscope.sinks import Measured, Tokens, parse
+from sinkscope.sinks import Tokens, parse
 from sinkscope.trials.arm import Arm, ThroughCache
 from sinkscope.trials.run import Progress, run
-from sinkscope.trials.schemes import SchemeArms
-from sinkscope.trials.texts import split
+from sinkscope.trials.schemes import SchemeArms, as_many, looks_for_positions
+from sinkscope.trials.texts import Uses, split
 from sinkscope.trials.trial import SENTENCES, Trial
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.words import TOLERANCE, redundant
 
 KIND = "rotation"
 SCHEMES = ("kv4-token", "kv3-token", "kv2-token")
-ENOUGH = 0.1  # a gain below this share of the cost makes protecting redundant
 SHOWN = 2  # texts whose keys and values are looked at
 
 
@@ -61,13 +60,8 @@ def rotation_trial(
         protect: What is protected: a choice or its words.
         controls: Random choices for each protected arm.
         calibrate_on: Texts to choose positions in; all of `inputs` are scored then.
-        context: Tokens that a cache is filled with at once; the rest are read at once behind it. Default: half of them.
-        tolerance: τ in nats a token, for the words.
-        batch_size: Texts that go through the model at once.
-        seed: Of the controls.
-        out: A folder for finished batches, from which an interrupted trial goes on.
-        about: More for the record.
-        progress: Called after each arm of each batch.
+        context: Tokens that a cache is filled with at once; the rest are read at once after it. Default: half of them.
+        tolerance, batch_size, seed, out, about, progress: As in `run`.
 
     Raises `InputError` for schemes without a rotated form, and as `scheme_trial` does.
     """
@@ -75,29 +69,25 @@ def rotation_trial(
     choice = parse(protect) if isinstance(protect, str) else protect
     if choice is None:
         raise InputError("protect: a choice of tokens whose protection may be redundant, such as measured or first:4")
-    chooses = isinstance(choice, Measured) and choice.by == "position" and choice.measurement is None
-    parts = split(model, inputs, "chooses" if chooses else "nothing", calibrate_on=calibrate_on)
-    scored, calibration = parts.scored, parts.calibration or parts.scored
-    if scored.ids is None:
-        raise InputError("a cache is read through: give token ids")
-    length = scored.ids.shape[1] // 2 if context is None else context
-    reading = ThroughCache(length, None)
-    reading.check(scored)
+    uses: Uses = "chooses" if looks_for_positions(choice) else "nothing"
+    parts = split(model, inputs, uses, calibrate_on=calibrate_on)
+    scored, calibration = parts.scored, parts.fitted_on
+    reading = ThroughCache.of(scored, context, None)
     arms: list[Arm] = []
     pairs: dict[str, str] = {}
     tokens: Tokens | None = None
     for name in schemes:
         pairs[name] = rotated_name(name)
         for scheme, rotated in ((scheme_named(name), False), (scheme_named(pairs[name]), True)):
-            built = SchemeArms(model, scheme, scored, calibration, seed, length)
+            built = SchemeArms(model, scheme, scored, calibration, seed, reading.context)
             tokens = built.tokens(choice, scored) if tokens is None else tokens
-            arms += _arms(built, scheme, tokens, length, rotated)
+            arms += _arms(built, scheme, tokens, reading.context, rotated)
     looked = calibration.part(slice(0, min(SHOWN, calibration.count)))
     record: dict[str, Any] = {
         "kind": KIND,
         "pairs": pairs,
         "protects": str(choice),
-        "context": length,
+        "context": reading.context,
         "reconstruction": reconstruction_errors(model, looked.inputs, [*pairs, *pairs.values()]),
         "key_shapes": key_shapes(model, looked.inputs),
     }
@@ -129,15 +119,12 @@ def rotated_name(name: str) -> str:
 
 
 def _arms(built: SchemeArms, scheme: QuantizationScheme, tokens: Tokens, context: int, rotated: bool) -> list[Arm]:
-    found = [built.arm(scheme.name, None, None), built.arm(protected_arm(scheme.name), tokens, None)]
+    arms = [built.arm(scheme.name, None, None), built.arm(protected_arm(scheme.name), tokens, None)]
     if rotated:
-        rows = tokens.rows
-        assert rows is not None
-        counts, place = tokens.any_head().sum(-1)[:, None], np.arange(rows.real.shape[1])
-        for word, mask in (("first", place < counts), ("last", (place >= context - counts) & (place < context))):
-            chosen = Tokens((mask & rows.real)[:, None, None], rows, (), f"as many {word} tokens")
-            found.append(replace(built.arm(f"{scheme.name}, {word} kept", chosen, None), control=None))
-    return found
+        for word, end in (("first", None), ("last", context)):
+            chosen = as_many(tokens, end)
+            arms.append(replace(built.arm(f"{scheme.name}, {word} kept", chosen, None), control=None))
+    return arms
 
 
 def protected_arm(scheme: str) -> str:
@@ -148,16 +135,15 @@ def protected_arm(scheme: str) -> str:
 def redundancy(trial: Trial) -> pd.DataFrame:
     """One row for each scheme: what it costs plain and rotated, with and without protected tokens, and the answer.
 
-    Costs are KL a token. `gain`: the KL of as many random tokens minus that of the protected ones, behind rotation, a
-    paired difference over texts. `redundant` is "yes" if the whole interval of the gain is below a tenth of the rotated
-    cache's cost, "no" if it is not and lies above 0, "cannot tell" otherwise; "not rotated" for widths that the scheme
-    does not rotate.
+    Costs are KL a token. `gain`: the KL of as many random tokens minus that of the protected ones, after rotation, a
+    paired difference over texts. `redundant` compares that gain with the rotated cache's cost (`words.redundant`); "not
+    rotated" for widths that the scheme does not rotate.
     """
     rows = []
     for plain, rotated in trial.record["pairs"].items():
         kept, before = protected_arm(rotated), protected_arm(plain)
-        gain, cost = _gain(trial, kept), trial.cost(rotated)
-        same = np.array_equal(trial.values(plain), trial.values(rotated))
+        gain, cost = -trial.difference(kept), trial.cost(rotated)
+        unchanged = np.array_equal(trial.values(plain), trial.values(rotated))
         full = float(trial.data["bytes"].isel(arm=0))
         rows.append(
             {
@@ -172,25 +158,14 @@ def redundancy(trial: Trial) -> pd.DataFrame:
                 "rotated_random": float(trial.values(f"controls of {kept}").mean()),
                 "rotated_first": trial.cost(f"{rotated}, first kept").value,
                 "rotated_last": trial.cost(f"{rotated}, last kept").value,
-                "plain_gain": _gain(trial, before).value,
+                "plain_gain": (-trial.difference(before)).value,
                 "gain": gain.value,
                 "gain_low": gain.low,
                 "gain_high": gain.high,
-                "redundant": "not rotated" if same else _answer(gain, ENOUGH * cost.value),
+                "redundant": "not rotated" if unchanged else redundant(gain, cost.value),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _gain(trial: Trial, arm: str) -> Any:
-    found = trial.difference(arm)
-    return type(found)(-found.value, -found.high, -found.low)
-
-
-def _answer(gain: Any, enough: float) -> str:
-    if gain.high < enough:
-        return "yes"
-    return "no" if gain.low > 0 else "cannot tell"
 
 
 def reconstruction_errors(model: nn.Module, inputs: Any, schemes: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -248,7 +223,7 @@ def key_shapes(model: nn.Module, inputs: Any) -> list[dict[str, float]]:
 
 
 def _sentences(trial: Trial) -> list[str]:
-    said = []
+    lines = []
     for row in redundancy(trial).itertuples():
         what = {
             "yes": "protecting is redundant",
@@ -256,7 +231,7 @@ def _sentences(trial: Trial) -> list[str]:
             "cannot tell": "whether protecting still helps cannot be told",
             "not rotated": "(heads of this width are not rotated)",
         }[str(row.redundant)]
-        said.append(
+        lines.append(
             f"'{row.scheme}': rotated, {what}: {row.gain:.3g} ({row.gain_low:.3g} to {row.gain_high:.3g}) of "
             f"{row.rotated:.3g} nats a token against as many random tokens; plain, {row.plain_gain:.3g} of "
             f"{row.plain:.3g}."
@@ -266,16 +241,16 @@ def _sentences(trial: Trial) -> list[str]:
     by_error = sorted(names, key=lambda name: sum(record["reconstruction"][name].values()))
     by_kl = sorted(names, key=lambda name: trial.cost(name).value)
     if by_error != by_kl:
-        said.append(f"Reconstruction errors order them otherwise: {' < '.join(by_error)}; KL: {' < '.join(by_kl)}.")
+        lines.append(f"Reconstruction errors order them otherwise: {' < '.join(by_error)}; KL: {' < '.join(by_kl)}.")
     shapes = record["key_shapes"]
     longest, biased = (max(shapes, key=lambda row: row[name]) for name in ("ratio", "key_mean_over_spread"))
-    said.append(f"Keys are up to {longest['ratio']:.0f} times as long as values (layer {longest['layer']}).")
+    lines.append(f"Keys are up to {longest['ratio']:.0f} times as long as values (layer {longest['layer']}).")
     if biased["key_mean_over_spread"] > 1:
-        said.append(
+        lines.append(
             f"Keys of layer {biased['layer']} share a constant of {biased['key_mean_over_spread']:.1f} times their "
             "spread, which rotation does not remove: ranges over a channel (kivi) subtract it."
         )
-    return said
+    return lines
 
 
 SENTENCES[KIND] = _sentences

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.files import write_json
+from sinkscope.files import append_line, whole_lines, write_json
 from sinkscope.hooks import device_of, unwrapped
 from sinkscope.trials.arm import REFERENCE, Arm, Reading, Texts, ThroughCache, unchanged
 from sinkscope.trials.needles import Asked
@@ -29,9 +28,10 @@ from sinkscope.trials.trial import UNITS, Trial
 from sinkscope.trials.words import TOLERANCE
 
 PACKAGES = ("sinkscope", "torch", "transformers")
+SCORES = "scores.jsonl"
 PER_TEXT = ("kl", "nats", "agreement", "scored")
 Progress = Callable[[int, int, str], object]
-"""Told how many passes over a text are done, of how many, and what was found so far."""
+"""Called with the passes over a text that are done, their total, and the best arm so far."""
 
 
 def run(
@@ -102,8 +102,7 @@ def run(
     asked = [] if needles is None else needles.split(batch_size)
     timed = 0 if not rounds else (rounds + 1) * min(batch_size, scored_texts.count)
     total, done = len(running) * (scored_texts.count + sum(map(len, asked)) + timed), 0
-    for start in range(0, scored_texts.count, batch_size):
-        batch = scored_texts.part(slice(start, min(start + batch_size, scored_texts.count)))
+    for batch in scored_texts.batches(batch_size):
         stored = store.read(batch.rows)
         missing = [one.arm for one in running if one.arm.name not in stored]
         for name, scores in stored.items():
@@ -176,15 +175,15 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference
     names = [one.arm.name for one in plan]
     if twice := next((name for name in names if names.count(name) > 1), None):
         clash = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
-        raise InputError(f"an arm is named '{twice}', {clash}: each needs a name of its own")
+        raise InputError(f"an arm is named '{twice}', {clash}: every arm needs its own name")
     if absent := next((arm.against for arm in arms if arm.against not in names), None):
         raise InputError(f"an arm is compared with '{absent}', which is no arm: there are {', '.join(names)}")
     first: dict[Any, str] = {}
     for index, one in enumerate(plan):
         if one.arm.same is None:
             continue
-        if (known := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
-            plan[index] = replace(one, equal_to=known)
+        if (earlier := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
+            plan[index] = replace(one, equal_to=earlier)
     return plan
 
 
@@ -210,7 +209,7 @@ def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm
 
 @dataclass(frozen=True, eq=False)
 class _Store:
-    """Finished batches in a folder: `trial.json` says of which trial, `scores.jsonl` holds a line per arm and batch."""
+    """Finished batches in a folder: `trial.json` identifies the trial, `scores.jsonl` has a line per arm and batch."""
 
     folder: Path | None
     lines: Mapping[tuple[int, int, str], Scores]
@@ -224,40 +223,20 @@ class _Store:
         head = folder / "trial.json"
         if head.exists():
             try:
-                known = json.loads(head.read_text()).get("identity_sha256")
+                stored = json.loads(head.read_text()).get("identity_sha256")
             except (OSError, ValueError):
-                known = None
-            if known != digest:
+                stored = None
+            if stored != digest:
                 raise InputError(
                     f"{folder} holds another trial (other texts, arms, model or options): name a new folder"
                 )
         else:
             write_json(head, {"identity_sha256": digest, **record["identity"]})
-        return cls(folder, cls._lines(folder / "scores.jsonl"))
-
-    @staticmethod
-    def _lines(path: Path) -> dict[tuple[int, int, str], Scores]:
-        """What is there; a last line that a kill cut short is dropped, so that the file can be appended to."""
-        scores: dict[tuple[int, int, str], Scores] = {}
-        if not path.exists():
-            return scores
-        whole = 0
-        with path.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    break
-                whole += len(line)
-                parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
-                scores[row["start"], row["stop"], row["arm"]] = Scores(
-                    **parts, bytes=row["bytes"], seconds=row["seconds"]
-                )
-        if whole < path.stat().st_size:
-            os.truncate(path, whole)
-        return scores
+        scores = {}
+        for row in whole_lines(folder / SCORES):
+            parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
+            scores[row["start"], row["stop"], row["arm"]] = Scores(**parts, bytes=row["bytes"], seconds=row["seconds"])
+        return cls(folder, scores)
 
     def read(self, rows: slice) -> dict[str, Scores]:
         return {arm: one for (start, stop, arm), one in self.lines.items() if (start, stop) == (rows.start, rows.stop)}
@@ -267,13 +246,7 @@ class _Store:
             return
         row = {"start": rows.start, "stop": rows.stop, "arm": arm, "bytes": scores.bytes, "seconds": scores.seconds}
         row |= {name: getattr(scores, name).tolist() for name in PER_TEXT}
-        try:
-            with (self.folder / "scores.jsonl").open("a") as lines:
-                lines.write(json.dumps(row) + "\n")
-                lines.flush()
-                os.fsync(lines.fileno())
-        except OSError as error:
-            raise InputError(f"cannot write {self.folder}: {error.strerror or error}") from error
+        append_line(self.folder / SCORES, row)
 
 
 def _record(

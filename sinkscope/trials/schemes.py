@@ -29,6 +29,7 @@ from sinkscope.quantization import (
     Prefix,
     QuantizationScheme,
     QuantizeCache,
+    SinkQuantizedCache,
     drawn_from,
     full_layers,
     own_tokens,
@@ -39,12 +40,12 @@ from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, war
 from sinkscope.quantization.memory import columns_kept, weight_bytes
 from sinkscope.quantization.protected import Protect, among, described
 from sinkscope.registry import renamed_argument
-from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Sum, Tokens, parse
-from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, ThroughCache
+from sinkscope.sinks import Choice, First, Measured, NothingChosenError, Outliers, Tokens, parse, parts_of
+from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts, ThroughCache
 from sinkscope.trials.run import Progress, run
 from sinkscope.trials.texts import Uses, split
-from sinkscope.trials.trial import SENTENCES, Trial, _nats, _negated, _percent
-from sinkscope.trials.words import TOLERANCE
+from sinkscope.trials.trial import SENTENCES, Trial
+from sinkscope.trials.words import TOLERANCE, nats, percent
 
 KIND = "schemes"
 Protected = Protect | Prefix
@@ -61,6 +62,7 @@ def scheme_trial(
     protect: str | Protected | Mapping[str, Protected | Find] | None = None,
     controls: int = 5,
     *,
+    first: bool = True,
     calibrate_on: Any = None,
     calibrated_source: str = "",
     in_sample: bool = False,
@@ -93,16 +95,12 @@ def scheme_trial(
             given the inputs of the texts to calibrate on, and finds a prefix there. Default: for schemes that round
             activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
         controls: Number of random controls per choice.
+        first: Whether the first tokens of each choice's budget are an arm too.
         calibrate_on: Other texts to calibrate on; then all of `inputs` are scored.
         calibrated_source: Their name in the record.
         in_sample: Calibrate and score on all texts; the verdict says so.
         context: Tokens of each text that a cache is filled with at once. Default: half of a text.
-        tolerance: τ in nats per token, for the words of the verdict.
-        batch_size: Texts that go through the model at once; no result depends on it.
-        seed: Seed of the controls.
-        out: A folder for finished batches, from which an interrupted trial continues.
-        about: Further entries of the record.
-        progress: Called after each arm of each batch.
+        tolerance, batch_size, seed, out, about, progress: As in `run`.
 
     Warns where ranges were calibrated on other tokens than are served, and where nothing was rounded at all. Raises
     `InputError` as `measure` does, for a choice without tokens or controls, and for padding where a cache is read
@@ -113,25 +111,22 @@ def scheme_trial(
     wanted = _choices(chosen, protect)
     uses = takes(chosen, wanted.values())
     parts = split(model, inputs, uses, calibrate_on=calibrate_on, in_sample=in_sample, source=calibrated_source)
-    scored, calibration = parts.scored, parts.calibration or parts.scored
+    scored, calibration = parts.scored, parts.fitted_on
     check_whole(scored.inputs)
     choices = {name: one if isinstance(one, Known) else one(calibration.inputs) for name, one in wanted.items()}
-    length = _context(scored, context) if chosen.caches else None
+    reading = ThroughCache.of(scored, context) if chosen.caches else OnePass()
+    length = reading.context if isinstance(reading, ThroughCache) else None
     built = SchemeArms(model, chosen, scored, calibration, seed, length)
-    arms = built.arms(choices, forgiving=protect is None)
+    arms = built.arms(choices, forgiving=protect is None, first=first)
     baseline = built.made(None, None)
     if not isinstance(scheme, str | QuantizationScheme):
         _warn(arms, built, baseline)
     if chosen.fits and calibrate_on is not None:
         warn_of_inputs(model, calibration.inputs, scored.inputs)
-    reading: Reading = OnePass()
     record: dict[str, Any] = {"kind": KIND, "scheme": chosen.name, "scheme_says": chosen.says, "fits": chosen.fits}
     record |= {"quantizer": baseline.describe()} | weight_bytes(model, baseline)
     record |= columns_kept(model, baseline, scored.inputs)
     if chosen.caches:
-        assert length is not None
-        reading = ThroughCache(length)
-        reading.check(scored)
         record |= cache_share(model, scored, baseline) | {"stored": chosen.store is not None}
     trial = run(
         model,
@@ -164,11 +159,11 @@ def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[st
     holds: sliding windows, recurrent states and cross-attention are left whole, and ends if the scheme says so.
     """
     kept = rounded_layers(model, scheme.scheme) if isinstance(scheme, QuantizeCache) else full_layers(model)
-    given = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
+    first = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
     with evaluating(model), torch.no_grad():
-        held = DynamicCache(config=model.config)
-        model(**given, past_key_values=held, use_cache=True)
-    sizes = [held_bytes(layer) for layer in held.layers]
+        cached = DynamicCache(config=model.config)
+        model(**first, past_key_values=cached, use_cache=True)
+    sizes = [held_bytes(layer) for layer in cached.layers]
     rounded = sum(sizes[index] for index in kept)
     return {"layers_rounded": len(kept), "layers": len(sizes), "bytes_rounded": rounded / max(1, sum(sizes))}
 
@@ -189,15 +184,18 @@ class SchemeArms:
         self._columns = columns_of(self.model, self.scored.inputs)
         self.by_arm: dict[str, tuple[Callable[[], Intervention], Protect | None, Prefix | None]] = {}
 
-    def arms(self, choices: Mapping[str, Protected], *, forgiving: bool) -> list[Arm]:
-        """The baseline, each choice and the first tokens of its budget. `forgiving`: leave out what chooses nothing."""
+    def arms(self, choices: Mapping[str, Protected], *, forgiving: bool, first: bool = True) -> list[Arm]:
+        """The baseline, each choice and, with `first`, the first tokens of its budget.
+
+        `forgiving`: leave out what chooses nothing.
+        """
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
-            raise InputError(f"a choice is named '{wrong.pop()}', which every trial has by itself: name it otherwise")
-        found = [self.arm(name, None, None, baseline=True)]
+            raise InputError(f"a choice is named '{wrong.pop()}', which every trial already has: choose another name")
+        arms = [self.arm(name, None, None, baseline=True)]
         for word, choice in choices.items():
             if isinstance(choice, Prefix) and not self.scheme.caches:
-                found += self._behind(word, choice)
+                arms += self._after(word, choice)
                 continue
             wanted = self._in_a_cache(word, choice) if isinstance(choice, Prefix) else choice
             try:
@@ -208,17 +206,17 @@ class SchemeArms:
                 self.notes.append(f"'{word}' protects nothing: {error}.")
                 continue
             fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
-            found.append(self.arm(word, tokens, fitted, choice=wanted))
-            first = self._first(tokens)
-            if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in found):
-                found.append(first)
-        return found
+            arms.append(self.arm(word, tokens, fitted, choice=wanted))
+            if first and self.scheme.protects != "nothing":
+                same_count = self._first(tokens)
+                arms += [same_count] if all(arm.name != same_count.name for arm in arms) else []
+        return arms
 
-    def made(self, protect: Tokens | None, fitted: Tokens | None, behind: Prefix | None = None) -> Intervention:
+    def made(self, protect: Tokens | None, fitted: Tokens | None, after: Prefix | None = None) -> Intervention:
         """The intervention: fitted without the tokens `fitted`, serving `protect`."""
         with ExitStack() as stack:
-            if behind is not None:
-                stack.enter_context(behind.applied(self.model))
+            if after is not None:
+                stack.enter_context(after.applied(self.model))
             made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
         return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
 
@@ -228,17 +226,17 @@ class SchemeArms:
         if isinstance(choice, Tokens):
             return choice.on(rows)
         tokens, nothing = None, None
-        for one in choice.parts if isinstance(choice, Sum) else (choice,):
+        for one in parts_of(choice):
             by_position = isinstance(one, Measured) and one.by == "position"
             try:
-                own = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
+                chosen = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
             except NothingChosenError as error:
                 nothing = nothing or error
                 continue
-            tokens = own if tokens is None else tokens | own
+            tokens = chosen if tokens is None else tokens | chosen
             if not by_position and not one.in_a_pass:
-                said = f"The tokens of '{one}' are found in the scored texts themselves, in full precision."
-                self.notes += [] if said in self.notes else [said]
+                note = f"The tokens of '{one}' are found in the scored texts themselves, in full precision."
+                self.notes += [] if note in self.notes else [note]
         if tokens is None:
             assert nothing is not None
             raise nothing
@@ -254,13 +252,14 @@ class SchemeArms:
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
-            own = None if tokens is None else tokens.part(texts.rows)
+            protect = None if tokens is None else tokens.part(texts.rows)
             if self.scheme.store is not None:
-                yield self.scheme.store(model, own)
+                stored = self.scheme.store(model, protect)
+                yield stored.keep_decoded() if isinstance(stored, SinkQuantizedCache) else stored
                 return
             intervention = made()
-            if own is not None and self.scheme.protects == "served":
-                intervention = serving(intervention, own)
+            if protect is not None and self.scheme.protects == "served":
+                intervention = serving(intervention, protect)
             with intervention.applied(model):
                 yield None
 
@@ -280,23 +279,15 @@ class SchemeArms:
 
     def _first(self, tokens: Tokens) -> Arm:
         """As many first tokens of each text as are protected there."""
-        served, fitted = self._as_many_first(tokens), None
+        served, fitted = as_many(tokens), None
         if self.scheme.fits:
             count = math.ceil(tokens.any_head().sum(-1).mean())
             fitted = self.tokens(First(count), self.calibration)
         return replace(self.arm(f"first {tokens.count():.3g}", served, fitted), control=None)
 
-    def _as_many_first(self, tokens: Tokens) -> Tokens:
-        rows = tokens.rows
-        assert rows is not None
-        counts = tokens.any_head().sum(-1)
-        real = rows.real
-        mask = (np.arange(real.shape[1]) < counts[:, None]) & real
-        return Tokens(mask[:, None, None], rows, (), "as many first tokens")
-
-    def _behind(self, name: str, prefix: Prefix) -> list[Arm]:
-        """A prefix: the unchanged model behind it, everything rounded behind it, and the same prefix rounded too."""
-        own = own_tokens(prefix, self.scored.inputs)
+    def _after(self, name: str, prefix: Prefix) -> list[Arm]:
+        """A prefix: the unchanged model after it, everything rounded after it, and the same prefix rounded too."""
+        in_prefix = own_tokens(prefix, self.scored.inputs)
         full = f"{REFERENCE} behind {name}"
         made = cache(lambda: self.made(None, None, prefix))
         plain = cache(lambda: self.made(None, None))
@@ -312,7 +303,7 @@ class SchemeArms:
                 yield None
 
         def touched(texts: Texts) -> Bool[Tensor, "text token"]:
-            return own[texts.rows]
+            return in_prefix[texts.rows]
 
         facts = {"prefix": list(prefix.ids), "tokens_per_text": len(prefix.ids)}
         return [
@@ -344,6 +335,16 @@ class SchemeArms:
         return lambda texts: mask[texts.rows]
 
 
+def as_many(tokens: Tokens, end: int | None = None) -> Tokens:
+    """As many first tokens of each text as are chosen there; with `end`, as many of the last before token `end`."""
+    rows = tokens.rows
+    assert rows is not None
+    counts, place = tokens.any_head().sum(-1)[:, None], np.arange(rows.real.shape[1])
+    mask = place < counts if end is None else (place >= end - counts) & (place < end)
+    word = "first" if end is None else "last"
+    return Tokens((mask & rows.real)[:, None, None], rows, (), f"as many {word} tokens")
+
+
 def serving(made: Intervention, protect: Tokens) -> Intervention:
     """An intervention that protects other tokens than those it was built with."""
     if isinstance(made, All):
@@ -369,7 +370,7 @@ def takes(scheme: QuantizationScheme, choices: Iterable[Any] | None) -> Uses:
     if scheme.fits:
         return "fits"
     chosen = default_choices(scheme).values() if choices is None else choices
-    return "chooses" if any(map(_chooses, chosen)) else "nothing"
+    return "chooses" if any(map(looks_for_positions, chosen)) else "nothing"
 
 
 def _choices(
@@ -389,19 +390,12 @@ def _choices(
     return choices
 
 
-def _chooses(choice: object) -> bool:
-    """Whether it takes texts of its own: positions do, which must hold for other texts, and a prefix to be found."""
-    if not isinstance(choice, Known):
-        return True
-    parts = choice.parts if isinstance(choice, Sum) else (choice,)
-    return any(isinstance(one, Measured) and one.by == "position" and one.measurement is None for one in parts)
-
-
-def _context(texts: Texts, context: int | None) -> int:
-    ids = texts.ids
-    if ids is None:
-        raise InputError("a scheme of caches is read through a cache: give token ids")
-    return ids.shape[1] // 2 if context is None else context
+def looks_for_positions(choice: object) -> bool:
+    """Whether it needs texts that are not scored: for positions, which must hold in others, or to find a prefix."""
+    if not isinstance(choice, Choice):
+        return not isinstance(choice, Known)
+    measured = (one for one in parts_of(choice) if isinstance(one, Measured))
+    return any(one.by == "position" and one.measurement is None for one in measured)
 
 
 def _digest(tokens: Tokens) -> str:
@@ -421,19 +415,19 @@ def _warn(arms: list[Arm], built: SchemeArms, baseline: Intervention) -> None:
 
 def _notes(record: Mapping[str, Any]) -> list[str]:
     """What of the model is rounded at all."""
-    found = []
+    notes = []
     if "columns_kept" in record:
-        found.append(
+        notes.append(
             f"It leaves {100 * record['columns_kept']:.0f} % of the columns in full precision, of "
             f"{record['columns_kept_in']} {100 * record['columns_kept_most']:.0f} %."
         )
     if record.get("layers_rounded") != record.get("layers"):
-        found.append(
+        notes.append(
             f"{record['layers_rounded']} of {record['layers']} layers are rounded, "
             f"{100 * record['bytes_rounded']:.0f} % of the cache's bytes at this length; the others (windows, states, "
             "the ends that a scheme leaves alone) stay whole."
         )
-    return found
+    return notes
 
 
 def _without_bytes(trial: Trial) -> Trial:
@@ -446,42 +440,42 @@ def _sentences(trial: Trial) -> list[str]:
     """The cost of rounding everything; then the choices, the one first that gives back most; then prefixes."""
     base = trial.baseline
     assert base is not None
-    said = [f"'{base}' {trial.cost_in_words(base)}."]
+    lines = [f"'{base}' {trial.cost_in_words(base)}."]
     if trial.word(base) == "breaks":
-        return [*said, "It breaks the model, so nothing is ranked against it."]
+        return [*lines, "It breaks the model, so nothing is ranked against it."]
     if not trial.cost(base).low > 0:
-        return [*said, "That cannot be told from 0, so there is nothing to give back."]
+        return [*lines, "That cannot be told from 0, so there is nothing to give back."]
     facts = trial.record.get("arms", {})
     arms = trial.named("arm")
-    behind = [name for name in arms if "prefix" in facts.get(name, {})]
-    tokens = [name for name in arms if name not in behind]
+    prefixed = [name for name in arms if "prefix" in facts.get(name, {})]
+    tokens = [name for name in arms if name not in prefixed]
     ranked = sorted(tokens, key=lambda name: trial.mean(name).value)
-    said += [trial.sentence(name) for name in ranked]
+    lines += [trial.sentence(name) for name in ranked]
     chosen = [name for name in ranked if trial.controls(name)]
     if len(chosen) > 1 and not np.array_equal(trial.values(chosen[0]), trial.values(chosen[1])):
-        gain = _negated(trial.difference(chosen[0], chosen[1]))
+        gain = -trial.difference(chosen[0], chosen[1])
         if gain.low > 0:
-            said.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {_nats(gain)}.")
+            lines.append(f"'{chosen[0]}' is better than '{chosen[1]}', by {nats(gain)}.")
         else:
-            said.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {_nats(gain)}).")
-    for name in behind:
-        if f"{REFERENCE} behind {name}" in behind:
-            said.append(_of_prefix(trial, name))
-    return said if tokens or behind else [*said, "No tokens were protected."]
+            lines.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {nats(gain)}).")
+    for name in prefixed:
+        if f"{REFERENCE} behind {name}" in prefixed:
+            lines.append(_of_prefix(trial, name))
+    return lines if tokens or prefixed else [*lines, "No tokens were protected."]
 
 
 def _of_prefix(trial: Trial, name: str) -> str:
     """What a prefix costs by itself, what it gives back, and what its full-precision keys and values are worth."""
     full, null = f"{REFERENCE} behind {name}", f"{name}, rounded"
     loss = trial.cost(full, "nats") if trial._has("nats") else trial.cost(full)
-    worth = _negated(trial.difference(name, null))
-    told = f"'{name}' gives back {_percent(trial.recovered(name))} of the KL; the text that it changes costs "
-    told += f"{_nats(loss, signed=True)} nats in full precision; "
+    worth = -trial.difference(name, null)
+    text = f"'{name}' gives back {percent(trial.recovered(name))} of the KL; the text that it changes costs "
+    text += f"{nats(loss, signed=True)} nats in full precision; "
     if worth.low > 0:
-        return f"{told}kept in full precision it beats the same prefix rounded by {_nats(worth)}."
+        return f"{text}kept in full precision it beats the same prefix rounded by {nats(worth)}."
     if worth.high < 0:
-        return f"{told}the same prefix rounded is better, by {_nats(_negated(worth))}."
-    return f"{told}it cannot be told from the same prefix rounded (difference {_nats(worth)})."
+        return f"{text}the same prefix rounded is better, by {nats(-worth)}."
+    return f"{text}it cannot be told from the same prefix rounded (difference {nats(worth)})."
 
 
 SENTENCES[KIND] = _sentences

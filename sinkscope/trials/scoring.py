@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, part
+from sinkscope.hooks import device_of, evaluating, family, part, without_cache
 from sinkscope.quantization import SinkQuantizedCache
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Written
 from sinkscope.trials.feeding import Feed
@@ -58,7 +57,7 @@ def scored(
             predicted = _predicted(model, texts, reading, cache, prompt if arm.full_prompt else None)
         prompt = predicted.prompt if arm.name == REFERENCE else prompt
         seconds = (time.perf_counter() - start) / texts.count
-        if bool(predicted.logs.isnan().any()):
+        if bool(predicted.logs[..., :1].isnan().any()):  # log_softmax makes a row with one NaN a row of them
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
         if arm.name in referred:
             held[arm.name] = predicted.logs
@@ -96,14 +95,13 @@ class _Prompt:
 
 
 def _predicted(
-    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, known: _Prompt | None
+    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, first_pass: _Prompt | None
 ) -> _Predicted:
     if isinstance(reading, OnePass):
         if cache is not None:
             raise ValueError("an arm with a cache is read through it")
-        options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
         inputs = part(texts.inputs, slice(0, texts.count), texts.count, device_of(model))
-        logits = getattr(model(**inputs, **options), "logits", None)
+        logits = getattr(model(**inputs, **without_cache(model)), "logits", None)
         if not isinstance(logits, Tensor):
             raise UnsupportedModelError(
                 f"family '{family(model)}', {type(model).__name__}: it has no logits, so there is nothing to compare; "
@@ -122,8 +120,8 @@ def _predicted(
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
     context = ids[:, feed.seen : reading.context].to(device_of(model))
-    if known is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, known.states):
-        logs, feed.seen, prompt = [known.logs], context.shape[1], None
+    if first_pass is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, first_pass.states):
+        logs, feed.seen, prompt = [first_pass.logs], context.shape[1], None
     else:
         logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
         prompt = _Prompt.of(logs[0], feed.cache)
@@ -154,12 +152,17 @@ def _compared(
     against = reference.view(logs.shape)
     counted, targets = _places(logs, predicted.first, texts, left_out)
     kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
-    for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache, 4 times faster
-        for start in range(0, logs.shape[1], PLACES):
-            part = slice(start, start + PLACES)
-            p, q = against[row, part].double(), logs[row, part].double()
-            kl[row, part] = (p.exp() * (p - q)).masked_fill(p == -torch.inf, 0.0).sum(-1)
-            same[row, part] = (against[row, part].argmax(-1) == logs[row, part].argmax(-1)).double()
+    if against.data_ptr() == logs.data_ptr():
+        kl.zero_(), same.fill_(1.0)
+    else:
+        for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache
+            for start in range(0, logs.shape[1], PLACES):
+                part = slice(start, start + PLACES)
+                p, q = against[row, part], logs[row, part]
+                # Terms in single precision, which the logs have, and their sum in double: 3 times as fast.
+                terms = (p.exp() * (p - q)).masked_fill_(p == -torch.inf, 0.0)
+                kl[row, part] = terms.sum(-1, dtype=torch.float64)
+                same[row, part] = (p.argmax(-1) == q.argmax(-1)).double()
     nats = torch.full_like(kl, torch.nan)
     if targets is not None:
         nats = -logs.gather(-1, targets[..., None])[..., 0].double()
@@ -176,14 +179,14 @@ def _places(
     Predictions at padding do not count, nor those of it, nor those at tokens that are left out. Raises
     `UnsupportedModelError` for a model that is given a mask over other tokens than those that it predicts at.
     """
-    ids, known, places = texts.ids, texts.real, logs.shape[1]
-    if known is not None and not bool(known.all()) and first + places != known.shape[1]:
+    ids, mask, places = texts.ids, texts.real, logs.shape[1]
+    if mask is not None and not bool(mask.all()) and first + places != mask.shape[1]:
         raise UnsupportedModelError(
-            f"it predicts at {places} places, and the mask is over {known.shape[1]} tokens, so which predictions are "
+            f"it predicts at {places} places, and the mask is over {mask.shape[1]} tokens, so which predictions are "
             "of padding cannot be told: give texts of one length, without a mask"
         )
     tokens = ids if ids is not None else texts.inputs.get(texts.mask_name.replace("attention_mask", "inputs_embeds"))
-    real = known
+    real = mask
     if real is None and isinstance(tokens, Tensor):
         real = torch.ones(tokens.shape[:2], dtype=torch.bool)
     if real is None or first + places > real.shape[1]:
@@ -199,6 +202,6 @@ def _places(
 
 
 def _mean(values: Tensor, counted: Tensor) -> Float[Tensor, " text"]:
-    """Of each text over its counted places; NaN where it has none."""
+    """The mean of each text over its counted places; NaN where it has none."""
     total = values.masked_fill(~counted, 0.0).sum(1)
     return torch.where(counted.any(1), total / counted.sum(1).clamp(min=1), torch.nan)

@@ -18,11 +18,16 @@ LEAST = 8  # texts on which tokens or heads are chosen
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Texts to calibrate on, texts to score, and what the record says of it."""
+    """Texts to calibrate on, texts to score, and the record of the split."""
 
     calibration: Texts | None
     scored: Texts
     record: Mapping[str, Any] | None
+
+    @property
+    def fitted_on(self) -> Texts:
+        """The texts to calibrate on; those that are scored where nothing needs others."""
+        return self.calibration or self.scored
 
 
 def needed(count: int, uses: Uses) -> int:

@@ -18,7 +18,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.statistics import Interval, mean_interval, nanmean, note, ratio_interval, share_interval
 from sinkscope.trials.arm import REFERENCE
-from sinkscope.trials.words import TOLERANCE, Grade, grade
+from sinkscope.trials.words import TOLERANCE, Grade, grade, nats, percent
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -184,11 +184,11 @@ class Trial:
     def sentence(self, arm: str) -> str:
         """What one arm costs or gives back, and whether that is more than its controls do."""
         if not self._has("kl"):
-            return f"'{arm}' writes {_percent(self.mean(arm, 'agreement'))} of the tokens before the first other one."
+            return f"'{arm}' writes {percent(self.mean(arm, 'agreement'))} of the tokens before the first other one."
         base = self.baseline
         share = NAN if base is None or arm == base else self.recovered(arm)
         if np.isfinite(share.value):
-            text = f"'{arm}'{self._budget(arm)} gives back {_percent(share)} of the KL"
+            text = f"'{arm}'{self._budget(arm)} gives back {percent(share)} of the KL"
         else:
             text = f"'{arm}'{self._budget(arm)} {self.cost_in_words(arm)}"
         if (equal := self.data.coords.get("equal_to")) is not None and str(equal.sel(arm=arm).values):
@@ -196,21 +196,21 @@ class Trial:
         controls = self.controls(arm)
         if not controls:
             return f"{text}."
-        gain = _negated(self.difference(arm, score=self.leads))
+        gain = -self.difference(arm, score=self.leads)
         what = f"{len(controls)} random controls" if len(controls) > 1 else "its random control"
         if gain.low > 0:
-            return f"{text}; it beats {what} of the same budget by {_nats(gain)}."
+            return f"{text}; it beats {what} of the same budget by {nats(gain)}."
         if gain.high < 0:
-            return f"{text}; {what} of the same budget are better, by {_nats(_negated(gain))}."
-        return f"{text}; it cannot be told from {what} of the same budget (difference {_nats(gain)})."
+            return f"{text}; {what} of the same budget are better, by {nats(-gain)}."
+        return f"{text}; it cannot be told from {what} of the same budget (difference {nats(gain)})."
 
     def cost_in_words(self, arm: str) -> str:
         """KL, loss and agreement of an arm, with its grade; and where KL and loss disagree."""
         kl = self.cost(arm)
-        parts = [f"KL {_nats(kl)}"]
+        parts = [f"KL {nats(kl)}"]
         if self._has("nats"):
             lost = self.cost(arm, "nats")
-            parts.append(f"loss {_nats(lost, signed=True)}")
+            parts.append(f"loss {nats(lost, signed=True)}")
             if kl.low > self.tolerance and lost.high < 0:
                 parts.append("predictions change, for the better")
             elif kl.low > self.tolerance and lost.low <= 0:
@@ -248,8 +248,7 @@ class Trial:
         """The KL of every arm with its interval; the line is the baseline."""
         from sinkscope.trials.figure import cost_figure  # plotly takes its time to load
 
-        known = self.baseline is not None and self._has("kl")
-        base = self.cost(str(self.baseline)).value if known else None
+        base = None if self.baseline is None or not self._has("kl") else self.cost(self.baseline).value
         return cost_figure(self.table(full=True), base, by="lost" if self.leads == "nats" else "kl")
 
     def save(self, path: str | Path) -> None:
@@ -297,9 +296,8 @@ class Trial:
         if "bytes" in self.data and np.isfinite(held := float(self.data["bytes"].sel(arm=arm))):
             full = float(self.data["bytes"].isel(arm=0))
             row |= {"bytes": held, "bytes_share": held / full if full else float("nan")}
-        for name in ("keys",):
-            if name in (facts := self.record.get("arms", {}).get(arm, {})):
-                row[name] = facts[name]
+        if (keys := self.record.get("arms", {}).get(arm, {}).get("keys")) is not None:
+            row["keys"] = keys
         if "step_seconds" in self.data:
             step = self.data["step_seconds"]
             row |= {
@@ -310,7 +308,7 @@ class Trial:
             row |= _columns("recovered", self.recovered(arm))
         if self._has("kl") and self.controls(arm):
             row["controls"] = float(nanmean(self.values(f"controls of {arm}"), 0))
-            row |= _columns("beats_by", _negated(self.difference(arm, score=self.leads)))
+            row |= _columns("beats_by", -self.difference(arm, score=self.leads))
         if self._has("kl") and row["role"] != "reference":
             row["word"] = self.word(arm)
         return row
@@ -368,28 +366,3 @@ def _completed(data: xr.Dataset, roles: Sequence[str], of: Sequence[str], kind: 
 
 def _columns(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _negated(interval: Interval) -> Interval:
-    return Interval(-interval.value, -interval.high, -interval.low)
-
-
-def _nats(interval: Interval, *, signed: bool = False) -> str:
-    """Two digits that count, as decimals: .039 (.031 to .047)."""
-    digits = _digits(interval)
-    sign = "+" if signed else ""
-    value = f"{interval.value:{sign}.{digits}f}"
-    if not np.isfinite([interval.low, interval.high]).all():
-        return value
-    return f"{value} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
-
-
-def _digits(interval: Interval) -> int:
-    size = max(abs(value) for value in (interval.value, interval.low, interval.high) if np.isfinite(value))
-    return 4 if size < 0.1 else 3 if size < 1 else 2
-
-
-def _percent(interval: Interval) -> str:
-    if not np.isfinite([interval.low, interval.high]).all():
-        return f"{100 * interval.value:.0f} %"
-    return f"{100 * interval.value:.0f} % ({100 * interval.low:.0f} to {100 * interval.high:.0f})"

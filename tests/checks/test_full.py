@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks import Answered, Part, Row, check
+from sinkscope.checks import Answered, Part, Row, check, int8
 from sinkscope.checks.modules import layer_costs
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
@@ -33,6 +33,23 @@ def test_every_section_of_full_finds_something_on_nano() -> None:
     assert rows["h2o@25%"].bytes < rows["h2o@50%"].bytes
     assert rows["w8a8-token"].number.value < rows["w8a8-tensor"].number.value
     assert {"sinks-0", "sinks-1", "sinks-2", "sinks-4"} <= rows.keys()
+
+
+@pytest.mark.slow
+def test_what_costs_is_rescued_and_beside_random_maps_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first texts alone; nano's schemes are small, so the word is planted."""
+    monkeypatch.setattr(int8, "LOST", ("small",))
+    card = check(load("nano"), load_tokenizer("nano"), count=8, tokens=48, full=True, only=["int8"])
+    first, second = card.part("int8").found.values()
+    rows = {row.key: row for row in first.rows}
+    assert rows["w8a8-tensor"].word == "small"
+    for what in ("maps", "tokens"):
+        row = rows[f"rescue:w8a8-tensor-{what}"]
+        assert row.number.value < 0.2 * rows["w8a8-tensor"].number.value
+        assert "as many random ones" in row.why
+        assert row.advice
+    assert first.facts["rescue"]["w8a8-tensor"]["maps"] == ["model.layers.1.mlp.down_proj"]
+    assert not [row for row in second.rows if row.key.startswith("rescue")]
 
 
 @pytest.mark.slow

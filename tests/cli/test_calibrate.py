@@ -111,7 +111,7 @@ def test_visual_sinks_of_a_model_that_reads_images(capsys):
     assert written["calibrated_on"]["texts"] == written["texts"] == 2
     capsys.readouterr()
     for more, said in (
-        (["--heads", "3.0"], "finds its heads by itself"),
+        (["--heads", "3.0"], "chooses its heads itself"),
         (["--chat-template"], "replace text"),
     ):
         assert main([*call, *more]) == 2

@@ -302,7 +302,7 @@ BAD = {
     "epsilon one": (["measure", "MODEL", "--epsilon", 1], "epsilon"),
     "epsilon not a number": (["measure", "MODEL", "--epsilon", "nan"], "epsilon"),
     "no such head": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7.0"], "heads 0 to"),
-    "a head without its layer": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7"], "LAYER.HEAD"),
+    "a head without its layer": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7"], "layer.head"),
     "a folder without domains": (["measure", "MODEL", "--text", "EMPTY", *FEW], "holds no domain"),
     "no such corpus": (["measure", "MODEL", "--corpus", "pythn", *FEW], "python"),
     "unknown input": (["measure", "MODEL", "--input", "natral"], "natural"),

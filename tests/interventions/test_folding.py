@@ -135,7 +135,7 @@ def test_bfloat16_one_text_and_an_odd_length() -> None:
     [
         ({"form": "logits"}, "did you mean 'logit'"),
         ({"form": "key+value", "gone": True}, "a key has a position"),
-        ({"on": "none"}, "some token is folded"),
+        ({"on": "none"}, "acts on some tokens"),
         ({"heads": [(0, 99)]}, "head 99 does not exist"),
         ({"heads": [(9, 0)]}, "layer 9 does not exist"),
         ({"heads": [(0, 0)], "layers": (1,)}, "give one of the two"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.files import write_text
-from sinkscope.report.experiments import experiment_page
+from sinkscope.report.page import write_page
+from sinkscope.report.stored import Stored
+from sinkscope.report.writing import results_page
 from tests.report.conftest import CHROMIUM
 from tests.report.experiments.conftest import EVIL, absent, entries, normalisation, weight_decay
 
@@ -20,7 +21,7 @@ DRAWN = "[...document.querySelectorAll('#{} [data-plot]')].every((plot) => 'draw
 
 @pytest.fixture
 def path(tmp_path, entries):
-    write_text(tmp_path / "page.html", experiment_page(entries, f"Experiments {EVIL}"))
+    write_page(results_page(f"Experiments {EVIL}", Stored(entries=list(entries))), tmp_path / "page.html")
     return tmp_path / "page.html"
 
 

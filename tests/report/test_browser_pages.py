@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from sinkscope.files import write_text
 from sinkscope.report.demo_page import demo_page
-from sinkscope.report.experiments import experiment_page
 from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import Page, write_page
 from sinkscope.report.runs import Seeds
@@ -107,8 +105,7 @@ def page_of(request: pytest.FixtureRequest, pages: Path) -> Callable[[str], Path
         if path.exists():
             return path
         if kind == "experiments":
-            write_text(path, experiment_page(given("entries"), "Experiments"))
-            return path
+            return write_page(results_page("Experiments", Stored(entries=given("entries"))), path)
         if kind == "measurement":
             found = given("complete")
             tables = {"definitions": found.definitions(0.3), "tokens": found.sink_tokens(0.3)}

@@ -142,7 +142,7 @@ def test_progress_ends_at_its_total(model: LlamaForCausalLM) -> None:
     [
         ([], "at least one arm"),
         ([unchanged()], "part of every trial"),
-        ([keeping(1, 2), keeping(1, 2)], "a name of its own"),
+        ([keeping(1, 2), keeping(1, 2)], "its own name"),
     ],
 )
 def test_arms_without_names_of_their_own_are_refused(model: LlamaForCausalLM, arms: list, said: str) -> None:

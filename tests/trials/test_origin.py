@@ -100,7 +100,7 @@ def test_controls_are_as_large_and_of_something_else() -> None:
     assert len(relocated.entries) == len(own.entries)
     assert {dim for *_, dim in relocated.entries} & {dim for *_, dim in own.entries} == set()
     assert arms.arm("isolate").control(3, texts) is not None
-    near = OriginArms(arms.found, 1, 24, 0.3, 0)
+    near = OriginArms(arms.anatomy, 1, 24, 0.3, 0)
     assert near.arm("isolate").control(0, texts) is None, "no token between"
 
 

@@ -70,8 +70,12 @@ def test_one_map_and_one_token_are_what_nanos_sink_costs(rescued: Rescue) -> Non
     assert (table.loc[table["random"], "recovered"].abs() < 0.15).all()
     assert table.loc[table["random"], "count"].tolist() == [1, 1]
     assert rescued.runs <= 20
-    assert "1 of 28 linear map in 16 bits gives back" in rescued.sentence
+    assert "1 of 28 linear maps in 16 bits gives back" in rescued.sentence
     assert json.loads(json.dumps(rescued.to_json()))["maps"] == list(rescued.maps)
+    best = rescued.best("maps")
+    assert best is not None
+    assert (best.count, best.enough, best.word) == (1, True, "free")
+    assert best.values.mean() == pytest.approx((1 - best.recovered.value) * rescued.cost.value)
 
 
 def test_weights_alone_have_no_tokens_and_counts_between_are_tried() -> None:
@@ -84,6 +88,17 @@ def test_weights_alone_have_no_tokens_and_counts_between_are_tried() -> None:
     assert kept[len(found.maps)] >= 0.5 > kept[kept.index < len(found.maps)].max()
     assert set(kept.index) - {1, 2, 4, 8, 16}  # between two of the first counts
     assert len(found.maps) == len(set(found.maps))
+
+
+def test_fewer_runs_try_every_second_number_first() -> None:
+    ids = torch.randint(3, 2000, (12, 24), generator=torch.Generator().manual_seed(1))
+    found = rescue(ss.load("nano"), ids, "w3a8-token", 0.5, runs=12)
+    assert found.runs <= 12
+    tried = found.tried[~found.tried["random"]]
+    assert {1, 4, 16} <= set(tried.loc[tried["what"] == "maps", "count"])
+    assert not {2, 8} & set(tried["count"])
+    with pytest.raises(InputError, match="12 to 20"):
+        rescue(ss.load("nano"), ids, "w3", runs=4)
 
 
 def test_what_cannot_be_rescued_is_refused() -> None:

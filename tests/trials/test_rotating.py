@@ -13,7 +13,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 
 from sinkscope.errors import InputError
 from sinkscope.quantization import fake_quantize, quantized_cache, scheme_named
-from sinkscope.sinks import First
+from sinkscope.sinks import First, Measured
 from sinkscope.statistics import Interval
 from sinkscope.trials import (
     ThroughCache,
@@ -26,7 +26,8 @@ from sinkscope.trials import (
     rotation_trial,
     run,
 )
-from sinkscope.trials.rotating import _answer, protected_arm
+from sinkscope.trials.rotating import protected_arm
+from sinkscope.trials.words import redundant
 from tests.quantization.kv.test_rotated import Biased, llama
 
 IDS = torch.randint(3, 90, (6, 40), generator=torch.Generator().manual_seed(5))
@@ -71,7 +72,7 @@ def test_the_table_and_the_sentences_are_the_trials_numbers(trial: Trial, tmp_pa
         assert row.rotated == trial.mean(rotated).value
         assert row.gain == pytest.approx(row.rotated_random - row.rotated_protected)
         assert row.gain_low < row.gain < row.gain_high
-        assert row.redundant == _answer(Interval(row.gain, row.gain_low, row.gain_high), 0.1 * row.rotated)
+        assert row.redundant == redundant(Interval(row.gain, row.gain_low, row.gain_high), row.rotated)
     assert all(f"'{name}'" in trial.verdict for name in NAMES)
     trial.save(tmp_path / "trial.nc")
     again = load(tmp_path / "trial.nc")
@@ -84,7 +85,13 @@ def test_the_table_and_the_sentences_are_the_trials_numbers(trial: Trial, tmp_pa
     [(-1, 0.05, "yes"), (0.01, 0.09, "yes"), (0.01, 0.2, "no"), (0.3, 0.5, "no"), (-0.1, 0.5, "cannot tell")],
 )
 def test_an_answer_is_no_more_than_its_interval(low: float, high: float, answer: str) -> None:
-    assert _answer(Interval((low + high) / 2, low, high), 0.1) == answer
+    assert redundant(Interval((low + high) / 2, low, high), 1.0) == answer
+
+
+def test_positions_in_a_sum_are_measured_in_texts_that_are_not_scored(model: LlamaForCausalLM) -> None:
+    trial = rotation_trial(model, IDS.repeat(2, 1), NAMES[:1], Measured(0.01) + First(1), 0)
+    assert trial.record["calibrated_on"]["texts"] == 8
+    assert trial.texts == 4
 
 
 def test_errors_are_those_of_the_cached_numbers(model: LlamaForCausalLM) -> None:

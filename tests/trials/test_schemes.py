@@ -37,6 +37,7 @@ def test_a_planted_token_gives_its_cost_back_and_random_ones_do_not() -> None:
     assert found.recovered("first").value < 0.2
     assert found.difference("both").high < 0 < found.difference("both", "first 2").value * -1
     assert max(found.recovered(name).value for name in found.controls("both")) < 0.2
+    assert "first 2" not in scheme_trial(model, ids, RoundDown(), {"both": Positions(0, 12)}, 0, first=False).arms
     assert "'both' (2 tokens a text) gives back" in found.verdict
     assert found.verdict.index("'both'") < found.verdict.index("'first'")  # the one that gives back most comes first
 
@@ -192,7 +193,7 @@ def test_what_rounds_nothing_is_said(tiny_llama: LlamaForCausalLM) -> None:
     [
         ("w4", First(1), "protect a Prefix"),
         ("w8a8-tensor", TokenIds(99), "no token of the texts"),
-        ("w8a8-tensor", {"full": First(1)}, "name it otherwise"),
+        ("w8a8-tensor", {"full": First(1)}, "choose another name"),
         ("w8a8-tensor", {"first": 1}, "expected a choice"),
         ("w8a8-tensor", First(39), "no control"),
     ],

@@ -54,9 +54,9 @@ def ratios(weights: PerQuery, norms: PerQuery, received: PerHead) -> list[tuple[
         controls = np.flatnonzero(received[layer] <= SINK)
         if min(on.sum(), off.sum()) < QUERIES or not len(controls):
             continue
-        own, *others = (_ratio(norms[:, layer, one], on, off) for one in (head, *controls))
-        if own > 0 and min(others) > 0:
-            pairs.append((own, float(np.mean(others))))
+        at_head, *others = (_ratio(norms[:, layer, one], on, off) for one in (head, *controls))
+        if at_head > 0 and min(others) > 0:
+            pairs.append((at_head, float(np.mean(others))))
     return pairs
 
 

@@ -32,8 +32,8 @@ def sinks_by_length(build: Build = lab) -> list[Curve]:
     curves = []
     for scheme in RELATIVE:
         model = build(position=scheme)
-        found = [float(alphas(model, repeated(tokens))[..., 0].mean()) for tokens in LENGTHS]
-        curves.append(Curve(scheme, LENGTHS, tuple(found), _expected(scheme, model)))
+        means = [float(alphas(model, repeated(tokens))[..., 0].mean()) for tokens in LENGTHS]
+        curves.append(Curve(scheme, LENGTHS, tuple(means), _expected(scheme, model)))
     return curves
 
 

@@ -51,8 +51,8 @@ def attained() -> Iterator[CaseValue]:
         for height in (0.5, 3.0, 9.0):
             logits = [height, *[0.0] * (count - 1)]
             spread = height * ((count - 1) / count) ** 0.5
-            found = float(entropy(row_of_weights("softmax", logits)))
-            yield CaseValue(f"n = {count}, height {height:g}", found - closed.least_entropy(spread, count))
+            reached = float(entropy(row_of_weights("softmax", logits)))
+            yield CaseValue(f"n = {count}, height {height:g}", reached - closed.least_entropy(spread, count))
 
 
 def measured_below(build: Build = lab) -> Iterator[CaseValue]:

@@ -84,11 +84,11 @@ def shift_changes(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iter
     for scheme in schemes:
         model = build(position=scheme)
         with torch.no_grad():
-            found = [
+            logits = [
                 model(ids, position_ids=torch.arange(start, start + TOKENS)[None], use_cache=False).logits
                 for start in (0, SHIFT)
             ]
-        yield CaseValue(scheme, gap(*found))
+        yield CaseValue(scheme, gap(*logits))
 
 
 def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *ABSOLUTE)) -> Iterator[CaseValue]:
@@ -98,7 +98,7 @@ def future_is_unseen(build: Build = lab, schemes: Sequence[str] = (*RELATIVE, *A
     other[:, TOKENS // 2 :] = ordinary(TOKENS, seed=2)[:, TOKENS // 2 :]
     for scheme in schemes:
         model = build(position=scheme)
-        before, after = (look(model, given).logits[: TOKENS // 2] for given in (ids, other))
+        before, after = (look(model, tokens).logits[: TOKENS // 2] for tokens in (ids, other))
         yield CaseValue(scheme, gap(before, after))
 
 

@@ -70,9 +70,9 @@ def received_follows(scheme: str, build: Build = lab) -> Iterator[CaseValue]:
     model = build(position=scheme)
     for tokens in LENGTHS:
         seen = look(model, repeated(tokens))
-        for layer, found in enumerate(alphas(model, repeated(tokens))):
+        for layer, received in enumerate(alphas(model, repeated(tokens))):
             expected = closed.by_distance(score_by_distance(scheme, model, layer, seen, tokens))
-            yield CaseValue(f"T = {tokens}, layer {layer}", gap(found, closed.received(expected)))
+            yield CaseValue(f"T = {tokens}, layer {layer}", gap(received, closed.received(expected)))
 
 
 def score_by_distance(

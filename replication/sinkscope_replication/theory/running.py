@@ -54,8 +54,8 @@ def by_topic(
     topics: Mapping[str, Sequence[Check]] = TOPICS, progress: Progress | None = None
 ) -> dict[str, tuple[Verdict, ...]]:
     """The verdicts on all checks, each topic's under its name."""
-    found = iter(run_checks([each for checks in topics.values() for each in checks], progress))
-    return {topic: tuple(next(found) for _ in checks) for topic, checks in topics.items()}
+    verdicts = iter(run_checks([each for checks in topics.values() for each in checks], progress))
+    return {topic: tuple(next(verdicts) for _ in checks) for topic, checks in topics.items()}
 
 
 @contextmanager

@@ -91,9 +91,9 @@ def pair(alpha: float, build: Build = lab, where: str = OUTPUT) -> tuple[LabForC
 def steps(model: LabForCausalLM, optimizer: Optimizer, outputs: dict[str, float]) -> Iterator[float]:
     """Train on fixed random batches; the loss of each step, after which the model has changed."""
     chosen = dict(model.named_parameters())
-    own = {"params": [chosen[name] for name in chosen if name.endswith(OUTPUT)], **outputs}
+    output_group = {"params": [chosen[name] for name in chosen if name.endswith(OUTPUT)], **outputs}
     rest = {"params": [chosen[name] for name in chosen if not name.endswith(OUTPUT)]}
-    running = optimizer([own, rest])
+    running = optimizer([output_group, rest])
     for step in range(STEPS):
         batch = ordinary(12, samples=4, seed=10 + step)
         loss = model(batch, labels=batch, use_cache=False).loss

@@ -39,8 +39,8 @@ ZEROED: tuple[Attention, ...] = ("sink_logit", "k_bias", "k_bias_shared", "kv_bi
 def twin(model: LabForCausalLM, attention: Attention, build: Build = lab) -> LabForCausalLM:
     """A model with another operation and the same weights everywhere else."""
     other = build(attention=attention)
-    own = {name: weight for name, weight in model.state_dict().items() if ".operation." not in name}
-    missing, unexpected = other.load_state_dict(own, strict=False)
+    shared = {name: weight for name, weight in model.state_dict().items() if ".operation." not in name}
+    missing, unexpected = other.load_state_dict(shared, strict=False)
     assert not unexpected
     assert all(".operation." in name for name in missing)
     return other
@@ -61,8 +61,8 @@ def zero_key_agrees(build: Build = lab) -> Iterator[CaseValue]:
         call = caught(model, ordinary(TOKENS), layer)
         key, value = (nn.functional.pad(tensor, (0, 0, 1, 0))[None] for tensor in (call.key, call.value))
         allowed = torch.ones(TOKENS, TOKENS + 1, dtype=torch.bool).tril(1)
-        found = attend(call.query[None], key, value, "softmax", mask=allowed).output[0]
-        yield CaseValue(f"layer {layer}", gap(found, call.output))
+        output = attend(call.query[None], key, value, "softmax", mask=allowed).output[0]
+        yield CaseValue(f"layer {layer}", gap(output, call.output))
 
 
 def closed_slot_is_softmax(build: Build = lab) -> Iterator[CaseValue]:
@@ -92,9 +92,9 @@ def value_bias_moves_outputs(build: Build = lab) -> Iterator[CaseValue]:
     model = build(attention="v_bias")
     for layer in range(len(blocks(model))):
         call, operation = caught(model, ordinary(TOKENS), layer), blocks(model)[layer].self_attn.operation
-        given = (call.query[None], call.key[None], call.value[None])
+        inputs = (call.query[None], call.key[None], call.value[None])
         bias = next(operation.output_modules.parameters()).detach()
-        plain = attend(*given, "softmax").output[0]
+        plain = attend(*inputs, "softmax").output[0]
         yield CaseValue(f"layer {layer}", gap(call.output, plain + bias[:, None]))
 
 
@@ -104,10 +104,10 @@ def key_slot_scores() -> Iterator[CaseValue]:
         model = lab(attention=attention)
         call, operation = caught(model, ordinary(TOKENS)), blocks(model)[0].self_attn.operation
         with torch.no_grad():
-            found = operation(call.query[None], call.key[None], call.value[None], path="reference")
+            attended = operation(call.query[None], call.key[None], call.value[None], path="reference")
         learned = next(operation.slot_modules.parameters()).detach()
-        assert found.slot_weights is not None
-        yield CaseValue(attention, gap(found.slot_weights[0, :, :, 0], _slot_share(call.query, call.key, learned)))
+        assert attended.slot_weights is not None
+        yield CaseValue(attention, gap(attended.slot_weights[0, :, :, 0], _slot_share(call.query, call.key, learned)))
 
 
 def _slot_share(query: Tensor, key: Tensor, learned: Tensor) -> Tensor:
@@ -115,10 +115,10 @@ def _slot_share(query: Tensor, key: Tensor, learned: Tensor) -> Tensor:
     heads, tokens, width = query.shape
     group, share = heads // len(key), torch.zeros(heads, tokens, dtype=torch.float64)
     for head in range(heads):
-        own = learned[head // group % len(learned)]
+        slot_key = learned[head // group % len(learned)]
         for t in range(tokens):
             scores = key[head // group, : t + 1] @ query[head, t] / width**0.5
-            slot = own @ query[head, t] / width**0.5
+            slot = slot_key @ query[head, t] / width**0.5
             share[head, t] = 1 / (1 + torch.exp(scores - slot).sum())
     return share
 
@@ -170,10 +170,10 @@ def slot_value(model: LabForCausalLM) -> Tensor:
     call = caught(model, ordinary(TOKENS))
     operation = blocks(model)[0].self_attn.operation
     with torch.no_grad():
-        given = (call.query[None], call.key[None], torch.zeros_like(call.value)[None])
-        found = operation(*given, path="reference")
-    assert found.slot_weights is not None
-    return (found.output / found.slot_weights)[0, :, -1]
+        inputs = (call.query[None], call.key[None], torch.zeros_like(call.value)[None])
+        attended = operation(*inputs, path="reference")
+    assert attended.slot_weights is not None
+    return (attended.output / attended.slot_weights)[0, :, -1]
 
 
 CHECKS = (

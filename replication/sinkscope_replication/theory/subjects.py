@@ -111,11 +111,11 @@ def gap(one: Tensor, other: Tensor) -> float:
 def weights_of(attention: dict[str, Any] | str, scores: Float[Tensor, "row key"]) -> Float[Tensor, "row key"]:
     """The weights that an operation without parameters gives to tokens with these scores, in float64."""
     key = torch.eye(scores.shape[1], dtype=torch.float64)[None, None]
-    found = attend(
+    attended = attend(
         scores.double()[None, None], key, key, resolve(attention), mask=Full(), scaling=1.0, path="reference"
     )
-    assert found.weights is not None
-    return found.weights[0, 0]
+    assert attended.weights is not None
+    return attended.weights[0, 0]
 
 
 def row_of_weights(attention: dict[str, Any] | str, scores: Sequence[float]) -> Float[Tensor, "key"]:
@@ -137,8 +137,8 @@ def caught(model: LabForCausalLM, ids: Int[Tensor, "1 position"], layer: int = 0
     """Run a model and catch one layer's call of its operation."""
     calls: list[Caught] = []
 
-    def keep(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Any], out: Attended) -> None:
-        query, key, value = (tensor[0] for tensor in given[:3])
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Any], out: Attended) -> None:
+        query, key, value = (tensor[0] for tensor in inputs[:3])
         calls.append(Caught(query, key, value, out.output[0]))
 
     handle = blocks(model)[layer].self_attn.operation.register_forward_hook(keep, with_kwargs=True)

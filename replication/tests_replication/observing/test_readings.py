@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sinkscope.experiments.jobs.lab import training_metrics
+from sinkscope.experiments.jobs import training_metrics
 from sinkscope.experiments.readings import SHAPES
 from sinkscope.hooks.modules import position_embedding
 from sinkscope.model import LabConfig, LabForCausalLM

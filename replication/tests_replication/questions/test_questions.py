@@ -25,7 +25,7 @@ from sinkscope.experiments import (
     verdicts,
     with_rows,
 )
-from sinkscope.experiments.jobs.lab import STARTS
+from sinkscope.experiments.jobs import STARTS
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.report.experiments import entry
 from sinkscope.training import load_recipe

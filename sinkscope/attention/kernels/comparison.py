@@ -167,7 +167,7 @@ def compare(case: Case, device: torch.device | str) -> Agreement:
 
 
 def every() -> Iterator[Specialization]:
-    """What `sinkscope kernels check` compares: all weights in the two usual dtypes, the rest with unlike weights."""
+    """What `make kernels` compares: all weights in the two usual dtypes, the rest with unlike weights."""
     for normalizer in FAMILY:
         for dtype in (torch.float32, torch.bfloat16):
             yield Specialization(normalizer, False, dtype, 64, 64)

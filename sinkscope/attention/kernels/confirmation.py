@@ -99,7 +99,7 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
             outcome = known(specialization, device) or _compared_once(specialization, device)
     if outcome.problem is not None and _warning.acquire(blocking=False):  # never released: once in a process
         message = f"the fused kernels are {outcome}; the slower exact path runs instead"
-        warnings.warn(f"{message} (`sinkscope kernels check` shows every comparison)", UserWarning, stacklevel=2)
+        warnings.warn(f"{message} (`make kernels` shows every comparison)", UserWarning, stacklevel=2)
     return outcome
 
 

@@ -67,14 +67,16 @@ class ACT(HeadChange):
             if self.seed is not None:
                 eligible = _counted(call, guarded=self.guarded)
                 by_layer[call.module] = _elsewhere(by_layer[call.module], eligible, self.seed)
-        known = by_layer.get(call.module)
-        if known is None or len(known) != len(call.query):
+        sinks_here = by_layer.get(call.module)
+        if sinks_here is None or len(sinks_here) != len(call.query):
             raise InputError(
                 "ACT computes its sinks where rows begin, and this pass continues other rows: apply it before the "
                 "prompt, one batch after the other"
             )
         first = call.opened.seen + call.query.shape[2] - keys if not call.starts else 0
-        return functional.pad(known, (0, max(0, first + keys - known.shape[-1])))[..., max(0, first) :][..., :keys]
+        return functional.pad(sinks_here, (0, max(0, first + keys - sinks_here.shape[-1])))[..., max(0, first) :][
+            ..., :keys
+        ]
 
 
 def sinks_of(call: Call, threshold: float, *, guarded: bool) -> Sets:

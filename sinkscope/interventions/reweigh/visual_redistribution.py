@@ -152,12 +152,12 @@ class _Seen:
             return call.output
         places = torch.arange(total, device=image.device)
         last = places.where(_columns(self.images, 0, total), -1).amax(-1)
-        behind = places[self.opened.seen :] > last[:, None]
+        after = places[self.opened.seen :] > last[:, None]
         mass, on_visual, on_others = call.masses(sinks, visual, others)
         on_image = on_visual + on_others
         share = on_visual / (on_image + EPSILON * image.sum(-1)[:, None, None])
         centric = (share <= self.of.rho) & (on_image >= self.of.least) & (on_others > 0)
-        centric = centric & behind[:, None] & visual.any(-1)[:, None, None]
+        centric = centric & after[:, None] & visual.any(-1)[:, None, None]
         freed = (1 - self.of.p) * mass / on_others.masked_fill(on_others == 0, 1.0)
         changed = call.output - (1 - self.of.p) * call.part(sinks) + freed[..., None] * call.part(others)
         return torch.where(centric[..., None], changed, call.output)

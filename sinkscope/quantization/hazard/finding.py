@@ -1,4 +1,4 @@
-"""Looks for hazards, one pass over the linear maps and one over attention, and says what to protect because of them."""
+"""Finds hazards in one pass over the linear maps and one over attention, and derives what to protect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
 from sinkscope.quantization.protected import Protect, among
 from sinkscope.registry import renamed_argument
-from sinkscope.sinks import Measured, NothingChosenError, Outliers, Sum, Tokens
+from sinkscope.sinks import Choice, Measured, NothingChosenError, Outliers, Tokens, parts_of
 
 BINS_PER_OCTAVE = 64  # quantiles are accurate to 1.1 %
 LOWEST, HIGHEST = -40, 24  # powers of two between which the histogram has bins
 QUANTILE = 0.999
 CHANNEL = 10.0  # medians of the channels from which a channel stands out
 WIDE = 1.0  # bits that protected tokens must take from the others' range to be mentioned
-COMMON = 0.1  # a channel that stands out in a smaller share of the tokens is a matter of these tokens
+COMMON = 0.1  # a channel that stands out in a smaller share of the tokens belongs to these tokens
 LOST_SHARE = 0.01  # share of attention weights that a cast must zero to be mentioned
 LOST_MASS = 1e-3  # of a query's attention
 SHOWN = 4  # places named per line
@@ -162,7 +162,7 @@ def _masks(
     model: nn.Module, checked: Mapping[str, Any], protect: Protect, columns: TokenColumns
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Which columns each part of a choice protects, by its words; and why a part protects none."""
-    parts = protect.parts if isinstance(protect, Sum) else (protect,)
+    parts = parts_of(protect) if isinstance(protect, Choice) else (protect,)
     masks, nothing = dict[str, Tensor](), dict[str, str]()
     for choice in parts:
         words = choice.chosen_by if isinstance(choice, Tokens) else str(choice)

@@ -48,12 +48,12 @@ class SinkQuantizedCache(FollowingCache):
         self.scheme, self.protect = scheme, protect
         width = config.head_dim if isinstance(model, LabForCausalLM) else None
         for index in rounded_layers(model, scheme):
-            layer, own = self.layers[index], scheme.at(index)
+            layer, layer_scheme = self.layers[index], scheme.at(index)
             hybrid = isinstance(layer, LinearAttentionAndFullAttentionLayer)
             self.layers[index] = (
-                HybridSinkQuantizedLayer(own, width, number_of_states=layer.number_of_states)
+                HybridSinkQuantizedLayer(layer_scheme, width, number_of_states=layer.number_of_states)
                 if hybrid
-                else SinkQuantizedLayer(own, width)
+                else SinkQuantizedLayer(layer_scheme, width)
             )
         self._ids: Tensor | None = None  # all ids so far, if protected tokens are known by their text
         if isinstance(scheme.keys, Rotated) or isinstance(scheme.values, Rotated):
@@ -79,8 +79,12 @@ class SinkQuantizedCache(FollowingCache):
         }
 
         def turns(index: int, query: int, output: int) -> tuple[Blocks | None, Blocks | None]:
-            own = schemes.get(index)
-            return (None, None) if own is None else (rotation_of(own.keys, query), rotation_of(own.values, output))
+            layer_scheme = schemes.get(index)
+            return (
+                (None, None)
+                if layer_scheme is None
+                else (rotation_of(layer_scheme.keys, query), rotation_of(layer_scheme.values, output))
+            )
 
         turn_attention(model, self, turns)
 
@@ -92,6 +96,18 @@ class SinkQuantizedCache(FollowingCache):
     @property
     def left_alone(self) -> list[int]:
         return [index for index, layer in enumerate(self.layers) if not isinstance(layer, SinkQuantizedLayer)]
+
+    def keep_decoded(self) -> SinkQuantizedCache:
+        """Keep decoded blocks besides their codes, and return the cache: for measurements.
+
+        A token then takes no longer than with a full cache, and no memory is saved; `held_bytes` still counts what the
+        format holds. Raises `InputError` where tokens are cached already.
+        """
+        if self.get_seq_length():
+            raise InputError("keep_decoded: tokens are cached already; call it on a new cache")
+        for layer in self.quantized:
+            layer.keeps_decoded = True
+        return self
 
     def begin(self, forward: Forward, arguments: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, arguments)
@@ -163,6 +179,7 @@ def quantized_cache(
     window: int = 0,
     *,
     ends: int = 0,
+    skip: Sequence[int] = (),
     before_rotation: bool = False,
 ) -> SinkQuantizedCache:
     """A cache for `model.generate(..., past_key_values=cache)` that stores packed codes.
@@ -184,6 +201,7 @@ def quantized_cache(
             (`Measured` …) are resolved in the first pass, which costs one more pass of the model, for each row alone.
         window: The newest tokens, in full precision.
         ends: So many first and last layers stay as they are (`rounded_layers`).
+        skip: Numbers of further layers that stay as they are.
         before_rotation: Refused: a transformers cache gets rotated keys, and attention reads them as they come back, so
             all keys would be rotated back and forth at each token. `QuantizeCache` simulates it.
 
@@ -201,7 +219,7 @@ def quantized_cache(
             "keys before rotation cannot be stored: a cache gets rotated keys, and attention reads them as they come "
             "back; QuantizeCache(..., before_rotation=True) simulates it"
         )
-    return SinkQuantizedCache(model, CacheScheme(keys, values, window, ends), protect)
+    return SinkQuantizedCache(model, CacheScheme(keys, values, window, ends, tuple(skip)), protect)
 
 
 def full_layers(model: nn.Module) -> list[int]:
@@ -221,11 +239,12 @@ def full_layers(model: nn.Module) -> list[int]:
 
 
 def rounded_layers(model: nn.Module, scheme: CacheScheme) -> list[int]:
-    """The layers that a scheme rounds: those of full attention, without the `ends` of the model.
+    """The layers that a scheme rounds: those of full attention, without the `ends` of the model and those of `skip`.
 
     At most half of the layers are left at either end, and none in hybrids with recurrent states, as in vLLM
     (vllm/model_executor/layers/quantization/turboquant/config.py, `get_boundary_skip_layers`). Raises
-    `UnsupportedModelError` if no layer has full attention, and `InputError` if the ends leave none.
+    `UnsupportedModelError` if no layer has full attention, and `InputError` if nothing is left to round, and for a
+    layer that the model does not have.
     """
     from transformers import DynamicCache
 
@@ -233,15 +252,18 @@ def rounded_layers(model: nn.Module, scheme: CacheScheme) -> list[int]:
     if not full:
         raise no_full_layer(model)
     layers: list[Any] = DynamicCache(config=text_config(model)).layers
-    if not scheme.ends or any(isinstance(layer, LinearAttentionLayer) for layer in layers):
-        return full
-    ends = min(scheme.ends, len(layers) // 2)
+    if (absent := max(scheme.skip, default=0)) >= len(layers):
+        raise InputError(f"skip = {list(scheme.skip)}: there is no layer {absent}, only 0 to {len(layers) - 1}")
+    recurrent = any(isinstance(layer, LinearAttentionLayer) for layer in layers)
+    ends = 0 if recurrent else min(scheme.ends, len(layers) // 2)
     kept = [index for index in full if ends <= index < len(layers) - ends]
     if not kept:
         raise InputError(
             f"the first and last {scheme.ends} layers stay as they are, which are all {len(layers)} of this model: "
             "nothing would be rounded; give ends=0, or a scheme's name with -all"
         )
+    if not (kept := [index for index in kept if index not in scheme.skip]):
+        raise InputError(f"skip = {list(scheme.skip)}: no layer is left to round")
     return kept
 
 

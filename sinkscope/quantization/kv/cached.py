@@ -18,15 +18,10 @@ from sinkscope.hooks import Editor, OpenStream, family, parameters
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_layers
-from sinkscope.quantization.kv.rounding import Front, rounded_states
+from sinkscope.quantization.kv.rounding import RealFirst, rounded_states
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.kv.softmax import TwoVersions, check_same, two_versions
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    described,
-    random_tokens,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, described, random_tokens
 from sinkscope.registry import renamed_argument
 
 
@@ -57,6 +52,7 @@ class QuantizeCache(Intervention):
         before_rotation: Round keys before rotation (KVQuant); how each layer rotates is measured.
         codebooks: Uneven levels and outliers in full precision instead of the grids (`find_codebooks`).
         ends: So many first and last layers stay as they are (`rounded_layers`).
+        skip: Numbers of further layers that stay as they are.
     """
 
     keys: Numbers
@@ -66,6 +62,7 @@ class QuantizeCache(Intervention):
     before_rotation: bool = False
     codebooks: Codebooks | None = None
     ends: int = 0
+    skip: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.scheme  # raises
@@ -83,7 +80,7 @@ class QuantizeCache(Intervention):
 
     @property
     def scheme(self) -> CacheScheme:
-        return CacheScheme(self.keys, self.values, self.window, self.ends)
+        return CacheScheme(self.keys, self.values, self.window, self.ends, self.skip)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         _check(model)
@@ -140,7 +137,7 @@ class _Rounding(Editor):
             return arguments
         tokens = self.opened.tokens(0, total, key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
-        front = Front(tokens.valid)
+        front = RealFirst(tokens.valid)
         left = front.mask((self.protected.so_far.to(key.device) | ~real).expand(len(key), -1))
         new_key = self._keys(module, key, front, left)
         new_value = front.back(self._rounded(module, front.to(value), left, keys=False))
@@ -168,7 +165,7 @@ class _Rounding(Editor):
         valid = self.opened.tokens(start, start + output.shape[1], output.device).valid
         return torch.ones(1, output.shape[1], dtype=torch.bool, device=output.device) if valid is None else valid
 
-    def _keys(self, module: nn.Module, key: Tensor, front: Front, left: Tensor) -> Tensor:
+    def _keys(self, module: nn.Module, key: Tensor, front: RealFirst, left: Tensor) -> Tensor:
         keys, rotation = front.to(key), self.turned[module]
         if not self.before_rotation or rotation is None:
             return front.back(self._rounded(module, keys, left, keys=True))

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from sinkscope.caches import Coming, FollowedLayer
+from sinkscope.caches.sizes import Uncounted
 from sinkscope.errors import InputError
 from sinkscope.grids import (
     Grid,
@@ -56,36 +57,36 @@ class Closed:
         for name, tensor in new.items():
             self.parts[name][rows, :, blocks] = tensor
 
-    def read(self, out: Float[Tensor, "batch heads blocks block dim"]) -> None:
-        """Decode the first blocks into `out`; protected tokens get whatever their codes decode to."""
-        count, grid = out.shape[2], self.numbers
+    def read(self, out: Float[Tensor, "batch heads blocks block dim"], first: int = 0) -> None:
+        """Decode blocks, from number `first` on, into `out`; protected tokens get whatever their codes decode to."""
+        count, grid = first + out.shape[2], self.numbers
         if not isinstance(grid, Grid):
-            stored = tuple(part[:, :, :count] for part in self.parts.values())
+            stored = tuple(part[:, :, first:count] for part in self.parts.values())
             out.copy_(grid.decode(stored, self._width))
             return
         if grid.exact:
-            out.copy_(self.parts["plain"][:, :, :count])
+            out.copy_(self.parts["plain"][:, :, first:count])
             return
-        steps, codes = self.steps(count), grid.cut(self.codes(count))
+        steps, codes = self.steps(count, first), grid.cut(self.codes(count, first))
         if grid.symmetric:
             codes = codes.to(torch.int16) - grid.top
         plain = out.dtype == torch.float32
         cut = grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
-        torch.mul(codes, steps.step, out=cut)
+        cut.copy_(codes).mul_(steps.step)  # in place: torch.mul would convert the codes to a tensor of their own
         if steps.low is not None:
             cut += steps.low
         if not plain:
             out.copy_(cut.reshape(out.shape))
 
-    def steps(self, count: int) -> Steps:
-        """The ranges of the first blocks."""
+    def steps(self, count: int, first: int = 0) -> Steps:
+        """The ranges of blocks, from number `first` to before `count`."""
         low = self.parts.get("low")
-        step = self.parts["step"][:, :, :count].float()
-        return Steps(step, None if low is None else low[:, :, :count].float())
+        step = self.parts["step"][:, :, first:count].float()
+        return Steps(step, None if low is None else low[:, :, first:count].float())
 
-    def codes(self, count: int) -> UInt8[Tensor, "batch heads blocks block dim"]:
-        """The codes of the first blocks, starting at 0."""
-        packed = self.parts["codes"][:, :, :count]
+    def codes(self, count: int, first: int = 0) -> UInt8[Tensor, "batch heads blocks block dim"]:
+        """The codes of blocks, from number `first` to before `count`, starting at 0."""
+        packed = self.parts["codes"][:, :, first:count]
         assert isinstance(self.numbers, Grid)
         flat = unpack(packed, self.numbers.bits, self.block * self._width)
         return flat.unflatten(-1, (self.block, self._width))
@@ -125,6 +126,29 @@ class Closed:
 Pair = tuple[Tensor, Tensor]  # keys and values
 
 
+class Decoded(Uncounted):
+    """Keys and values of all columns as attention sees them, so that each block is decoded once.
+
+    `closed`: how many tokens of each row are decoded from codes; the others are in full precision.
+    """
+
+    def __init__(self, states: Pair) -> None:
+        self.states = tuple(x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in states)
+        self.closed = [0] * len(states[0])
+
+    def append(self, new: Pair, seen: int) -> None:
+        """Columns from number `seen` on."""
+        total = seen + new[0].shape[2]
+        if total > self.states[0].shape[2]:
+            with torch.inference_mode(False), torch.no_grad():  # so that passes in any mode can write to them
+                wider = tuple(x.new_empty(*x.shape[:2], total + total // 8 + ROOM, x.shape[3]) for x in self.states)
+                for old, x in zip(self.states, wider, strict=True):
+                    x[:, :, :seen] = old[:, :, :seen]
+            self.states = wider
+        for x, columns in zip(self.states, new, strict=True):
+            x[:, :, seen:total] = columns
+
+
 class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     """Keys and values of a layer of full attention, rounded block by block as a `CacheScheme` says.
 
@@ -134,12 +158,16 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     `QuantizedCache`.
 
     `width`: the number of channels that a key must have, if known. `stays_turned`: rotated keys and values are returned
-    as they are stored, for attention that rotates queries and outputs instead.
+    as they are stored, for attention that rotates queries and outputs instead. `keeps_decoded`: decoded blocks are kept
+    besides their codes, which saves the time of decoding them for each token, and no memory.
     """
 
     is_sliding = False
     is_croppable = False
     stays_turned = False
+    keeps_decoded = False
+    seen: int
+    _decoded: Decoded | None
     pads: Int[Tensor, " batch"] | None
     _protects: Bool[Tensor, "batch query"] | None
 
@@ -165,13 +193,21 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             mask = None
         self._append(new, mask)
         before = self._closed_tokens(coming.batch)
+        if self.keeps_decoded:
+            self._decode(before)
+            kept = self._decoded or Decoded(new)
+            self._decoded = kept
+            kept.append(self._shown(new), self.seen)
         self.seen, self.pads = coming.total, coming.pads
         now = self._closed_tokens(coming.batch)
-        returned = self._returned(before) if coming.queries > 1 else None
-        self._close(before, now)
-        returned = self._returned(now) if returned is None else returned
+        if coming.queries == 1:
+            self._close(before, now)
+            returned = self._returned(now)
+        else:
+            returned = self._returned(before)
+            self._close(before, now)
         self._drop_closed(now)
-        return returned if self.stays_turned else self._turned(returned)
+        return returned
 
     def get_seq_length(self) -> int:
         return self.seen
@@ -229,6 +265,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._protects = None
         self._protected_at: tuple[Tensor, Tensor] | None = None  # rows and columns
         self._protected: Pair | None = None  # (token, heads, dim)
+        self._decoded = None
 
     def _check(self, coming: Coming, keys: Tensor) -> None:
         if coming.seen != self.seen:
@@ -255,6 +292,10 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         sides = self.scheme.keys, self.scheme.values
         turns = (rotation_of(side, x.shape[-1]) for side, x in zip(sides, states, strict=True))
         return tuple(x if turn is None else turn(x.float()).to(x.dtype) for x, turn in zip(states, turns, strict=True))  # type: ignore[return-value]
+
+    def _shown(self, states: Pair) -> Pair:
+        """Stored keys and values as attention gets them."""
+        return states if self.stays_turned else self._turned(states)
 
     def _append(self, new: Pair, mask: Tensor | None) -> None:
         """Append new columns to the open ones."""
@@ -295,11 +336,36 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
     def _returned(self, closed: list[int]) -> Pair:
         """Keys and values of all columns; `closed`: how many tokens of each row are decoded from codes."""
+        if self._decoded is not None:
+            self._decode(closed)
+            return tuple(x[:, :, : self.seen] for x in self._decoded.states)  # type: ignore[return-value]
         keys, values = (self._whole(side, x, closed) for side, x in zip(self._sides, self._open or (), strict=True))
         if self._protected is not None and self._protected_at is not None:
             rows, columns = self._protected_at
             keys[rows, :, columns], values[rows, :, columns] = self._protected
-        return keys, values
+        return self._shown((keys, values))
+
+    def _decode(self, closed: list[int]) -> None:
+        """Put what blocks decode to in the place of the numbers that they were made of, of blocks closed since."""
+        kept = self._decoded
+        if kept is None or kept.closed == closed:
+            return
+        block = self.scheme.block
+        first, last = min(kept.closed) // block, max(closed) // block
+        read = []
+        for side, x in zip(self._sides, kept.states, strict=True):
+            out = x.new_empty(*x.shape[:2], last - first, block, x.shape[3])
+            side.read(out, first)
+            read.append(out.flatten(2, 3))
+        shown = self._shown((read[0], read[1]))
+        for row, (start, done, count) in enumerate(zip(self._starts(len(closed)), kept.closed, closed, strict=True)):
+            for x, decoded in zip(kept.states, shown, strict=True):
+                x[row, :, start + done : start + count] = decoded[row, :, done - first * block : count - first * block]
+        if self._protected is not None and self._protected_at is not None:
+            rows, columns = self._protected_at
+            for x, protected in zip(kept.states, self._shown(self._protected), strict=True):
+                x[rows, :, columns] = protected
+        kept.closed = closed
 
     def _whole(self, side: Closed, x: Tensor, closed: list[int]) -> Float[Tensor, "batch heads column dim"]:
         block, most = self.scheme.block, max(closed)
@@ -344,6 +410,9 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         with torch.inference_mode(False), torch.no_grad():
             for side in self._sides:
                 side.over_batch(change)
+        if self._decoded is not None:
+            self._decoded.states = tuple(map(change, self._decoded.states))
+            self._decoded.closed = [self._decoded.closed[row] for row in index.tolist()]
         self._open = change(self._open[0]), change(self._open[1])
         self._open_protected = None if self._open_protected is None else change(self._open_protected)
         self.pads = None if self.pads is None else change(self.pads)

@@ -126,8 +126,8 @@ def turn_attention(model: nn.Module, cache: Any, turns: Turns) -> None:
     turning = _Turning(modules, turns)
 
     def is_own(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        own = reference()
-        return own is not None and arguments(model, args, kwargs).get("past_key_values") is own
+        living = reference()
+        return living is not None and arguments(model, args, kwargs).get("past_key_values") is living
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_own(model, args, kwargs):

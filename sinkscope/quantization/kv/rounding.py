@@ -73,7 +73,7 @@ def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:
     return Steps((high - low) / grid.top, low)
 
 
-class Front:
+class RealFirst:
     """Columns with the real tokens of each row moved to the front, and back."""
 
     def __init__(self, real: Bool[Tensor, "_ column"] | None) -> None:

@@ -19,7 +19,8 @@ class CacheScheme:
     """How keys and values are rounded; the newest `window` tokens stay in full precision.
 
     `keys`, `values`: a grid, a format that stores each token by itself, or either of them `Rotated`. `ends`: so many
-    first and last layers stay as they are, at most half of the layers each.
+    first and last layers stay as they are, at most half of the layers each; `skip`: and so do the layers of these
+    numbers.
 
     A range over tokens is known once all of them are cached, so tokens close in blocks: blocks of the larger `group` of
     the grids over a "channel", and of 1 if no grid is over a "channel". A block closes, once and for good, when all its
@@ -28,15 +29,19 @@ class CacheScheme:
     Ranges over a "head", over the "tensor" (all heads of a row of the batch) and over a "channel" without groups grow
     with the text: each token is rounded with the range of all tokens up to and including it.
 
-    Raises `InputError` for groups over tokens of which one does not divide the other, and for negative numbers.
+    Raises `InputError` for groups over tokens of which one does not divide the other, for negative numbers, and for
+    layers that are no numbers.
     """
 
     keys: Numbers
     values: Numbers
     window: int = 0
     ends: int = 0
+    skip: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in self.skip):
+            raise InputError(f"skip = {self.skip!r}: numbers of layers, the first of which is 0")
         for name, what in (("window", "tokens"), ("ends", "layers")):
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -91,7 +96,7 @@ class CacheScheme:
     def describe(self) -> dict[str, Any]:
         """As JSON-able data."""
         about = {"keys": described_numbers(self.keys), "values": described_numbers(self.values), "window": self.window}
-        return about | ({"ends": self.ends} if self.ends else {})
+        return about | ({"ends": self.ends} if self.ends else {}) | ({"skip": list(self.skip)} if self.skip else {})
 
     @property
     def _inner(self) -> tuple[Grid | RowFormat, Grid | RowFormat]:

@@ -13,15 +13,10 @@ from torch import Tensor, nn
 from sinkscope.caches import Rotation
 from sinkscope.errors import InputError
 from sinkscope.grids import SHARE, Codebooks, LayerCodes, check_codebooks, levels_of, outlying, token_range
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules, rotations_of
-from sinkscope.quantization.kv.rounding import Front
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    in_a_pass,
-    resolved,
-)
+from sinkscope.quantization.kv.rounding import RealFirst
+from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
 from sinkscope.registry import renamed_argument
 
 
@@ -43,17 +38,15 @@ def find_codebooks(
     check_codebooks(bits, outliers)
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
+    protect = resolved_for_passes(protect, model, checked)
     rotations = rotations_of(model)
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened)
         reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
-        options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
         for batch in batches(model, checked, samples, batch_size):
-            reading.note(_loss(model(**batch, **options).logits, batch))
+            reading.note(_loss(model(**batch, **without_cache(model)).logits, batch))
     count = 2**bits
     return Codebooks(bits, outliers, {index: _codes(rows, outliers, count) for index, rows in reading.rows().items()})
 
@@ -77,9 +70,9 @@ class _Reading(Editor):
     modules: Mapping[nn.Module, int]
     rotations: Mapping[int, Rotation | None]
     met: dict[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    found: dict[int, list[_Sensitivities]] = field(default_factory=dict)
+    samples_of: dict[int, list[_Sensitivities]] = field(default_factory=dict)
     kept: Tensor | None = None
-    front: Front | None = None
+    front: RealFirst | None = None
 
     def edits(self, module: nn.Module) -> bool:
         return module in self.modules
@@ -91,7 +84,7 @@ class _Reading(Editor):
         self.met[module] = key.detach(), value.detach(), *probes
         tokens = self.opened.tokens(0, key.shape[2], key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
-        self.front = Front(tokens.valid)
+        self.front = RealFirst(tokens.valid)
         self.kept = self.front.mask((real & ~self.protected.so_far.to(key.device)).expand(len(key), -1))
         return arguments | {"key": key + probes[0], "value": value + probes[1]}
 
@@ -109,7 +102,7 @@ class _Reading(Editor):
                 places = -torch.arange(key.shape[2], device=key.device)
                 parts[:2] = [rotation.turn(x, places) for x in parts[:2]]
             chosen = [x.transpose(1, 2)[self.kept].float().cpu() for x in parts]
-            self.found.setdefault(index, []).append(_Sensitivities(chosen[0], chosen[2], chosen[1], chosen[3]))
+            self.samples_of.setdefault(index, []).append(_Sensitivities(chosen[0], chosen[2], chosen[1], chosen[3]))
         self.met.clear()
 
     def rows(self) -> dict[int, _Sensitivities]:
@@ -117,7 +110,7 @@ class _Reading(Editor):
         names = ("key", "value", "key_grad", "value_grad")
         return {
             index: _Sensitivities(*(torch.cat([getattr(one, name) for one in parts]) for name in names))
-            for index, parts in self.found.items()
+            for index, parts in self.samples_of.items()
         }
 
 

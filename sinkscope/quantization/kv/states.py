@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.grids import Fp8, Rotated, largest_scale
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, parameters, unwrapped
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules
 from sinkscope.quantization.kv.scheme import CacheScheme
-from sinkscope.quantization.protected import Protect, ProtectedInPass, in_a_pass, resolved
+from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
 
 Read = Callable[[int, Float[Tensor, "batch heads token dim"], Float[Tensor, "batch heads token dim"], Tensor], None]
 """Given a layer's index, its keys and values as attention gets them, and which tokens count: (batch, token)."""
@@ -66,15 +66,13 @@ def read_states(
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
-    options = {"use_cache": False} if "use_cache" in parameters(model).parameters else {}
+    protect = resolved_for_passes(protect, model, checked)
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened, scheme)
         opened.edit_attention(_Reading(opened, ProtectedInPass(model, protect, stack), modules, read))
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch, **options)
+            model(**batch, **without_cache(model))
 
 
 def calibrated_scales(
@@ -102,11 +100,11 @@ def calibrated_scales(
     scales: tuple[dict[int, float], dict[int, float]] = ({}, {})
 
     def read(layer: int, keys: Tensor, values: Tensor, counted: Tensor) -> None:
-        for found, x in zip(scales, (keys, values), strict=True):
+        for scale, x in zip(scales, (keys, values), strict=True):
             turn = turned.matrix(x.shape[-1]) if rotated else None
             rows = (x if turn is None else turn(x.float())).transpose(1, 2)[counted]
             if len(rows):
-                found[layer] = max(found.get(layer, 0.0), largest_scale(rows, top))
+                scale[layer] = max(scale.get(layer, 0.0), largest_scale(rows, top))
 
     read_states(model, inputs, read, protect=protect, batch_size=batch_size)
     return scales

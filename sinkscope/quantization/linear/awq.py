@@ -33,7 +33,7 @@ class AWQ(Transform):
     that read x; a^r is at least 1e-4. With r = 0 nothing changes, so no set of maps gets worse on these texts.
 
     The sum is exact, from the second moments of x. Differences from the released code (mit-han-lab/llm-awq,
-    awq/quantize/auto_scale.py): it compares the outputs of the whole attention or feed-forward module behind maps that
+    awq/quantize/auto_scale.py): it compares the outputs of the whole attention or feed-forward module after maps that
     share x, here the maps' own; it folds 1 / s into the map before where that has as many outputs, here all divisions
     without a norm happen at run time, with the same result; its search of clipped ranges is not done. Stacked experts
     share the s of all their tokens.

@@ -18,11 +18,7 @@ from sinkscope.quantization.linear.experts import Routing
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, linear_maps
 from sinkscope.quantization.linear.tokens import LeftAlone, check_read, read_inputs
 from sinkscope.quantization.linear.transform import check_unrounded
-from sinkscope.quantization.protected import (
-    Protect,
-    described,
-    random_tokens,
-)
+from sinkscope.quantization.protected import Protect, described, random_tokens
 from sinkscope.registry import renamed_argument
 
 INT8 = Grid(8, "token", symmetric=True)

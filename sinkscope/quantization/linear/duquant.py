@@ -20,9 +20,7 @@ from sinkscope.quantization.linear.rotation import RotateInputs
 from sinkscope.quantization.linear.smoothing import SmoothQuant
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, InputTransform
-from sinkscope.quantization.protected import (
-    Protect,
-)
+from sinkscope.quantization.protected import Protect
 from sinkscope.registry import renamed_argument
 
 BLOCK, STEPS, ROWS = 128, 256, 2048

@@ -16,9 +16,7 @@ from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Transform
-from sinkscope.quantization.protected import (
-    Protect,
-)
+from sinkscope.quantization.protected import Protect
 from sinkscope.registry import renamed_argument
 
 BLOCK = 128  # inputs whose errors are passed on in one product
@@ -86,8 +84,9 @@ class GPTQ(Rounding):
             raise InputError(f"GPTQ was not calibrated for '{path}': calibrate this model with the same skip")
         if weight.ndim == 2:
             return gptq(weight, self.hessians[path][0], grid, self.damp)
+        one_grid = replace(grid, over="tensor") if grid.over == "head" else grid  # each expert is a tensor
         each = zip(weight, self.hessians[path], strict=True)
-        return torch.stack([gptq(matrix, hessian, of_matrix(grid), self.damp) for matrix, hessian in each])
+        return torch.stack([gptq(matrix, hessian, one_grid, self.damp) for matrix, hessian in each])
 
     def describe(self) -> dict[str, Any]:
         return {"name": "GPTQ", "damp": self.damp}
@@ -150,11 +149,6 @@ def by_expert(rows: Tensor, experts: Tensor | None, count: int) -> list[tuple[in
     if experts is None:
         return [(0, rows)]
     return [(number, rows[experts == number]) for number in range(count)]
-
-
-def of_matrix(grid: Grid) -> Grid:
-    """The grid of one expert's matrix."""
-    return replace(grid, over="tensor") if grid.over == "head" else grid
 
 
 def _mean(summed: tuple[Any, int], width: int) -> Tensor:

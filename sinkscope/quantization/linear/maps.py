@@ -261,14 +261,14 @@ def _crossing(model: nn.Module) -> dict[str, str]:
 def _strange(model: nn.Module, maps: Mapping[str, LinearMap]) -> Iterator[tuple[str, nn.Module]]:
     """Modules of blocks that look like linear maps and are not in `maps`, and lists of unknown blocks."""
     reached = {one.module for one in maps.values()}
-    known = {one.module for one in projections(model)}
+    projected = {one.module for one in projections(model)}
     inside = {module for block in blocks(model) for module in block.module.modules()}
     for path, module in model.named_modules():
         if module not in inside or module in reached or isinstance(module, nn.Embedding | nn.modules.conv._ConvNd):
             continue
         stacked = any(parameter.ndim == 3 for parameter in module.parameters(recurse=False))
         linear = isinstance(module, nn.Linear | Conv1D)  # a router, then
-        if (module in known and not linear) or (stacked and sum(size > 1 for size in _largest(module)) == 3):
+        if (module in projected and not linear) or (stacked and sum(size > 1 for size in _largest(module)) == 3):
             yield path, module
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and module not in inside and _holds_blocks(module, reached | inside):

@@ -42,7 +42,7 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
     readers: dict[Key, list[str]] = {}
     others: dict[Key, list[str]] = {}
     norms: dict[Key, tuple[str, Key]] = {}
-    linear: set[int] = set()  # storages that linear maps wrote to to
+    linear: set[int] = set()  # storages that linear maps wrote to
     kept: list[Tensor] = []  # nothing is freed meanwhile, so that no two tensors share an address
     of_maps = {one.module for one in maps.values()}
 
@@ -83,8 +83,8 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
     all_inputs = []
     for location, paths in readers.items():
         norm, entered = norms.get(location, (None, (0, 0)))
-        beside = (path for path in others.get(location, ()) if not any(one.startswith(f"{path}.") for one in paths))
-        all_inputs.append(SharedInput(tuple(paths), norm, tuple(beside), entered[0] in linear))
+        neighbors = (path for path in others.get(location, ()) if not any(one.startswith(f"{path}.") for one in paths))
+        all_inputs.append(SharedInput(tuple(paths), norm, tuple(neighbors), entered[0] in linear))
     return _joined(all_inputs)
 
 

@@ -15,13 +15,7 @@ from sinkscope.grids import Blocks, RotationKind, rotation
 from sinkscope.hooks import OpenStream, Stream, family, unwrapped, width_of
 from sinkscope.quantization.linear.maps import HEAD, LinearMap, chosen, linear_maps, reachable
 from sinkscope.quantization.linear.norms import SharedInput, changes_nothing, gain_of, put, sources
-from sinkscope.quantization.linear.transform import (
-    Change,
-    InputTransform,
-    Transform,
-    check_unedited,
-    check_unrounded,
-)
+from sinkscope.quantization.linear.transform import Change, InputTransform, Transform, check_unedited, check_unrounded
 
 LAST = ("output", "down", "experts")  # kinds of maps that may write to the residual stream
 

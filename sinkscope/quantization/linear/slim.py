@@ -17,9 +17,7 @@ from sinkscope.quantization.linear.maps import HEAD, linear_maps
 from sinkscope.quantization.linear.quantize import Rounding
 from sinkscope.quantization.linear.tokens import read_inputs
 from sinkscope.quantization.linear.transform import Transform
-from sinkscope.quantization.protected import (
-    Protect,
-)
+from sinkscope.quantization.protected import Protect
 from sinkscope.registry import renamed_argument
 
 ROWS = 256  # of calibration tokens that bits are chosen on

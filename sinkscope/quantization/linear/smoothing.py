@@ -17,10 +17,7 @@ from sinkscope.quantization.linear.norms import SharedInput, changes_nothing, ga
 from sinkscope.quantization.linear.tokens import check_read, read_inputs
 from sinkscope.quantization.linear.transform import Change, Transform, change_map, check_unedited, check_unrounded
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.protected import (
-    Protect,
-    described,
-)
+from sinkscope.quantization.protected import Protect, described
 from sinkscope.registry import renamed_argument
 
 SMALLEST = 1e-5

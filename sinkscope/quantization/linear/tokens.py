@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating, family, unwrapped
+from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating, family, unwrapped, without_cache
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import LinearMap
 from sinkscope.quantization.linear.uses import Uses
-from sinkscope.quantization.protected import (
-    Protect,
-    ProtectedInPass,
-    in_a_pass,
-    resolved,
-)
+from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
 
 if TYPE_CHECKING:
     from sinkscope.quantization.linear.experts import Routing
@@ -123,9 +117,7 @@ def read_inputs(
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
-    if protect is not None and not in_a_pass(protect):
-        protect = resolved(protect, model, checked)
-    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    protect = resolved_for_passes(protect, model, checked)
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, protect, stack)
         if under is not None:
@@ -134,7 +126,7 @@ def read_inputs(
             one.edit_input(_reading(one, alone, read), stack)
             alone.uses.require(one)
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch, **options)
+            model(**batch, **without_cache(model))
 
 
 def _reading(one: LinearMap, alone: LeftAlone, read: Read) -> Any:

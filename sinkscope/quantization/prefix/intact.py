@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import Cache
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, checked_inputs, device_of, evaluating, part, unwrapped
+from sinkscope.hooks import Stream, checked_inputs, device_of, evaluating, frozen, part, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.prefix.files import keys_and_values
 from sinkscope.quantization.prefix.prefix import Prefix
@@ -67,7 +67,7 @@ def calibrate_prefix(
         for start in range(0, samples, batch_size)
     ]
     trained = _Trained.of(prefix)
-    with evaluating(model), _frozen(model):
+    with evaluating(model), frozen(model):
         with torch.no_grad(), prefix.applied(model):
             wanted = [[hidden.detach() for hidden in _left(model, batch)] for batch in parts]
         losses = []
@@ -110,12 +110,12 @@ class _Trained(Prefix):
 
     @classmethod
     def of(cls, prefix: Prefix) -> _Trained:  # type: ignore[override]
-        known = {one.name: getattr(prefix, one.name) for one in fields(Prefix)}
+        same = {one.name: getattr(prefix, one.name) for one in fields(Prefix)}
         pairs = [
             (key.detach().clone().requires_grad_(), value.detach().clone().requires_grad_())
             for key, value in keys_and_values(prefix.held)
         ]
-        return cls(**known, pairs=pairs)
+        return cls(**same, pairs=pairs)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -146,16 +146,3 @@ def _left(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
             stack.callback(block.register_forward_hook(keep).remove)
         model(**batch)
     return outputs
-
-
-@contextmanager
-def _frozen(model: nn.Module) -> Iterator[None]:
-    """No gradients for the model's own parameters."""
-    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter, required in wanted.items():
-            parameter.requires_grad_(required)

@@ -183,8 +183,8 @@ class Prefix(Intervention):
         model = unwrapped(model)
         read = files.read_prefix(Path(folder))
         check_same(fingerprint(model), read.described["model"])
-        known = read.described.get("tokenizer_sha256")
-        if tokenizer is not None and known is not None and tokenizer_fingerprint(tokenizer) != known:
+        tokenizer_hash = read.described.get("tokenizer_sha256")
+        if tokenizer is not None and tokenizer_hash is not None and tokenizer_fingerprint(tokenizer) != tokenizer_hash:
             raise InputError(
                 f"the prefix in {folder} was made with another tokenizer, in which its ids are other tokens"
             )
@@ -197,7 +197,7 @@ class Prefix(Intervention):
             bos=read.described["bos_token_id"],
             room=room_of(model),
             found=read.described["found"],
-            tokenizer=known,
+            tokenizer=tokenizer_hash,
             tokens=tuple(read.described["prefix_tokens"]),
             held=read.cache(model, where),
         )

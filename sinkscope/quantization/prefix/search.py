@@ -1,4 +1,4 @@
-"""Which tokens belong into a prefix: the outliers of these texts, or tokens after which nothing is an outlier."""
+"""Which tokens belong in a prefix: the outliers of these texts, or tokens after which nothing is an outlier."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def prefix_cost(model: nn.Module, inputs: Any, prefix: Prefix) -> dict[str, Any]
             real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
             counted = (real & ~own_tokens(prefix, batch))[:, :-1] & real[:, 1:]
             with prefix.applied(model):
-                behind = _next_losses(model, batch)
-            apart = torch.where(counted, behind - plain, 0.0).sum(-1) / counted.sum(-1)
+                after = _next_losses(model, batch)
+            apart = torch.where(counted, after - plain, 0.0).sum(-1) / counted.sum(-1)
             differences.append(apart[counted.any(-1)])
     each = torch.cat(differences).double().cpu().numpy()
     if not len(each):

@@ -165,14 +165,16 @@ class Serving:
             return output
         if not isinstance(logits, Tensor) or (isinstance(shared, int) and not shared):
             return None
-        known = self.prefix.logits.to(logits)
+        prefix_logits = self.prefix.logits.to(logits)
         if isinstance(shared, int):
             if logits.shape[1] > 1:  # a single one: the last, by logits_to_keep
-                output.logits = torch.cat([known[-shared:].expand(len(logits), -1, -1), logits], 1)
+                output.logits = torch.cat([prefix_logits[-shared:].expand(len(logits), -1, -1), logits], 1)
         elif logits.shape[:2] == shared.shape and bool(shared.any()):
             most = int(shared.sum(-1).max())
-            index = (shared.cumsum(-1) - 1).clamp(min=0) + len(known) - most
-            output.logits = torch.where(shared[..., None], known[index.clamp(max=len(known) - 1)], logits)
+            index = (shared.cumsum(-1) - 1).clamp(min=0) + len(prefix_logits) - most
+            output.logits = torch.where(
+                shared[..., None], prefix_logits[index.clamp(max=len(prefix_logits) - 1)], logits
+            )
         return output
 
     def _check(self, passed: Mapping[str, Any]) -> None:

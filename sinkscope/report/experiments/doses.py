@@ -10,17 +10,6 @@ from typing import Any, NamedTuple
 from sinkscope.experiments import TIMES
 from sinkscope.report.experiments.entry import ExperimentEntry
 
-__all__ = [
-    "FEWEST_DOSES",
-    "NUMBERS",
-    "OPERATION",
-    "SAME_AS",
-    "Doses",
-    "by_dose",
-    "doses",
-    "grouped",
-]
-
 FEWEST_DOSES = 3  # two points are always on a line
 NUMBERS = (int, float)
 OPERATION = "attention.name"

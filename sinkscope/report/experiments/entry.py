@@ -7,15 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkscope.experiments import (
-    RECIPE_OF,
-    Assertion,
-    Findings,
-    Observed,
-    Question,
-    Variation,
-    verdicts,
-)
+from sinkscope.experiments import RECIPE_OF, Assertion, Findings, Observed, Question, Variation, verdicts
 from sinkscope.report.experiments import names
 from sinkscope.statistics.claims import CaseValue, Verdict
 
@@ -23,53 +15,26 @@ FAILED = "failed"
 USUAL = ("loss", "sink_0", "strongest", "slot", "norm_ratio")
 
 
-class _Noting(dict[str, tuple[float, ...]]):
-    """Curves that record the names that are looked up."""
-
-    def __init__(self, curves: Mapping[str, tuple[float, ...]], noted: list[str]) -> None:
-        super().__init__(curves)
-        self._noted = noted
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._noted.append(name)
-        return super().get(name, default)
-
-
 @dataclass(frozen=True)
 class TracedRun(Observed):
-    """A run that records what is read from it: metrics, whole curves, and curves at one point."""
+    """A run that notes which metrics are read from it."""
 
-    asked: list[str] = field(default_factory=list)
-    followed: list[str] = field(default_factory=list)
-    looked_up: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "curves", _Noting(self.curves, self.looked_up))
+    metrics_read: list[str] = field(default_factory=list)
 
     def __getitem__(self, metric: str) -> float:
-        self.asked.append(metric)
+        self.metrics_read.append(metric)
         return super().__getitem__(metric)
-
-    def curve(self, name: str) -> tuple[float, ...]:
-        self.followed.append(name)
-        before = len(self.looked_up)
-        values = super().curve(name)
-        del self.looked_up[before:]
-        return values
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and what its effect reads, by variation: metrics (`reads`) and `curves` of runs.
+    """A verdict, and the metrics that its effect reads (`reads`), by variation.
 
-    `at_loss`: curves that it reads at a given validation loss, with the loss first. `primary`: whether the claim
-    answers the question.
+    `primary`: whether the claim answers the question.
     """
 
     verdict: Verdict
     reads: Mapping[str, tuple[str, ...]]
-    curves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    at_loss: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     primary: bool = False
 
     @property
@@ -102,11 +67,6 @@ class ExperimentEntry:
     note: str = ""
     shown: tuple[str, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def was_run(self) -> bool:
-        """Whether a claim has numbers: a control that other questions share is not enough."""
-        return any(judged.verdict.value is not None for judged in self.claims)
 
     @property
     def task(self) -> str:
@@ -169,7 +129,7 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
     """A question and its findings, judged."""
     reads = [_reads(assertion, findings) for assertion in question.assertions]
     made = zip(verdicts(question, findings, scale), reads, strict=True)
-    claims = [Judged(verdict, *read, not index) for index, (verdict, read) in enumerate(made)]
+    claims = [Judged(verdict, read, not index) for index, (verdict, read) in enumerate(made)]
     base, titles = _base(question, scale)
     return ExperimentEntry(
         question.name,
@@ -226,18 +186,11 @@ def _reason(question: Question, findings: Findings | None, scale: str) -> str:
     return next((why for name, why in question.not_at.items() if name == scale), "no runs")
 
 
-Reads = dict[str, tuple[str, ...]]
-
-
-def _reads(assertion: Assertion, findings: Findings | None) -> tuple[Reads, Reads, Reads]:
-    """The metrics and curves that the effect reads, and from which runs, in the first seed that has them."""
+def _reads(assertion: Assertion, findings: Findings | None) -> dict[str, tuple[str, ...]]:
+    """The metrics that the effect reads, by variation, in the first seed that has its runs."""
     for seed in range(findings.seeds if findings is not None else 0):
-        watched = {label: TracedRun(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
+        traced = {label: TracedRun(**vars(run)) for label, run in findings.of_seed(seed).items()}  # type: ignore[union-attr]
         with suppress(KeyError):  # a run that is missing
-            assertion.effect(watched)
-            return _noted(watched, "asked"), _noted(watched, "followed"), _noted(watched, "looked_up")
-    return {}, {}, {}
-
-
-def _noted(watched: Mapping[str, TracedRun], kind: str) -> Reads:
-    return {label: tuple(dict.fromkeys(names)) for label, run in watched.items() if (names := getattr(run, kind))}
+            assertion.effect(traced)
+            return {label: tuple(dict.fromkeys(run.metrics_read)) for label, run in traced.items() if run.metrics_read}
+    return {}

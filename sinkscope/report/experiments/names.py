@@ -9,24 +9,6 @@ from typing import Any
 
 from sinkscope.statistics.claims import Verdict
 
-__all__ = [
-    "FIELDS",
-    "HOUR",
-    "MINUTE",
-    "READINGS",
-    "TITLES",
-    "WITHOUT_ZERO",
-    "cost",
-    "counted",
-    "effect",
-    "field",
-    "from_zero",
-    "in_words",
-    "number",
-    "sizes",
-    "title",
-]
-
 TITLES: Mapping[str, str] = {
     "sink/position_0": "sink rate at position 0 (%)",
     "validation_loss": "validation loss (nats)",
@@ -90,25 +72,6 @@ READINGS: Mapping[str, str] = {
     "key_ratio": "its sink's key over the others' (lengths)",
     "cosine_gap": "cosine of queries with its sink's key minus that with the others",
 }
-FIELDS: Mapping[str, str] = {
-    "optimizer.lr": "learning rate",
-    "optimizer.weight_decay": "weight decay",
-    "optimizer.momentum": "momentum",
-    "steps": "training steps",
-    "batch_size": "batch size (windows)",
-    "context": "context length (tokens)",
-    "data.train_share": "share of the training text",
-    "loss.prefix": "length of the prefix (tokens)",
-    "model.num_attention_heads": "attention heads in each layer",
-    "model.num_hidden_layers": "layers",
-    "model.sink_tokens": "learned sink tokens",
-    "attention.alpha": "factor α of the attention weights",
-    "attention.d_a": "learned channels of the key bias",
-    "attention.mask.second.size": "attention window (tokens)",
-    "attention.norm": "norm of the value",
-    "attention.p": "p of the p-norm that rows have",
-}
-WITHOUT_ZERO = ("loss", "validation_loss", "train_loss", "stream_loss")  # in nats: none comes near zero
 MINUTE, HOUR = 60, 3600
 
 
@@ -132,17 +95,6 @@ def title(metric: str, titles: Mapping[str, str] | None = None) -> str:
     if not reading:
         return words
     return ", ".join([words, *map(_reading, reading.split("/"))])
-
-
-def field(name: str) -> str:
-    """A number of a recipe, or an option of an operation, in words; an unknown name is returned unchanged."""
-    return FIELDS.get(name, name)
-
-
-def from_zero(metric: str, titles: Mapping[str, str] | None = None) -> bool:
-    """Whether an axis of this metric begins at zero: not if values are far from zero and close to each other."""
-    base = metric.partition("/")[0]
-    return base not in WITHOUT_ZERO or base in (titles or {})
 
 
 def _reading(reading: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from sinkscope.report.experiments import figures, tables
 from sinkscope.report.experiments.entry import ExperimentEntry, Judged, runs_of
 from sinkscope.report.experiments.names import cost, counted, effect, sizes
-from sinkscope.report.page import Headline, Page, Section, Widget, render
+from sinkscope.report.page import Headline, Section, Widget
 from sinkscope.statistics.claims import GRADES, tally
 from sinkscope.theme import INK, template
 
@@ -43,17 +43,6 @@ ABOUT_LOSS = (
 )
 
 
-def experiment_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> str:
-    """The page of experiments as HTML text."""
-    return render(experiments_page(entries, title))
-
-
-def experiments_page(entries: Sequence[ExperimentEntry], title: str = "Attention sinks: the experiments") -> Page:
-    """The page of experiments."""
-    facts = provenance(entries)
-    return Page(title, LEAD, headlines(entries), experiment_sections(entries), facts, SCRIPTS, STYLES)
-
-
 def headlines(entries: Sequence[ExperimentEntry]) -> list[Headline]:
     """The number of claims of each grade, and the cost of all runs."""
     counts = Counter(judged.verdict.grade for each in entries for judged in each.claims)
@@ -83,9 +72,9 @@ def runs_section(entry: ExperimentEntry) -> Section:
 
 
 def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
-    """The versions and machines behind the findings, and what each took."""
+    """The versions and machines of the findings, and the cost of each."""
     ran = [each for each in entries if each.findings is not None]
-    return made_by(ran) | {
+    return _made_by(ran) | {
         f"experiment {each.name}, {each.scale}": " · ".join(
             [counted(each.findings.seeds, "seed"), counted(len(each.runs), "run"), cost(each.seconds)]
         )
@@ -94,7 +83,7 @@ def provenance(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     }
 
 
-def made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
+def _made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     """Versions of packages and kinds of machines, each once."""
     versions: dict[str, dict[str, None]] = {}
     machines: dict[str, None] = {}

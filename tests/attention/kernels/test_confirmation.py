@@ -206,7 +206,7 @@ def test_a_process_warns_once_of_all_that_is_refused(lab: Lab) -> None:
         for what in (SIGMOID, SIGMOID, ELU):
             confirm(what, CPU)
         assert len(caught) == 1
-        assert "the slower exact path runs instead (`sinkscope kernels check`" in str(caught[0].message)
+        assert "the slower exact path runs instead (`make kernels`" in str(caught[0].message)
         lab.new_process()
         confirm(SIGMOID, CPU)
         assert len(caught) == 2, "what an earlier process refused is said again"

@@ -10,7 +10,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches import Coming
+from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError
+from sinkscope.grids import Q4_0, Fp8, MxFp4, Rotated
 from sinkscope.quantization import Grid, SinkQuantizedLayer, Steps, effective_bits, fake_quantize
 from sinkscope.quantization.kv import CacheScheme
 from tests.quantization.kv.naive import NaiveLayer, Side
@@ -79,6 +81,40 @@ def test_a_layer_is_the_naive_one(name: str, window: int) -> None:
                 torch.testing.assert_close(found[0], other[0], atol=1e-6, rtol=1e-5)
                 torch.testing.assert_close(found[1, :, 3:], other[1, :, 3:], atol=1e-6, rtol=1e-5)
             start = stop
+
+
+@pytest.mark.parametrize("pads", [None, [0, 3]])
+@pytest.mark.parametrize("name", [*GRIDS, "rotated", "rows"])
+def test_decoded_numbers_that_are_kept_are_those_that_are_read_anew(name: str, pads: list[int] | None) -> None:
+    """Also after rows were chosen; and they count for no bytes."""
+    more = {"rotated": (Rotated(Grid(4), multiple=4), Rotated(Q4_0(), 4, 4)), "rows": (Fp8(), MxFp4())}
+    grids, tokens = {**GRIDS, **more}[name], 43
+    both = tuple(torch.cat([x, x[..., :4]], -1) if name in more else x for x in numbers(2, tokens))
+    both = tuple(torch.cat([x, x], -1) for x in both) if name in more else both  # formats have blocks of 32
+    protected = torch.zeros(2, tokens, dtype=torch.bool)
+    protected[0, [0, 7]] = protected[1, 5] = True
+    for window, mask in ((0, protected), (5, None)):
+        plain, kept = (SinkQuantizedLayer(CacheScheme(*grids, window)) for _ in range(2))
+        kept.keeps_decoded = True
+        for cuts in ([7, 8, 9, 15, *range(16, 25)], [30, 31, 32, 36, *range(37, tokens + 1)]):
+            for stop in cuts:
+                wanted, found = (feed(layer, both, [stop], pads, mask) for layer in (plain, kept))
+                for a, b in zip(wanted, found, strict=True):
+                    compared = (a, b) if pads is None else ([a[0], a[1, :, 3:]], [b[0], b[1, :, 3:]])
+                    torch.testing.assert_close(*map(list, compared), rtol=1e-6 if name == "rotated" else 0, atol=0)
+            assert held_bytes(kept) == held_bytes(plain)
+            for layer in (plain, kept):
+                layer.reorder_cache(torch.tensor([0, 1]))
+        rows = torch.tensor([1, 0])
+        for layer in (plain, kept):
+            layer.reorder_cache(rows)
+        assert kept._decoded is not None
+        wanted = plain._returned(plain._closed_tokens(2))
+        found = kept._returned(kept._closed_tokens(2))
+        starts = plain._starts(2)
+        for a, b in zip(wanted, found, strict=True):
+            for row, start in enumerate(starts):
+                torch.testing.assert_close(a[row, :, start:], b[row, :, start:], rtol=1e-6, atol=0)
 
 
 def test_a_block_read_back_is_what_its_grid_says_bit_for_bit() -> None:

@@ -7,10 +7,9 @@ import torch
 
 from sinkscope.attention import attend
 from sinkscope.attention.catalog import resolve
-from sinkscope.experiments import QUESTIONS, Variation
+from sinkscope.experiments import Variation
 from sinkscope.report.experiments import entry
 from sinkscope.report.experiments.doses import SAME_AS, by_dose, doses, grouped
-from sinkscope.report.experiments.names import FIELDS, field
 from tests.report.experiments.conftest import question
 
 SOFTMAX = Variation("softmax", {"attention": "softmax"})
@@ -70,10 +69,3 @@ def test_operations_that_are_said_to_be_another_are(operation, option):
         learned = {name: torch.full_like(each, 0.3) for name, each in built.state_dict().items()}
         outputs.append(attend(query, key, value, spec, learned).output)
     torch.testing.assert_close(*outputs)
-
-
-def test_what_is_varied_in_numbers_has_a_name_in_words():
-    named = {each.name for asked in QUESTIONS.values() for each in doses(entry(asked, None))}
-    assert named <= FIELDS.keys()
-    assert {field(name) for name in ("optimizer.lr", "attention.norm")} == {"learning rate", "norm of the value"}
-    assert field("model.something") == "model.something"

@@ -1,6 +1,6 @@
 import math
 
-from sinkscope.report.experiments.names import cost, counted, effect, from_zero, in_words, number, sizes, title
+from sinkscope.report.experiments.names import cost, counted, effect, in_words, number, sizes, title
 from sinkscope.statistics.claims import Claim, Size
 from sinkscope.statistics.estimates import estimate
 
@@ -23,8 +23,6 @@ def test_a_job_may_mean_something_else_by_a_name():
     titles = {"slot": "mean weight on slots", "loss": "an error"}
     assert title("slot", titles) == "mean weight on slots"
     assert title("slot") == "sink rate of the slot (%)"
-    assert from_zero("loss", titles)
-    assert not from_zero("loss")
 
 
 def test_numbers_and_effects():

@@ -7,11 +7,18 @@ import re
 import time
 from html import unescape
 
-from sinkscope.report.experiments import experiment_page, experiments_page
 from sinkscope.report.experiments.page import experiment_sections, headlines, provenance
+from sinkscope.report.page import render
+from sinkscope.report.stored import Stored
+from sinkscope.report.writing import results_page
 from tests.report.experiments.conftest import EVIL
 
 RATE = "sink rate at position 0 (%)"
+
+
+def experiment_page(entries):
+    """The page as HTML text."""
+    return render(results_page("Experiments", Stored(entries=list(entries))))
 
 
 def markups(entries):
@@ -129,8 +136,8 @@ def test_text_is_text(entries):
 
 
 def test_nothing_ran_is_a_page_too(absent):
-    assert [section.title for section in experiments_page([absent]).sections] == ["Verdicts", "Not run at this scale"]
-    assert experiment_page([])
+    page = results_page("Experiments", Stored(entries=[absent]))
+    assert [section.title for section in page.sections] == ["Verdicts", "Not run at this scale"]
 
 
 def test_a_thousand_runs_are_a_page_in_seconds(many):

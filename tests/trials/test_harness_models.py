@@ -16,7 +16,7 @@ import torch
 from sinkscope.errors import InputError
 from sinkscope.model import attach, load, load_tokenizer
 from sinkscope.trials import Needles
-from sinkscope.trials.lm_model import arm_of, register
+from sinkscope.trials.harness import arm_of, register
 from tests.trials.caches import ANY
 
 installed = importlib.util.find_spec("lm_eval") is not None
