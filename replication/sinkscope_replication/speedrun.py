@@ -41,7 +41,7 @@ WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixtee
 RATES = ("sink/position_0", "sink/strongest")
 POLL = 1.0  # seconds
 SECONDS = 0.2  # of a compiled step of nano's size on an idle core: 188 to 200 ms in the records of 1 and 2 heads
-PATIENCE = 6.0  # core-minutes after which an attempt with a BOS has not reached its target
+PATIENCE = 1800  # steps after which an attempt with a BOS has not reached its target: six core-minutes of nano
 SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
 TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
 
@@ -142,7 +142,7 @@ def attempt_run(attempt: Attempt, seed: int, out: Path) -> dict[str, Any]:
                 curve = read(False)
                 if curve and max(row[attempt.rate] for row in curve) >= attempt.target:
                     break
-                if attempt.target == WITH_BOS and before + used > 60 * PATIENCE:
+                if attempt.target == WITH_BOS and curve and curve[-1]["step"] >= PATIENCE:
                     break
                 time.sleep(POLL)
         finally:

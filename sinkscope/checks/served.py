@@ -62,7 +62,10 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
             row, facts["skip_layers"] = tried
             rows.append(row)
             said.append(f"{row.finding}: {row.word}{f', {row.why}' if row.why else ''}.")
-    said += [f"{name} was not run: {why}." for name, why in {**reasons, **refused}.items()]
+    why_not: dict[str, list[str]] = {}
+    for name, why in {**reasons, **refused}.items():
+        why_not.setdefault(why, []).append(name)
+    said += [f"Not run: {', '.join(names)} ({why})." for why, names in why_not.items()]
     keep = kept_first(subject, texts)
     if not keep:
         said.append("No stream was tried: there is no sink at the beginning to keep.")
@@ -146,4 +149,4 @@ def _stream(trial: Trial, name: str, keep: int, cells: int) -> Row:
     )
 
 
-SECTION = CheckSection("engines", "As engines cache", "full", applies, 16.0, run_section, every=False)
+SECTION = CheckSection("engines", "As engines cache", "full", applies, 24.0, run_section, every=False)

@@ -1,8 +1,9 @@
-"""`python -m tools.pages.costs`: write tables of stored benchmarks into pages about caches, between their marks."""
+"""`python -m tools.pages.costs`: write tables of stored benchmarks into pages, between their marks."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from benchmarks.sides import REAL, RESULTS
@@ -86,7 +87,7 @@ def _cell(summary: dict[str, Any], sinks: str) -> str:
 
 
 def _number(x: float, sign: str = "") -> str:
-    return f"{x:{sign}.3f}".replace("-", "−")
+    return f"{round(x, 3) + 0.0:{sign}.3f}".replace("-", "−")  # no "−0.000"
 
 
 def chunk_sinks() -> str:
@@ -146,9 +147,107 @@ def _chunks() -> list[tuple[str, dict[str, Any]]]:
     return [(title, json.loads(path.read_text())) for title, path in paths.items() if path.is_file()]
 
 
+FOLDS = {
+    "fold-logit": "`fold-logit`: logit, no value",
+    "fold-sink": "`fold-sink`: logit and value",
+    "fold-key": "`fold-key`: key and value",
+}
+
+
+def fold() -> str:
+    """What each form of the folded sink costs, and how much more than another token folded the same way."""
+    lines = ["| model, texts | arm | nats lost (95 %) | KL | more than its control |", "|---|---|---|---|---|"]
+    for model, title in MODELS.items():
+        part = _stored("fold", model)["parts"]["forms"]
+        for arm, what in FOLDS.items():
+            row = part["arms"][arm]
+            cells = [_signed(row["nats"]), _number(row["kl"][0]), _signed(row["more_than_controls"])]
+            lines.append(f"| {title}, {part['texts']} | {' | '.join([what, *cells])} |")
+    return "\n".join(lines)
+
+
+def fold_streams() -> str:
+    """Streams of as many keys with sinks kept, and with their constants instead."""
+    lines = ["| model, texts | cache | nats lost (95 %) | KL |", "|---|---|---|---|"]
+    for model, title in MODELS.items():
+        part = _stored("fold", model)["parts"]["stream"]
+        for arm, row in part["arms"].items():
+            where = f"{title}, {part['texts']} × {part['tokens']}, {part['keys']} keys"
+            lines.append(
+                f"| {where} | {arm.replace('1 sinks', '1 sink')} | {_signed(row['nats'])} | {_number(row['kl'][0])} |"
+            )
+    return "\n".join(lines)
+
+
+def fold_tuning() -> str:
+    """What is left of the cost of a sink without a value after training with it."""
+    steps = ("0", "10", "30", "100")
+    lines = [f"| model, texts | arm | {' | '.join(f'{step} steps' for step in steps)} |", "|---|---|---|---|---|---|"]
+    for model, title in MODELS.items():
+        if not _real("fold_tuning", model).is_file():
+            continue
+        stored = _stored("fold_tuning", model)
+        for arm, row in stored["arms"].items():
+            if not arm.startswith("no fold"):
+                against = "nats" if arm.endswith("b alone") else "against_no_fold"
+                cells = [_signed(row[step][against]) for step in steps]
+                lines.append(f"| {title}, {stored['scored']} | {' | '.join([arm, *cells])} |")
+    return "\n".join(lines)
+
+
+def _stored(name: str, model: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_real(name, model).read_text())
+    return found
+
+
+def _real(name: str, model: str) -> Path:
+    return REAL / f"{name}_{model.partition('-')[0].lower()}.json"
+
+
+def _signed(interval: list[float]) -> str:
+    value, low, high = (_number(x, "+" if x is interval[0] else "") for x in interval)
+    return f"{value} ({low} to {high})"
+
+
+def policies() -> str:
+    """Every stored comparison of policies on SmolLM2."""
+    return _trials("cache-10", "cache-25", "cache-50", "cache-long", "cache-engines")
+
+
+def caches() -> str:
+    """Every stored trial of rounded caches on SmolLM2."""
+    return _trials("cache-rounded", "quantize-kv")
+
+
+def activations() -> str:
+    """Every stored trial of rounded activations on SmolLM2."""
+    return _trials("quantize-w16a8")
+
+
+def changes() -> str:
+    """Every stored trial of interventions on SmolLM2."""
+    return _trials("intervene")
+
+
+def _trials(*names: str) -> str:
+    """The arms of `results/real/trials`, and the controls of each cost level once."""
+    lines = ["| texts | arm | KL | nats lost | better than its controls by | in a word |", "|---|---|---|---|---|---|"]
+    paths = [path for name in names for path in sorted((REAL / "trials").glob(f"{name}-*.json"), reverse=True)]
+    for path in paths:
+        result = json.loads(path.read_text())["result"]
+        for arm in result["arms"]:
+            if arm["role"] in ("arm", "baseline"):
+                better = "" if arm["beats_by"] is None else _range(arm, "beats_by", 3)
+                where = f"{result['texts']} of {path.stem.rpartition('-')[2]}, {result['tokens']} tokens"
+                cells = [arm["arm"], _range(arm, "kl", 3), _range(arm, "lost", 3), better, arm["word"]]
+                lines.append(f"| {where} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 BLOCKS = {
+    "fold.md": (fold, fold_streams, fold_tuning),
     "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders),
-    "which_policy.md": (steps, long),
+    "which_policy.md": (policies, steps, long),
     "stream_for_ever.md": (sinks,),
     "write_your_own_policy.md": (eviction,),
     "measure_a_large_model.md": (overhead,),
