@@ -91,10 +91,10 @@ def entries_with(rows: Path, questions: Mapping[str, Question]) -> list[Experime
 
     Raises `InputError` for a damaged file, and if no installed question reads it.
     """
-    asked = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
-    if not asked:
+    matching = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
+    if not matching:
         raise InputError(f"{rows}: no installed question reads these rows")
-    return [entry(each, with_rows(each, SCALES[0], None), SCALES[0]) for each in asked]
+    return [entry(each, with_rows(each, SCALES[0], None), SCALES[0]) for each in matching]
 
 
 def read_findings(path: Path) -> Findings:

@@ -109,17 +109,17 @@ class Closed:
         return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
 
     def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
-        there = next(iter(self.parts.values())).shape[2] if self.parts else 0
-        if blocks <= there:
+        room = next(iter(self.parts.values())).shape[2] if self.parts else 0
+        if blocks <= room:
             return
-        size = blocks + (blocks // ROOM if there else 0)
+        size = blocks + (blocks // ROOM if room else 0)
         with torch.inference_mode(False):  # so that passes in any mode can write to them
             for name, tensor in new.items():
                 made = torch.zeros(
                     batch, tensor.shape[1], size, *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device
                 )
-                if there:
-                    made[:, :, :there] = self.parts[name]
+                if room:
+                    made[:, :, :room] = self.parts[name]
                 self.parts[name] = made
 
 
@@ -371,11 +371,11 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         block, most = self.scheme.block, max(closed)
         if not most:
             return x.clone() if self._protected is not None else x
-        batch, heads, there, width = x.shape
+        batch, heads, stored_columns, width = x.shape
         whole = x.new_empty(batch, heads, self.seen, width)
         if self.pads is None:
             side.read(whole[:, :, :most].unflatten(2, (-1, block)))
-            whole[:, :, most:] = x[:, :, there - (self.seen - most) :]
+            whole[:, :, most:] = x[:, :, stored_columns - (self.seen - most) :]
             return whole
         read = x.new_empty(batch, heads, most, width)
         side.read(read.unflatten(2, (-1, block)))
@@ -383,7 +383,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             end = start + count
             whole[row, :, :start] = 0  # padding, which no query sees
             whole[row, :, start:end] = read[row, :, :count]
-            whole[row, :, end:] = x[row, :, there - (self.seen - end) :]
+            whole[row, :, end:] = x[row, :, stored_columns - (self.seen - end) :]
         return whole
 
     def _drop_closed(self, closed: list[int]) -> None:
