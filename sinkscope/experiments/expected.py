@@ -55,8 +55,8 @@ def expected(
     reused = {(key[label], seed) for label, cells in runs.items() if label in key for seed in cells} if reuse else set()
     missing = {cell: job for cell, job in wanted.items() if cell not in reused}
     costs = [_cost(job, same_key.get(name, []), paces) for (name, _), job in missing.items()]
-    sizes = [stored_by(job) for job in missing.values()]
-    return Expected(len(missing), len(wanted) - len(missing), _sum(costs), _sum(sizes))
+    sizes = {name: stored_by(job) for name, job in {name: job for (name, _), job in missing.items()}.items()}
+    return Expected(len(missing), len(wanted) - len(missing), _sum(costs), _sum([sizes[name] for name, _ in missing]))
 
 
 def stored_by(job: Job) -> int | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import sinkscope.attention as zoo
 
+from .problems import MASKS_AND_HEADS
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -71,7 +73,7 @@ STARTING_VALUES = {
     ("forgetting_gate", "openness"),
 }
 
-# An operation for each piece that is computed in a way of its own; the rest of the catalogue varies what these do.
+# One operation for each code path; the rest of the catalogue varies what these do.
 KINDS = [
     "softmax",
     "softmax_power",
@@ -94,6 +96,13 @@ KINDS = [
 ]
 ENTRIES = [Variant(name) for name in zoo.ENTRIES]
 VARIANTS = ENTRIES + [Variant(name, options) for name, several in OTHERS.items() for options in several]
+MASKED = [
+    (variant, mask, kv_heads)
+    for variant in VARIANTS
+    for mask, kv_heads in MASKS_AND_HEADS
+    if mask == "document" or variant.name in KINDS
+]
+"""`KINDS`, with all their options, under every mask; the others under the hardest mask alone, with grouped heads."""
 
 
 def untried_options() -> set[tuple[str, str]]:

@@ -159,12 +159,13 @@ def image_edges(begin: int, end: int, sinks: int, recent: int, ids: Tensor) -> S
 def expected(sinks: int, future: int, frequencies: list[float]) -> Score:
     """Rotation of half-split channels, pair by pair; the mean over future places place by place."""
 
-    def turned(x: Tensor, by: int) -> Tensor:
-        half, out = len(frequencies), x.clone()
+    def turned(vector: Tensor, by: int) -> Tensor:
+        half, x = len(frequencies), vector.tolist()
+        out = list(x)
         for i, f in enumerate(frequencies):
             c, s = math.cos(by * f), math.sin(by * f)
             out[i], out[i + half] = x[i] * c - x[i + half] * s, x[i + half] * c + x[i] * s
-        return out
+        return vector.new_tensor(out)
 
     def of_head(of: History, row: int, head: int) -> dict[int, float]:
         keys = [k for k in sorted(of.kept[row, head]) if k - of.pads[row] >= sinks]

@@ -20,9 +20,9 @@ def test_every_section_answers_or_says_why_not(name: str) -> None:
     model = family.build()
     if model.main_input_name != "input_ids" or name in NEED_IMAGES:
         with pytest.raises(UnsupportedModelError, match=r"reads .* tokens"):
-            check(model, None, count=6, tokens=96, name=name)
+            check(model, None, count=6, tokens=48, name=name)
         return
-    card = check(model, None, count=6, tokens=96, name=name)
+    card = check(model, None, count=6, tokens=48, name=name)
     assert [part.name for part in card.parts] == ["sink", "bos", "cache"]
     for part in card.parts:
         assert bool(part.first.answer) != bool(part.first.missing)

@@ -58,11 +58,11 @@ def test_every_definition_is_printed_and_stored(whole):
 
 @pytest.fixture(scope="module")
 def deep(model, tmp_path_factory) -> Path:
-    """Forty layers, with the tokenizer of `model`."""
+    """Twenty layers, with the tokenizer of `model`."""
     folder = tmp_path_factory.mktemp("models") / "deep"
     shutil.copytree(model, folder)
     config = LabConfig.from_pretrained(model)
-    config.num_hidden_layers = 40
+    config.num_hidden_layers = 20
     LabForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -72,7 +72,7 @@ def test_a_deep_model_prints_no_more_lines(sinkscope, deep, text):
     options = ("measure", deep, "--text", text, *FEW)
     brief = sinkscope(*options)
     assert len(brief.out.splitlines()) <= 30
-    assert "By layer: 0–39" in brief.out
+    assert "By layer: 0–19" in brief.out
     assert len(sinkscope(*options, "--full").out.splitlines()) > 60
 
 
@@ -95,13 +95,15 @@ def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
 
 @pytest.mark.slow
 def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path, pages):
-    assert sinkscope("measure", model, "--text", text, *FEW, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
     assert (tmp_path / "m" / "figure.html").exists()
 
 
 @pytest.mark.slow
 def test_every_first_token_gets_a_row(sinkscope, model, text, tmp_path):
-    answer = sinkscope("measure", model, "--input", "first-token", "--text", text, "--tokens", 12, "--samples", 9999)
+    answer = sinkscope(
+        "measure", model, "--input", "first-token", "--text", text, "--tokens", 12, "--samples", 9999, *QUICK[4:]
+    )
     assert answer.code == 0
     [folder] = (tmp_path / "sinkscope-measure").iterdir()
     rows = list(csv.DictReader((folder / "first_tokens.csv").read_text().splitlines()))
@@ -239,7 +241,7 @@ def test_repeated_tokens_share_the_attention(sinkscope, model):
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(sinkscope, model, text):
     first, second, other = (
-        sinkscope("measure", model, "--text", text, *FEW, "--seed", seed, "--json").json for seed in (1, 1, 2)
+        sinkscope("measure", model, "--text", text, *QUICK, "--seed", seed, "--json").json for seed in (1, 1, 2)
     )
     assert first == second
     assert first["input_details"]["sha256"] != other["input_details"]["sha256"]
@@ -247,7 +249,7 @@ def test_the_same_seed_gives_the_same_numbers(sinkscope, model, text):
 
 @pytest.mark.slow
 def test_without_out_it_says_where_the_files_are(sinkscope, model, text, tmp_path):
-    answer = sinkscope("measure", model, "--text", text, *FEW)
+    answer = sinkscope("measure", model, "--text", text, *QUICK)
     [folder] = (tmp_path / "sinkscope-measure").iterdir()
     assert folder.name.startswith("tiny-natural-")
     assert "sinkscope-measure/" in answer.out
@@ -282,7 +284,7 @@ def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
     settings = json.loads((chatty / "tokenizer_config.json").read_text())
     settings["chat_template"] = "<eos>{{ messages[0]['content'] }}"
     (chatty / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = sinkscope("measure", chatty, "--text", text, *FEW, "--chat-template", "--json").json
+    found = sinkscope("measure", chatty, "--text", text, *QUICK, "--chat-template", "--json").json
     assert "chat template" in found["input_details"]["first"]
     assert found["input_details"]["position_0"]["distinct"] == 1
 

@@ -13,6 +13,7 @@ import pytest
 from sinkscope.measurement.models import running
 
 FEW = ("--tokens", 16, "--samples", 4)
+QUICK = (*FEW, "--observers", "few")  # of one model; several are measured by few in any case
 
 
 @pytest.mark.slow
@@ -66,9 +67,9 @@ def test_models_and_saved_measurements_are_compared(sinkscope, model, text, tmp_
 
 @pytest.mark.slow
 def test_one_saved_measurement_is_shown(sinkscope, model, text, tmp_path):
-    assert sinkscope("measure", model, "--text", text, *FEW, "--out", "m").code == 0
+    assert sinkscope("measure", model, "--text", text, *QUICK, "--out", "m").code == 0
     before = sorted(tmp_path.rglob("*"))
-    alone = sinkscope("measure", model, "--text", text, *FEW, "--out", "m", "--json").json
+    alone = sinkscope("measure", model, "--text", text, *QUICK, "--out", "m", "--json").json
     stored = sinkscope("measure", "m", "--json").json
     assert stored["sink_rate"] == alone["sink_rate"]
     assert "By layer" in sinkscope("measure", "m/measurement.nc").out

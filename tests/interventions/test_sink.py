@@ -129,10 +129,13 @@ def made(model: PreTrainedModel, on: tuple[int, ...] = (0,)) -> Constants:
     return constants(model, {"input_ids": ids(3, 12, 7)}, on, AFTER)
 
 
-@pytest.mark.parametrize(("name", "host"), HOSTS)
+@pytest.mark.parametrize(
+    ("name", "host", "on"),
+    [*((*host, (0,)) for host in HOSTS), ("llama", "sdpa", (0, 2)), ("gpt_oss", "eager", (0, 2))],
+    ids=str,
+)
 @pytest.mark.parametrize("what", ["hide", "mute", "sink", "others", "mean", "logit", "fold", "key", "swap"])
-@pytest.mark.parametrize("on", [(0,), (0, 2)], ids=str)
-def test_an_arm_is_the_attention_written_out(name: str, host: str, what: str, on: tuple[int, ...]) -> None:
+def test_an_arm_is_the_attention_written_out(name: str, host: str, on: tuple[int, ...], what: str) -> None:
     model, inputs = a_model(name, host), {"input_ids": ids()}
     known = made(model, on)
     key, value = known.keys.mean(0), known.values.mean(0)

@@ -190,15 +190,24 @@ def generate_left_padded(model, ids, folder):
     assert torch.equal(found, model.generate(ids[:1, :6], attention_mask=real[:, 3:], **options))
 
 
+def assert_loaded(loaded, model, ids) -> None:
+    assert isinstance(loaded, LabForCausalLM)
+    assert loaded.config.spec == model.config.spec
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert_same(loaded(ids).logits, model(ids).logits)
+
+
+@check
+def loaded_by_sinkscope(model, ids, folder):
+    model.save_pretrained(folder)
+    assert_loaded(load(folder), model, ids)
+
+
 @check
 def saved_and_loaded(model, ids, folder):
     model.save_pretrained(folder)
-    for loaded in (AutoModelForCausalLM.from_pretrained(folder), load(folder)):
-        assert isinstance(loaded, LabForCausalLM)
-        assert loaded.config.spec == model.config.spec
-        for name, tensor in model.state_dict().items():
-            assert torch.equal(loaded.state_dict()[name], tensor), name
-        assert_same(loaded(ids).logits, model(ids).logits)
+    assert_loaded(AutoModelForCausalLM.from_pretrained(folder), model, ids)
     assert AutoConfig.from_pretrained(folder).attention == model.config.attention
 
 

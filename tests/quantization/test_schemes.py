@@ -37,6 +37,7 @@ from sinkscope.quantization.schemes import scheme_named
 from sinkscope.sinks import First, Measured, Outliers
 from sinkscope.trials import scheme_trial
 from tests.families.registry import FAMILIES
+from tests.quantization.quick import quick_searches  # noqa: F401  (fixture)
 from tests.registering import forgetting
 
 
@@ -149,6 +150,7 @@ ROOMY = re.compile("w4-awq-g128|nvfp4|q[48]_0|turboquant")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].protects != "nothing"])
 def test_every_scheme_runs_with_tokens_protected(
     tiny_llama: LlamaForCausalLM, roomy_llama: LlamaForCausalLM, name: str

@@ -128,11 +128,9 @@ def test_on_nano_the_choice_is_that_of_a_pass_for_each_head(method: str) -> None
     from sinkscope.data import build_inputs
     from sinkscope.model import load, load_tokenizer
 
-    made = build_inputs("natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=96, samples=12, seed=0)
+    made = build_inputs("natural", tokenizer=load_tokenizer("nano"), vocab_size=2048, tokens=64, samples=8, seed=0)
     model, options = load("nano"), CALIBRATIONS[method].options(CALIBRATIONS[method].defaults, 0)
-    fast, slow = (
-        choose_heads(model, made.input_ids, options, exhaustive=each, batch_size=12) for each in (False, True)
-    )
+    fast, slow = (choose_heads(model, made.input_ids, options, exhaustive=each, batch_size=8) for each in (False, True))
     assert (fast.option, fast.heads) == (slow.option, slow.heads)
     assert fast.after == pytest.approx(slow.after)
     if method == "act-guarded":  # few heads have such sinks at all: most gains are 0

@@ -15,8 +15,10 @@ from sinkscope.sinks import First, Measured, Outliers
 from sinkscope.trials import CALIBRATIONS, Trial, calibration_trial, eviction_trial, matters, scheme_trial
 from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
+from tests.quantization.quick import quick_searches  # noqa: F401  (fixture)
 
 HALF, PROBES, BATCH = 8, 4, 2  # texts to calibrate on; scored ones that stay as they are; texts in a call
+pytestmark = pytest.mark.usefixtures("quick_searches")
 FITTED = (
     "w3-gptq",
     "w3-slim",

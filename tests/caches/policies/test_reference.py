@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Policy, reference.Score]] = {
     "h2o": (H2O(), naive_scores.h2o(BUDGET // 2)),
     "observed": (POLICIES["observed"](), naive_scores.observed),
     "vatp": (VATP(2, 0.25), naive_scores.vatp(2, BUDGET // 4)),
-    "expected": (ExpectedAttention(2, 9), naive_scores.expected(2, 9, FREQUENCIES)),
+    "expected": (ExpectedAttention(2, 5), naive_scores.expected(2, 5, FREQUENCIES)),
     "fastgen": (FastGen((), IMAGE, 1, 0.2, 0.2, 0.7), naive_scores.fastgen(set(IMAGE), 0.2, 0.2, 0.7, IDS)),
     "look-m": (LookM(IMAGE, 2, 3), naive_scores.look_m(set(IMAGE), 2, 3, IDS)),
 }

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sinkscope.data.corpora.corpus import shuffled, split_names
 from sinkscope.errors import InputError
 
-names_of_documents = st.lists(st.text(min_size=1, max_size=5), min_size=2, max_size=40, unique=True)
+names_of_documents = st.lists(st.text("abcdé", min_size=1, max_size=5), min_size=2, max_size=40, unique=True)
 
 
 @given(names_of_documents, st.floats(0.001, 0.999), st.integers(0, 99))

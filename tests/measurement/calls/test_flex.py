@@ -19,6 +19,7 @@ SIZES = {
 }
 CONFIGS = {"causal": LlamaConfig(**SIZES), "windows": MistralConfig(**SIZES, sliding_window=7, head_dim=8)}
 pytestmark = [
+    pytest.mark.slow,  # torch._dynamo is imported
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
     pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask"),
 ]

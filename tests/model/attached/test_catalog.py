@@ -14,6 +14,7 @@ import sinkscope as ss
 from sinkscope.attention import CATALOG
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.attention.variants import KINDS
 from tests.collector import left_by
 from tests.model.attached.hosts import host, output
 
@@ -92,7 +93,7 @@ def test_what_only_the_lab_can_do_is_refused(name: str, tiny_llama: LlamaForCaus
     assert list(tiny_llama.state_dict()) == state
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in (*KINDS, "gated_head", "qk_norm") if name in NAMES])
 def test_it_is_freed_with_its_last_reference(name: str) -> None:
     """Nothing of it stays until the collector runs, such as maps whose hooks hold them."""
     assert left_by(lambda: ss.attach(LabForCausalLM(LabConfig(**SIZES, **HEADS)).to_llama(), name)) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -31,27 +32,46 @@ def text(samples: int, seed: int) -> Tensor:
     return build_inputs("natural", tokenizer=load_tokenizer("nano"), **options).input_ids
 
 
-IDS, CALIBRATION = text(32, 0), text(8, 1)
+@cache
+def scored() -> Tensor:
+    return text(24, 0)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Tensor:
+    return text(8, 1)
+
+
+def loss(model: nn.Module) -> float:
+    """The mean loss of positions beyond the first."""
+    log_probabilities = logits(model, input_ids=scored())[:, 1:-1].log_softmax(-1)
+    return -float(log_probabilities.gather(2, scored()[:, 2:, None]).mean())
+
+
+unrounded = cache(loss)
 
 
 def cost(model: nn.Module, arm: Intervention) -> float:
-    """Nats by which the loss of positions beyond the first rises."""
-
-    def loss() -> Tensor:
-        found = logits(model, input_ids=IDS)[:, 1:-1].log_softmax(-1)
-        return -found.gather(2, IDS[:, 2:, None]).mean()
-
-    plain = loss()
+    """Nats by which it rises."""
     with arm.applied(model):
-        return float(loss() - plain)
+        rounded = loss(model)
+    return rounded - unrounded(model)
 
 
-def test_sparing_the_sink_recovers_what_random_tokens_do_not(nano: nn.Module) -> None:
-    nothing, protected = cost(nano, PLAIN), cost(nano, replace(PLAIN, protect=FIRST))
+@pytest.fixture(scope="module")
+def nothing(nano: nn.Module) -> float:
+    """What rounding costs where nothing is protected."""
+    return cost(nano, PLAIN)
+
+
+def test_protecting_the_sink_recovers_what_random_tokens_do_not(nano: nn.Module, nothing: float) -> None:
+    protected = cost(nano, replace(PLAIN, protect=FIRST))
     controls = [
         cost(
             nano,
-            replace(PLAIN, protect=random_tokens(FIRST, torch.Generator().manual_seed(seed), nano, {"input_ids": IDS})),
+            replace(
+                PLAIN, protect=random_tokens(FIRST, torch.Generator().manual_seed(seed), nano, {"input_ids": scored()})
+            ),
         )
         for seed in (0, 1)
     ]
@@ -60,24 +80,22 @@ def test_sparing_the_sink_recovers_what_random_tokens_do_not(nano: nn.Module) ->
     assert cost(nano, QuantizeLinear(W8, W8)) < 0.25 * nothing  # each token its own range
 
 
-def test_ranges_that_are_frozen_with_the_sink_cost_as_much(nano: nn.Module) -> None:
-    nothing = cost(nano, replace(PLAIN, static=calibrated(nano, CALIBRATION, T8)))
-    without = calibrated(nano, CALIBRATION, T8, protect=FIRST)
+def test_ranges_that_are_frozen_with_the_sink_cost_as_much(nano: nn.Module, calibration: Tensor) -> None:
+    nothing = cost(nano, replace(PLAIN, static=calibrated(nano, calibration, T8)))
+    without = calibrated(nano, calibration, T8, protect=FIRST)
     assert cost(nano, replace(PLAIN, static=without, protect=FIRST)) < 0.5 * nothing
     assert 0.2 * nothing < cost(nano, replace(PLAIN, static=without)) < nothing
 
 
-def test_smoothing_must_be_calibrated_on_what_is_served(nano: nn.Module) -> None:
-    nothing = cost(nano, PLAIN)
-    served = SmoothQuant.of(nano, CALIBRATION)
-    other = SmoothQuant.of(nano, CALIBRATION, protect=FIRST)
+def test_smoothing_must_be_calibrated_on_what_is_served(nano: nn.Module, nothing: float, calibration: Tensor) -> None:
+    served = SmoothQuant.of(nano, calibration)
+    other = SmoothQuant.of(nano, calibration, protect=FIRST)
     assert cost(nano, replace(PLAIN, transform=served)) < 0.6 * nothing
     assert cost(nano, replace(PLAIN, transform=other)) > nothing
     assert cost(nano, replace(PLAIN, transform=other, protect=FIRST)) < 0.25 * nothing
 
 
-def test_rotations_recover_most_of_it(nano: nn.Module) -> None:
-    nothing = cost(nano, PLAIN)
+def test_rotations_recover_most_of_it(nano: nn.Module, nothing: float) -> None:
     for rotation in (RotateInputs(kind="orthogonal"), RotateInputs(["down"], kind="orthogonal")):
         assert cost(nano, replace(PLAIN, transform=rotation)) < 0.3 * nothing
     assert torch.isfinite(torch.tensor(nothing))
