@@ -183,11 +183,11 @@ def intervene(
     """Does the sink matter? Change it, and compare predictions with those of random controls on the same texts.
 
     For an encoder-decoder, the decoder is changed and its predictions are compared."""
-    asked = _asked(what)
-    named = asked[0] if asked[0] not in ARMS else None
+    names = _checked_names(what)
+    named = names[0] if names[0] not in ARMS else None
     check_formats(figure)
     chosen_layers, chosen_heads = _layers(layers), parse_heads("--heads", heads)
-    words = [*(asked if what else ()), *([] if inputs.name == "natural" else [inputs.name])]
+    words = [*(names if what else ()), *([] if inputs.name == "natural" else [inputs.name])]
     folder = results_folder("intervene", output.out, [model], words, context)
     from sinkscope.hooks import Stream, is_encoder_decoder, row_length
     from sinkscope.interventions import NAMED, Subject
@@ -200,7 +200,7 @@ def intervene(
     batch_size = running.batch_of(inputs.tokens)
     with only_json(output.as_json):
         subject = open_model(model, running)
-        purpose = uses(asked, on) if named is None else "nothing" if named in WITHOUT_SEARCH else "chooses"
+        purpose = uses(names, on) if named is None else "nothing" if named in WITHOUT_SEARCH else "chooses"
         drawn = replace(inputs, samples=needed(inputs.samples, purpose))
         reading = read_inputs(subject, model, drawn, running)
         batch, stack = single_batch(reading), Stream.of(subject).stack
@@ -210,16 +210,16 @@ def intervene(
         count = len(next(iter(batch.values())))
         scored = count * inputs.samples // drawn.samples
         cost = estimate_cost(
-            subject, batch, _readings(asked, scored, count - scored, controls, by, subject), batch_size
+            subject, batch, _readings(names, scored, count - scored, controls, by, subject), batch_size
         )
         if output.plan_only:
-            show_cost(cost, output.as_json, model=model, what=list(asked))
+            show_cost(cost, output.as_json, model=model, what=list(names))
             return
         note(str(cost))
         about: dict[str, Any] = {
             "command": "intervene",
             "model": model,
-            "what": list(asked),
+            "what": list(names),
             "input": reading.description,
             "stack": stack,
         }
@@ -235,7 +235,7 @@ def intervene(
                 trial = matters(
                     subject,
                     batch,
-                    asked,
+                    names,
                     on=on,
                     after=after,
                     by=by,
@@ -289,7 +289,7 @@ def intervene(
     show_trial(trial, paths, as_json=output.as_json, explain=explain)
 
 
-def _asked(what: list[str] | None) -> tuple[str, ...]:
+def _checked_names(what: list[str] | None) -> tuple[str, ...]:
     """The interventions to run, former names replaced. Raises `InputError` for a mixture of kinds."""
     names = []
     for name in what or SINK_ARMS:
@@ -303,7 +303,7 @@ def _asked(what: list[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, by: str | None, model: Any) -> int:
+def _readings(names: Sequence[str], scored: int, searched: int, controls: int, by: str | None, model: Any) -> int:
     """About how often a text is read: by arms, controls and the unchanged model, and to find the sink before and after.
 
     A pass in which attention is measured counts twice.
@@ -311,11 +311,11 @@ def _readings(asked: Sequence[str], scored: int, searched: int, controls: int, b
     from sinkscope.hooks import Stream
     from sinkscope.trials.changes import AFTER_CURVE, BANDS
 
-    if asked == (ORIGIN,):
+    if names == (ORIGIN,):
         from sinkscope.trials import ORIGIN as TESTS
 
         return 2 * scored * (1 + len(TESTS) * (1 + controls)) + 2 * searched
-    arms = len(asked) + ("trim-sink" in asked)  # which also runs on other tokens
+    arms = len(names) + ("trim-sink" in names)  # which also runs on other tokens
     if by is not None:
         layers = len(Stream.of(model).attention(model))
         steps = {"after": len(AFTER_CURVE), "layer": layers, "band": min(BANDS, layers)}[by]

@@ -17,6 +17,7 @@ from sinkscope.statistics.claims import CaseValue, ModelCount, Verdict
 
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 Cells = Mapping[str, Mapping[int, Observed]]
+A_SINK = 1.0  # percent of heads: with fewer, no model has a sink
 OF_LOSS = 0.1  # nats by which variations may differ in loss without a word in the row
 
 
@@ -51,18 +52,15 @@ def counting(question: Question, findings: Findings) -> dict[str, dict[int, Obse
     }
 
 
-def without_sinks(question: Question, findings: Findings, least: float = 1.0) -> str:
-    """A warning where claims are about sinks and no run of any seed has one at any position; empty elsewhere.
-
-    `least`: percent of heads that are called a sink.
-    """
+def without_sinks(question: Question, findings: Findings) -> str:
+    """A warning where claims are about sinks and no run of any seed has one at any position; empty elsewhere."""
     read = {name for assertion in question.assertions for name in _metrics_read(question, assertion)}
     runs = [run for cells in findings.runs.values() for run in cells.values() if not run.diverged]
     strongest = [run["strongest"] for run in runs if not math.isnan(run["strongest"])]
     if not any(name.startswith(("sink", "strongest", "slot")) for name in read) or not strongest:
         return ""
     slots = [run["slot"] for run in runs if not math.isnan(run["slot"])]
-    if max([*strongest, *slots]) >= least:
+    if max([*strongest, *slots]) >= A_SINK:
         return ""
     return (
         f"no model has a sink: at most {max(strongest):.2g} % of heads at any position, so claims about sinks compare "

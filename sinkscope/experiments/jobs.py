@@ -181,8 +181,8 @@ def training_metrics(run: Run) -> Metrics:
         if validation is not None:
             yield "gap", float(validation) - train_loss
     for name, column in STARTS.items():
-        if column in log and len(known := log[column].dropna()):
-            yield name, float(known.iloc[0])
+        if column in log and len(values := log[column].dropna()):
+            yield name, float(values.iloc[0])
 
 
 TASKS: Registry[type[Job]] = Registry("task")

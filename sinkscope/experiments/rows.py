@@ -76,8 +76,8 @@ def write_rows(path: Path, runs: Mapping[Key, Observed]) -> None:
         rows.append({"key": key, **fields, "metrics": metrics, "heads": heads})
         # For heads over training only the largest number is kept, which claims read as a curve.
         tops = {f"{LARGEST}{name}": map(largest_known, kept) for name, kept in run.heads.items() if len(kept) > 1}
-        known = {name: _plain(values) for name, values in {**tops, **run.curves}.items()}
-        curves.append({"key": key, "seed": seed, "steps": list(run.steps), "curves": known})
+        plain_curves = {name: _plain(values) for name, values in {**tops, **run.curves}.items()}
+        curves.append({"key": key, "seed": seed, "steps": list(run.steps), "curves": plain_curves})
     write_text(curves_of(path), _lines(curves))
     write_text(path, _lines(rows))
 

@@ -77,9 +77,9 @@ class Constants:
         starts, heads = targets.starts(rows.key), rows.call.heads
         logits = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
         for first, table in self.logits.items():
-            here = table[rows.layer].to(logits.device)
-            position = rows.key.position.clamp(0, here.shape[1] - 1)
-            values = here[:, position].transpose(0, 1)
+            table_of_layer = table[rows.layer].to(logits.device)
+            position = rows.key.position.clamp(0, table_of_layer.shape[1] - 1)
+            values = table_of_layer[:, position].transpose(0, 1)
             logits = torch.where((starts == first)[:, None, :], values, logits)
         return logits[:, :, None, :]
 
@@ -95,9 +95,9 @@ class Constants:
     def differ(self, position: int) -> bool:
         """Whether key or value at a position differ between the texts, in some head by more than a thousandth."""
         for table in (self.keys, self.values):
-            here = table[:, :, :, position]
-            spread = (here - here.mean(0, keepdim=True)).norm(dim=-1).amax(0)
-            if bool((spread > SAME * here.norm(dim=-1).mean(0)).any()):
+            states = table[:, :, :, position]
+            spread = (states - states.mean(0, keepdim=True)).norm(dim=-1).amax(0)
+            if bool((spread > SAME * states.norm(dim=-1).mean(0)).any()):
                 return True
         return False
 
@@ -331,7 +331,9 @@ def _first_document(key: Places) -> Tensor:
 
 def _first_columns(key: Places, count: int) -> Tensor:
     """Columns of the first positions of each row's first document, (batch, count)."""
-    here = key.real & (key.document == _first_document(key))
-    if int(here.sum(1).min()) < count:
-        raise InputError(f"a text for constants has {int(here.sum(1).min())} tokens, but needs at least {count}")
-    return torch.argsort((~here).int(), dim=1, stable=True)[:, :count]
+    in_first_document = key.real & (key.document == _first_document(key))
+    if int(in_first_document.sum(1).min()) < count:
+        raise InputError(
+            f"a text for constants has {int(in_first_document.sum(1).min())} tokens, but needs at least {count}"
+        )
+    return torch.argsort((~in_first_document).int(), dim=1, stable=True)[:, :count]

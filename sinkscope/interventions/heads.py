@@ -145,11 +145,11 @@ class MatchVariance(Intervention):
     def positions_named(self) -> tuple[int, ...]:
         return self.position, self.like
 
-    def scaled(self, here: Float[Tensor, "batch heads dim"], there: Float[Tensor, "batch heads dim"]) -> Tensor:
-        """The outputs `here` with the variance of those `there`."""
-        ratio = there.var(-1, correction=0, keepdim=True) / here.var(-1, correction=0, keepdim=True)
-        mean = here.mean(-1, keepdim=True) if self.by == "output" else 0.0
-        return mean + ratio.sqrt().nan_to_num(1.0, posinf=1.0) * (here - mean)
+    def scaled(self, output: Float[Tensor, "batch heads dim"], like: Float[Tensor, "batch heads dim"]) -> Tensor:
+        """`output` with the variance of `like`."""
+        ratio = like.var(-1, correction=0, keepdim=True) / output.var(-1, correction=0, keepdim=True)
+        mean = output.mean(-1, keepdim=True) if self.by == "output" else 0.0
+        return mean + ratio.sqrt().nan_to_num(1.0, posinf=1.0) * (output - mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +172,13 @@ class _Scaling(Editor):
             if not bool(chosen.any(1).all()):
                 raise InputError(f"position {position} is not in this pass: MatchVariance changes whole texts only")
             at.append(chosen.int().argmax(1))
-        here, there = (output[rows, columns].float() for columns in at)
-        scaled = self.change.scaled(here, there)
+        outputs, like = (output[rows, columns].float() for columns in at)
+        scaled = self.change.scaled(outputs, like)
         if self.change.seed is not None:
             generator = torch.Generator().manual_seed(self.change.seed + self.layers[module])
-            direction = torch.randn(here.shape[1:], generator=generator).to(here)
-            far = (scaled - here).norm(dim=-1, keepdim=True)
-            scaled = here + far * direction / direction.norm(dim=-1, keepdim=True)
+            direction = torch.randn(outputs.shape[1:], generator=generator).to(outputs)
+            far = (scaled - outputs).norm(dim=-1, keepdim=True)
+            scaled = outputs + far * direction / direction.norm(dim=-1, keepdim=True)
         output = output.clone()
         output[rows, at[0]] = scaled.to(output.dtype)
         return output

@@ -179,14 +179,14 @@ class SetReadings(Intervention):
             raise InputError(f"values: {len(self.dims)} numbers for each map, one for each of dims")
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        opened, known = OpenStream(model, stack), {each.path: each for each in readers(model)}
+        opened, maps = OpenStream(model, stack), {each.path: each for each in readers(model)}
         for path, numbers in self.values.items():
-            if path not in known:
-                raise unknown("map that reads the stream", path, known)
+            if path not in maps:
+                raise unknown("map that reads the stream", path, maps)
             edit = _setting(
                 opened, [(p, dim, n) for p in self.positions for dim, n in zip(self.dims, numbers, strict=True)]
             )
-            known[path].edit_input(edit, opened.passes, stack)
+            maps[path].edit_input(edit, opened.passes, stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SetReadings:
         return replace(self, positions=other_positions(generator, model, inputs, self.positions_named))

@@ -101,9 +101,11 @@ class Targets:
     def hit(self, query: Places, key: Places) -> Bool[Tensor, "_ query key"]:
         """Which keys are changed for which queries."""
         starts = self.starts(key)
-        asking, known = query.position[:, :, None], key.position[:, None, :]
+        query_position, key_position = query.position[:, :, None], key.position[:, None, :]
         together = query.document[:, :, None] == key.document[:, None, :]
-        return (asking >= starts[:, None, :]) & (asking > known) & together & query.real[:, :, None]
+        return (
+            (query_position >= starts[:, None, :]) & (query_position > key_position) & together & query.real[:, :, None]
+        )
 
     def asks(self, query: Places) -> Bool[Tensor, "_ query"]:
         """Which queries come late enough for some target, whether or not they see it."""

@@ -174,11 +174,11 @@ class ProtectedInPass:
             "are others (routed to an expert, or of another stack), so it is unknown which of them are protected"
         )
 
-    def _of_pass(self, known: Kind | None) -> Kind:
+    def _of_pass(self, value: Kind | None) -> Kind:
         """A value of the current pass. Raises `InputError` outside of passes."""
         self._passes.now  # noqa: B018
-        assert known is not None
-        return known
+        assert value is not None
+        return value
 
     def _begin(self, begun: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         forward = begun.forward
@@ -221,23 +221,23 @@ def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
                 "give tokens.part(...) for some of them"
             )
         return torch.eye(len(rows), dtype=torch.bool, device=real.device)
-    known = torch.from_numpy(np.array(rows.ids)).to(columns.text.device)
+    stored_ids = torch.from_numpy(np.array(rows.ids)).to(columns.text.device)
     text = columns.text
-    width = max(text.shape[1], known.shape[1])
-    known, real = (functional.pad(x, (0, width - x.shape[1])) for x in (known, real))
+    width = max(text.shape[1], stored_ids.shape[1])
+    stored_ids, real = (functional.pad(x, (0, width - x.shape[1])) for x in (stored_ids, real))
     text = functional.pad(text, (0, width - text.shape[1]), value=UNKNOWN)
-    there = torch.arange(width, device=text.device) < columns.so_far[:, None]
-    alike = ((text[:, None] == known[None]) | ~there[:, None] | ~real[None]).all(-1)
-    here, count = alike.shape
-    starts = count - here + 1
+    visible = torch.arange(width, device=text.device) < columns.so_far[:, None]
+    alike = ((text[:, None] == stored_ids[None]) | ~visible[:, None] | ~real[None]).all(-1)
+    row_count, count = alike.shape
+    starts = count - row_count + 1
     if starts < 1:
         return alike
-    blocks = torch.stack([alike[row, row : row + starts] for row in range(here)]).all(0)
+    blocks = torch.stack([alike[row, row : row + starts] for row in range(row_count)]).all(0)
     if not bool(blocks.any()):
         return alike
     together = torch.zeros_like(alike)
     for start in blocks.nonzero().flatten().tolist():
-        together[torch.arange(here), torch.arange(start, start + here)] = True
+        together[torch.arange(row_count), torch.arange(start, start + row_count)] = True
     return together
 
 

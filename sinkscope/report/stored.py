@@ -86,15 +86,15 @@ def entries_of(findings: Sequence[Findings], questions: Mapping[str, Question]) 
     return [*judged, *(unknown_entry(each) for key, each in by_key.items() if key not in in_order)]
 
 
-def entries_with(rows: Path, questions: Mapping[str, Question], scale: str = "nano") -> list[ExperimentEntry]:
-    """The questions that come with a file of rows, judged by this file alone.
+def entries_with(rows: Path, questions: Mapping[str, Question]) -> list[ExperimentEntry]:
+    """The questions that come with a file of rows, judged at the smallest scale by this file alone.
 
     Raises `InputError` for a damaged file, and if no installed question reads it.
     """
-    asked = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
-    if not asked:
+    matching = [each for each in questions.values() if each.records is not None and each.records.samefile(rows)]
+    if not matching:
         raise InputError(f"{rows}: no installed question reads these rows")
-    return [entry(each, with_rows(each, scale, None), scale) for each in asked]
+    return [entry(each, with_rows(each, SCALES[0], None), SCALES[0]) for each in matching]
 
 
 def read_findings(path: Path) -> Findings:

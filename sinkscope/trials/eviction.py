@@ -261,8 +261,8 @@ class Displaced(Protect):
         score = super().score(call)
         if self.gone is None:
             return score
-        gone = among(self.gone, call) & (call.places < call.total - self.recent)
-        return score.masked_fill(gone, torch.finfo(score.dtype).min)
+        displaced = among(self.gone, call) & (call.places < call.total - self.recent)
+        return score.masked_fill(displaced, torch.finfo(score.dtype).min)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,8 +289,8 @@ class _Setting:
             numbers = tuple(range(texts.rows.start, texts.rows.stop))
             used = replace(policy, texts=numbers) if isinstance(policy, RandomKeys | RandomLike) else policy
             if displaced:
-                gone = self._gone(policy, tokens, texts)
-                kept: Policy = Displaced(used, self._instead(gone, numbers), self.recent, gone)
+                replaced = self._displaced(policy, tokens, texts)
+                kept: Policy = Displaced(used, self._instead(replaced, numbers), self.recent, replaced)
             else:
                 kept = self.protection.around(used, tokens, self.recent)
             with evicting(model, kept, keys, self.when) as cache:
@@ -325,11 +325,11 @@ class _Setting:
 
     def least(self, policy: Policy, *, displaced: bool = False) -> int:
         """Keys that a policy needs at least, with what must stay."""
-        gone = _own_first(policy) if displaced else 0
+        displaced_count = _own_first(policy) if displaced else 0
         protected = self.protection.around(policy, self.protection.tokens, self.recent).least
-        return max(policy.least + gone, protected + gone)
+        return max(policy.least + displaced_count, protected + displaced_count)
 
-    def _gone(self, policy: Policy, tokens: Tokens | None, texts: Texts) -> Tokens:
+    def _displaced(self, policy: Policy, tokens: Tokens | None, texts: Texts) -> Tokens:
         """Protected tokens and a policy's own first ones, in all layers and heads."""
         ids = texts.ids
         assert ids is not None
@@ -339,16 +339,16 @@ class _Setting:
             mask = mask | tokens.any_head()
         return Tokens(mask[:, None, None], rows, (), "sinks")
 
-    def _instead(self, gone: Tokens, numbers: Sequence[int]) -> Tokens:
+    def _instead(self, displaced: Tokens, numbers: Sequence[int]) -> Tokens:
         """As many random ones, drawn anew for each text: none of the first, and none that stays as a recent one."""
-        rows, masks = gone.rows, []
+        rows, masks = displaced.rows, []
         assert rows is not None
         free = (rows.order >= NEVER_DRAWN) & (rows.order < rows.order.max() + 1 - self.recent)
         for row, number in enumerate(numbers):
             place = slice(row, row + 1)
-            drawn = gone.part(place).random(np.random.default_rng([self.seed, number]), free=free[place])
+            drawn = displaced.part(place).random(np.random.default_rng([self.seed, number]), free=free[place])
             masks.append(drawn.mask)
-        return replace(gone, mask=np.concatenate(masks), chosen_by="random tokens in the place of sinks")
+        return replace(displaced, mask=np.concatenate(masks), chosen_by="random tokens in the place of sinks")
 
 
 def _arms(
@@ -366,28 +366,28 @@ def _arms(
         for name, one in rounding
     ]
     for budget in budgets:
-        asked = keys_of(budget, setting.context)
-        if asked >= setting.context:
-            notes[f"A budget of {asked} keys drops nothing of a context of {setting.context} tokens."] = None
-        _check_room(setting, f"budget {in_words(budget)}", asked, setting.least(RandomKeys()))
+        budget_keys = keys_of(budget, setting.context)
+        if budget_keys >= setting.context:
+            notes[f"A budget of {budget_keys} keys drops nothing of a context of {setting.context} tokens."] = None
+        _check_room(setting, f"budget {in_words(budget)}", budget_keys, setting.least(RandomKeys()))
         random = setting.prepared(RandomKeys())
-        share = min(1.0, held(random, setting.model, asked, setting.context, setting.when).share)
+        share = min(1.0, held(random, setting.model, budget_keys, setting.context, setting.when).share)
         for name, policy in named:
             title = f"{name}@{in_words(budget)}"
             used = setting.prepared(policy)
-            _check_room(setting, title, asked, used.least)
-            keys = asked
-            if asked < setting.context:
+            _check_room(setting, title, budget_keys, used.least)
+            keys = budget_keys
+            if budget_keys < setting.context:
                 try:
                     keys = keys_within(share, used, setting.model, setting.context, setting.when)
                 except InputError as error:
                     raise InputError(f"{title}: {error}") from error
-            facts: dict[str, Any] = {"budget": in_words(budget), "asked_keys": asked, "keys": keys}
+            facts: dict[str, Any] = {"budget": in_words(budget), "asked_keys": budget_keys, "keys": keys}
             options: dict[str, Any] = {"series": name}
             if isinstance(policy, Renumbered | ServedCache):
                 assert isinstance(used, Renumbered | ServedCache)
                 facts["policy"] = {"name": name, **used.describe(keys)}
-                control = _control(setting, RandomKeys(), asked)
+                control = _control(setting, RandomKeys(), budget_keys)
                 arms.append(setting.stream(title, used, keys, facts=facts, control=control, **options))
                 continue
             assert isinstance(used, Policy)
@@ -403,7 +403,7 @@ def _arms(
             if not isinstance(policy, RandomKeys):
                 like = _differs(fitted, keys)
                 options["control"] = _control(
-                    setting, RandomLike(fitted) if like else RandomKeys(), keys if like else asked
+                    setting, RandomLike(fitted) if like else RandomKeys(), keys if like else budget_keys
                 )
             arms.append(setting.arm(title, fitted, keys, facts=facts, **options))
             if without_sinks and not isinstance(policy, RandomKeys):
@@ -440,10 +440,10 @@ def _control(setting: _Setting, policy: RandomKeys | RandomLike, keys: int) -> C
     return drawn
 
 
-def _check_room(setting: _Setting, title: str, asked: int, least: int) -> None:
-    if asked < least:
+def _check_room(setting: _Setting, title: str, keys: int, least: int) -> None:
+    if keys < least:
         raise InputError(
-            f"{title}: {asked} of {setting.context} tokens are too few to keep, with {least - 1} that must stay "
+            f"{title}: {keys} of {setting.context} tokens are too few to keep, with {least - 1} that must stay "
             f"({setting.recent} recent ones among them): give a budget of at least {least}, or fewer recent tokens"
         )
 
@@ -478,7 +478,7 @@ def _named(policy: str | Policy | Stream) -> tuple[str, Policy | Stream]:
     if isinstance(policy, str) and policy not in POLICIES:
         raise unknown("policy", policy, [*POLICIES, Renumbered.name, *ENGINES])
     made = policy_of(policy)
-    return next((known for known, kind in POLICIES.items() if kind is type(made)), type(made).__name__), made
+    return next((registered for registered, kind in POLICIES.items() if kind is type(made)), type(made).__name__), made
 
 
 def _remarks(name: str, about: Mapping[str, Any], keys: int, recent: int) -> Iterator[str]:

@@ -148,11 +148,11 @@ class _FoldMixing(Editor):
         seen = (rows.hit & (scores > -torch.inf)).expand_as(scores)
         logits, weights = scores.where(seen, 0.0), rows.token.double().where(seen, 0.0)
         sums = [each.sum((0, 2, 3)).cpu() for each in (seen.double(), logits, logits**2, weights)]
-        if (known := self.totals.get(rows.layer)) is None:
+        if (totals := self.totals.get(rows.layer)) is None:
             self.totals[rows.layer] = _LogitTotals(*sums)
         else:
             for name, more in zip(("count", "logit", "square", "weight"), sums, strict=True):
-                setattr(known, name, getattr(known, name) + more)
+                setattr(totals, name, getattr(totals, name) + more)
 
 
 def folded_stream(name: str, fold: FoldSink, window: int) -> Arm:
@@ -161,11 +161,11 @@ def folded_stream(name: str, fold: FoldSink, window: int) -> Arm:
     Compare it with `cached(name, lambda model: StreamingCache(model, sinks, window - sinks))`, which holds as many
     keys. Raises `InputError` for a form whose key has a position.
     """
-    gone = replace(fold, gone=True)
+    with_window = replace(fold, gone=True)
 
     @contextmanager
     def opened(model: nn.Module, texts: Texts) -> Iterator[StreamingCache]:
-        with gone.applied(model):
+        with with_window.applied(model):
             yield StreamingCache(model, 0, window)
 
-    return Arm(name, opened, facts={"fold": gone.describe(), "sinks": 0, "window": window})
+    return Arm(name, opened, facts={"fold": with_window.describe(), "sinks": 0, "window": window})

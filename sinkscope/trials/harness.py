@@ -90,11 +90,13 @@ def cached_class() -> type:
             self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
         ) -> list[tuple[float, bool]]:
             answers = []
-            for asked, context, continuation in tqdm(requests, disable=disable_tqdm, desc=f"scored, {self.arm.name}"):
+            for request_key, context, continuation in tqdm(
+                requests, disable=disable_tqdm, desc=f"scored, {self.arm.name}"
+            ):
                 kept = cut(context, continuation, self.max_length)
                 answer = summed(self.model, self.arm, kept, continuation)
-                if asked is not None:
-                    self.cache_hook.add_partial("loglikelihood", asked, answer)
+                if request_key is not None:
+                    self.cache_hook.add_partial("loglikelihood", request_key, answer)
                 answers.append(answer)
             return answers
 

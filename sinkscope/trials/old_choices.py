@@ -45,11 +45,11 @@ class StoredChoice:
     gains: Mapping[str, Mapping[Head, float]]
     record: Mapping[str, Any] = field(default_factory=dict)
 
-    def difference(self, arm: str, *, held_out: bool = True, of: str = "loss") -> Interval:
-        """By how much an arm's scores differ from those of nothing, paired by text: 95 %, Student's t over texts."""
+    def difference(self, arm: str, *, held_out: bool = True) -> Interval:
+        """By how much an arm's losses differ from those of nothing, paired by text: 95 %, Student's t over texts."""
         if arm not in self.arms:
             raise unknown("arm", arm, self.arms)
-        changed, unchanged = (self.arms[name][int(held_out)].of(of) for name in (arm, NOTHING))
+        changed, unchanged = (self.arms[name][int(held_out)].loss for name in (arm, NOTHING))
         return mean_interval(changed - unchanged)
 
     def table(self) -> pd.DataFrame:

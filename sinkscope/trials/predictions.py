@@ -30,10 +30,6 @@ class TextScores:
     entropy: Float[np.ndarray, " text"]
     right: Float[np.ndarray, " text"]
 
-    def of(self, objective: str) -> Float[np.ndarray, " text"]:
-        """What is minimized: the loss, the entropy, or the share of tokens that were not most likely ("error")."""
-        return 1 - self.right if objective == "error" else getattr(self, objective)
-
 
 def text_scores(
     model: nn.Module, inputs: Any, calibration: Intervention | None = None, batch_size: int = 8

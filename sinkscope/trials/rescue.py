@@ -414,8 +414,8 @@ class _Verifying:
             return torch.from_numpy(touched)[texts.rows]
 
         def opened(model: nn.Module, texts: Texts) -> Any:
-            here = made if tokens is None else replace(made, protect=tokens.part(texts.rows))
-            return here.applied(model)
+            change = made if tokens is None else replace(made, protect=tokens.part(texts.rows))
+            return change.applied(model)
 
         return Arm(name, opened, touched=None if touched is None else places, baseline=name == BASE)
 
@@ -443,9 +443,9 @@ class _Verifying:
             if arm.name == BASE:
                 continue
             *random, what, count = arm.name.split()
-            left = ratio_interval(trial.values(arm.name), self.base)
+            unrecovered = ratio_interval(trial.values(arm.name), self.base)
             row = {"what": what, "count": int(count), "random": bool(random)}
-            row |= {"recovered": 1 - left.value, "low": 1 - left.high, "high": 1 - left.low}
+            row |= {"recovered": 1 - unrecovered.value, "low": 1 - unrecovered.high, "high": 1 - unrecovered.low}
             self.rows.append(row | {"kl": trial.mean(arm.name).value, "word": trial.word(arm.name)})
             self.values[arm.name] = trial.values(arm.name)
         return trial.mean(BASE) if baseline else Interval(0.0, 0.0, 0.0)

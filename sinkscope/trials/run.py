@@ -99,9 +99,9 @@ def run(
     store = _Store.open(out, record)
     scores_by_arm: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
     running = [one for one in plan if not one.equal_to]
-    asked = [] if needles is None else needles.split(batch_size)
+    question_batches = [] if needles is None else needles.split(batch_size)
     timed = 0 if not rounds else (rounds + 1) * min(batch_size, scored_texts.count)
-    total, done = len(running) * (scored_texts.count + sum(map(len, asked)) + timed), 0
+    total, done = len(running) * (scored_texts.count + sum(map(len, question_batches)) + timed), 0
     for batch in scored_texts.batches(batch_size):
         stored = store.read(batch.rows)
         missing = [one.arm for one in running if one.arm.name not in stored]
@@ -119,7 +119,7 @@ def run(
             if progress is not None:
                 progress(done, total, _so_far(scores_by_arm, plan))
     answers: dict[str, list[Recalled]] = {one.arm.name: [] for one in running}
-    for number, part in enumerate(asked):
+    for number, part in enumerate(question_batches):
         for one in running:
             answers[one.arm.name].append(recalled(model, part, [one.arm], number * batch_size)[one.arm.name])
             done += len(part)

@@ -130,7 +130,7 @@ class Trial:
             return self.mean(arm, "kl")
         return self.difference(arm, self._of(arm, "against") or REFERENCE, score)
 
-    def recovered(self, arm: str, of: str | None = None, score: Score = "kl") -> Interval:
+    def recovered(self, arm: str, of: str | None = None) -> Interval:
         """1 − cost(arm) / cost(baseline): the share of the baseline's cost that the arm gives back.
 
         NaN where the baseline's cost cannot be told from 0, and where the baseline breaks the model.
@@ -138,9 +138,9 @@ class Trial:
         base = of or self.baseline
         if base is None:
             raise InputError("there is no baseline whose cost could be given back: name an arm with of=...")
-        if not self.cost(base, score).low > 0 or self.grade(base).word == "breaks":
+        if not self.cost(base).low > 0 or self.grade(base).word == "breaks":
             return NAN
-        share = ratio_interval(self._costs(arm, score), self._costs(base, score))
+        share = ratio_interval(self.values(arm), self.values(base))
         return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
     def grade(self, arm: str) -> Grade:
@@ -265,11 +265,6 @@ class Trial:
 
     def _has(self, score: str) -> bool:
         return score in self.data and bool(np.isfinite(self.data[score].values).any())
-
-    def _costs(self, arm: str, score: Score) -> np.ndarray:
-        if score == "kl":
-            return self.values(arm, "kl")
-        return self.values(arm, score) - self.values(self._of(arm, "against") or REFERENCE, score)
 
     def _of(self, arm: str, what: str) -> str:
         return str(self.data[what].values[self._places[arm]]) if what in self.data.coords else ""

@@ -39,7 +39,7 @@ def test_scores_are_those_of_the_logits():
         spread = [-float((logs[row, t].exp() * logs[row, t]).sum()) for t in range(start, 19)]
         assert found.entropy[row] == pytest.approx(np.mean(spread), rel=1e-5)
         right = [float(logs[row, t - 1].argmax() == ids[row, t]) for t in range(start + 1, 20)]
-        assert found.of("error")[row] == pytest.approx(1 - np.mean(right), rel=1e-5)
+        assert 1 - found.right[row] == pytest.approx(1 - np.mean(right), rel=1e-5)
 
 
 def improvable(model: torch.nn.Module) -> torch.Tensor:

@@ -209,7 +209,7 @@ def test_calibration_texts_are_never_scored_unless_asked() -> None:
     [
         ([], OnePass(), "at least one arm"),
         ([noisy("full", 0.1)], OnePass(), "unchanged model"),
-        ([noisy("a", 0.1), noisy("a", 0.2)], OnePass(), "two arms|each needs a name"),
+        ([noisy("a", 0.1), noisy("a", 0.2)], OnePass(), "two arms|every arm needs"),
         ([noisy("a", 0.1)], OnePass(99), "from_token"),
         ([noisy("a", 0.1)], ThroughCache(12), "context"),
         ([noisy("a", 0.1)], ThroughCache(4, 0), "chunk"),

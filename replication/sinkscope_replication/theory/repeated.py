@@ -153,8 +153,8 @@ def received_is(
     """max over layers and heads of |alpha_1 − expected|; one number for all heads, or one for each."""
     model = build(position=scheme)
     for tokens, values in expected.items():
-        found = alphas(model, repeated(tokens))[..., 0]
-        yield CaseValue(f"T = {tokens}", gap(found, torch.tensor(values, dtype=torch.float64)))
+        received = alphas(model, repeated(tokens))[..., 0]
+        yield CaseValue(f"T = {tokens}", gap(received, torch.tensor(values, dtype=torch.float64)))
 
 
 def vanishing(build: Build = lab, schemes: Sequence[str] = RELATIVE) -> Iterator[CaseValue]:

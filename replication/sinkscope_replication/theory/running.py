@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -34,28 +34,15 @@ TOPICS: dict[str, tuple[Check, ...]] = {
 CHECKS: tuple[Check, ...] = tuple(check for checks in TOPICS.values() for check in checks)
 
 
-Progress = Callable[[int, int, str], object]
-
-
-def run_checks(checks: Sequence[Check] = CHECKS, progress: Progress | None = None) -> tuple[Verdict, ...]:
-    """The verdicts on `checks`, in their order; `progress(done, total, name)` is called before each and at the end."""
-    verdicts = []
+def run_checks(checks: Sequence[Check] = CHECKS) -> tuple[Verdict, ...]:
+    """The verdicts on `checks`, in their order."""
     with one_thread():
-        for done, each in enumerate(checks):
-            if progress is not None:
-                progress(done, len(checks), each.claim.name)
-            verdicts.append(each.run())
-    if progress is not None:
-        progress(len(checks), len(checks), "")
-    return tuple(verdicts)
+        return tuple(each.run() for each in checks)
 
 
-def by_topic(
-    topics: Mapping[str, Sequence[Check]] = TOPICS, progress: Progress | None = None
-) -> dict[str, tuple[Verdict, ...]]:
+def by_topic(topics: Mapping[str, Sequence[Check]] = TOPICS) -> dict[str, tuple[Verdict, ...]]:
     """The verdicts on all checks, each topic's under its name."""
-    verdicts = iter(run_checks([each for checks in topics.values() for each in checks], progress))
-    return {topic: tuple(next(verdicts) for _ in checks) for topic, checks in topics.items()}
+    return {topic: run_checks(checks) for topic, checks in topics.items()}
 
 
 @contextmanager

@@ -116,8 +116,8 @@ def power_is_normalizer(build: Build = lab) -> Iterator[CaseValue]:
     """max |A − e^s / (Σ e^{p s})^{1/p}|, e^s taken from the twin with softmax, in the first layer."""
     usual = look(build(attention="softmax"), ordinary(24)).weights[0]
     for p in POWERS:
-        found = look(build(attention={"name": "softmax_power", "p": p}), ordinary(24)).weights[0]
-        yield CaseValue(f"p = {p:g}", gap(found, closed.power_normalized(usual, p)))
+        weights = look(build(attention={"name": "softmax_power", "p": p}), ordinary(24)).weights[0]
+        yield CaseValue(f"p = {p:g}", gap(weights, closed.power_normalized(usual, p)))
 
 
 def power_rows_in_range(build: Build = lab) -> Iterator[CaseValue]:
@@ -134,8 +134,8 @@ def power_golden() -> Iterator[CaseValue]:
     """max |weights of the scores 2, 1, 0 − reference|."""
     golden = {0.5: (0.256522, 0.094369, 0.034717), 2.0: (0.931028, 0.342506, 0.126001)}
     for p, values in golden.items():
-        found = row_of_weights({"name": "softmax_power", "p": p}, (2.0, 1.0, 0.0))
-        yield CaseValue(f"p = {p:g}", gap(found, torch.tensor(values, dtype=torch.float64)))
+        weights = row_of_weights({"name": "softmax_power", "p": p}, (2.0, 1.0, 0.0))
+        yield CaseValue(f"p = {p:g}", gap(weights, torch.tensor(values, dtype=torch.float64)))
 
 
 ALPHA = "Gu et al. 2025, equations 32–42"

@@ -155,17 +155,16 @@ class Call:
         """A[t, k] for a few keys k of each row, in fp32 at least."""
         fast = self._by_lse(columns)
         if fast is None:
-            return self.asked(columns)
+            return self._by_marks(columns)
         if self.module not in self.trusted:
-            asked = self.asked(columns)
-            bound = (
-                AGREES + 4 * torch.finfo(self.value.dtype).eps * asked
-            )  # the function rounds its output to this dtype
-            self.trusted[self.module] = bool(((asked - fast).abs() <= bound).all())
-            return asked
-        return fast if self.trusted[self.module] else self.asked(columns)
+            slow = self._by_marks(columns)
+            # The function rounds its output to the dtype of the values.
+            bound = AGREES + 4 * torch.finfo(self.value.dtype).eps * slow
+            self.trusted[self.module] = bool(((slow - fast).abs() <= bound).all())
+            return slow
+        return fast if self.trusted[self.module] else self._by_marks(columns)
 
-    def asked(self, columns: Columns) -> Float[Tensor, "batch heads query n"]:
+    def _by_marks(self, columns: Columns) -> Float[Tensor, "batch heads query n"]:
         """The same by the function itself on marks: as many runs as keys divided by the width of a value."""
         rows = torch.arange(len(columns), device=columns.device)[:, None]
         parts = []

@@ -109,11 +109,11 @@ def weighed(
     return torch.matmul(grouped, wide(values)).view(batch, heads, queries, -1)
 
 
-def check_factor(name: str, value: Any, least: float = 0.0) -> None:
-    """Raises `InputError` for anything but a finite number of at least `least`."""
+def check_factor(name: str, value: Any) -> None:
+    """Raises `InputError` for anything but a finite number of at least 0."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not isfinite(value) or value < least:
-        raise InputError(f"{name} = {value!r}: expected a finite number, at least {least:g}")
+    if not number or not isfinite(value) or value < 0:
+        raise InputError(f"{name} = {value!r}: expected a finite number, at least 0")
 
 
 def _precisely(call: Call, chosen: Tensor, gamma: float) -> Tensor:

@@ -172,9 +172,9 @@ def sinks_of(
     return large[..., list(dimensions)].abs().amax(-1) * size > tau
 
 
-def _columns(known: Tensor, first: int, count: int) -> Tensor:
+def _columns(mask: Tensor, first: int, count: int) -> Tensor:
     """Columns first … first + count − 1; unknown ones are False."""
-    return functional.pad(known, (0, max(0, first + count - known.shape[1])))[:, first : first + count]
+    return functional.pad(mask, (0, max(0, first + count - mask.shape[1])))[:, first : first + count]
 
 
 def _elsewhere(sinks: Tensor, image: Tensor, real: Tensor, seed: int) -> Bool[Tensor, "batch position"]:

@@ -15,6 +15,7 @@ from sinkscope.caches.sizes import Uncounted
 from sinkscope.errors import InputError
 from sinkscope.grids import (
     Grid,
+    Rotated,
     RowFormat,
     Steps,
     check_finite,
@@ -46,16 +47,20 @@ class Closed:
         self,
         x: Float[Tensor, "n heads block dim"],
         protected: Bool[Tensor, "n 1 block 1"] | None,
-        rows: Int[Tensor, " n"],
-        blocks: Int[Tensor, " n"],
+        where: tuple[Int[Tensor, " n"], Int[Tensor, " n"]] | slice,
+        blocks: int,
         batch: int,
     ) -> None:
-        """Close blocks, each given by its row and its number; the blocks of a row close in order."""
+        """Close blocks, in order. `where`: each one's row and number, or numbers that every row closes, row by row;
+        `blocks`: how many the row with most of them has then."""
         self._width = x.shape[-1]
         new = self._encoded(x, protected)
-        self._make_room(int(blocks.max()) + 1, batch, new)
+        self._make_room(blocks, batch, new)
         for name, tensor in new.items():
-            self.parts[name][rows, :, blocks] = tensor
+            if isinstance(where, slice):
+                self.parts[name][:, :, where] = tensor.unflatten(0, (batch, -1)).transpose(1, 2)
+            else:
+                self.parts[name][where[0], :, where[1]] = tensor
 
     def read(self, out: Float[Tensor, "batch heads blocks block dim"], first: int = 0) -> None:
         """Decode blocks, from number `first` on, into `out`; protected tokens get whatever their codes decode to."""
@@ -109,17 +114,17 @@ class Closed:
         return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
 
     def _make_room(self, blocks: int, batch: int, new: dict[str, Tensor]) -> None:
-        there = next(iter(self.parts.values())).shape[2] if self.parts else 0
-        if blocks <= there:
+        room = next(iter(self.parts.values())).shape[2] if self.parts else 0
+        if blocks <= room:
             return
-        size = blocks + (blocks // ROOM if there else 0)
+        size = blocks + (blocks // ROOM if room else 0)
         with torch.inference_mode(False):  # so that passes in any mode can write to them
             for name, tensor in new.items():
                 made = torch.zeros(
                     batch, tensor.shape[1], size, *tensor.shape[2:], dtype=tensor.dtype, device=tensor.device
                 )
-                if there:
-                    made[:, :, :there] = self.parts[name]
+                if room:
+                    made[:, :, :room] = self.parts[name]
                 self.parts[name] = made
 
 
@@ -290,6 +295,8 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     def _turned(self, states: Pair) -> Pair:
         """Keys and values rotated, or rotated back: both by the same symmetric matrix."""
         sides = self.scheme.keys, self.scheme.values
+        if not any(isinstance(side, Rotated) for side in sides):
+            return states
         turns = (rotation_of(side, x.shape[-1]) for side, x in zip(sides, states, strict=True))
         return tuple(x if turn is None else turn(x.float()).to(x.dtype) for x, turn in zip(states, turns, strict=True))  # type: ignore[return-value]
 
@@ -321,18 +328,29 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     def _close(self, before: list[int], now: list[int]) -> None:
         """Round the blocks that became complete."""
         assert self._open is not None
-        block, batch = self.scheme.block, len(now)
+        block, batch, last = self.scheme.block, len(now), max(now) // self.scheme.block
+        first = self.seen - self._open[0].shape[2]
+        if self.pads is None:
+            numbers = slice(before[0] // block, last)
+            if numbers.start == last:
+                return
+            columns = slice(numbers.start * block - first, last * block - first)
+            protected = None if self._open_protected is None else self._open_protected[:, columns]
+            protected = None if protected is None else protected.reshape(-1, 1, block, 1)
+            for side, x in zip(self._sides, self._open, strict=True):
+                cut = x[:, :, columns].unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1).contiguous()
+                side.write(cut, protected, numbers, last, batch)
+            return
         pairs = [(row, number) for row in range(batch) for number in range(before[row] // block, now[row] // block)]
         if not pairs:
             return
         device = self._open[0].device
         rows, blocks = torch.tensor(pairs, device=device).unbind(1)
-        first = self.seen - self._open[0].shape[2]
-        columns = torch.tensor(self._starts(batch), device=device)[rows] + blocks * block - first
-        at = rows[:, None], columns[:, None] + torch.arange(block, device=device)
+        starts = torch.tensor(self._starts(batch), device=device)[rows] + blocks * block - first
+        at = rows[:, None], starts[:, None] + torch.arange(block, device=device)
         protected = None if self._open_protected is None else self._open_protected[at][:, None, :, None]
         for side, x in zip(self._sides, self._open, strict=True):
-            side.write(x[at[0], :, at[1]].transpose(1, 2), protected, rows, blocks, batch)
+            side.write(x[at[0], :, at[1]].transpose(1, 2), protected, (rows, blocks), last, batch)
 
     def _returned(self, closed: list[int]) -> Pair:
         """Keys and values of all columns; `closed`: how many tokens of each row are decoded from codes."""
@@ -371,11 +389,11 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         block, most = self.scheme.block, max(closed)
         if not most:
             return x.clone() if self._protected is not None else x
-        batch, heads, there, width = x.shape
+        batch, heads, stored_columns, width = x.shape
         whole = x.new_empty(batch, heads, self.seen, width)
         if self.pads is None:
             side.read(whole[:, :, :most].unflatten(2, (-1, block)))
-            whole[:, :, most:] = x[:, :, there - (self.seen - most) :]
+            whole[:, :, most:] = x[:, :, stored_columns - (self.seen - most) :]
             return whole
         read = x.new_empty(batch, heads, most, width)
         side.read(read.unflatten(2, (-1, block)))
@@ -383,7 +401,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             end = start + count
             whole[row, :, :start] = 0  # padding, which no query sees
             whole[row, :, start:end] = read[row, :, :count]
-            whole[row, :, end:] = x[row, :, there - (self.seen - end) :]
+            whole[row, :, end:] = x[row, :, stored_columns - (self.seen - end) :]
         return whole
 
     def _drop_closed(self, closed: list[int]) -> None:

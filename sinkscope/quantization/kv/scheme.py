@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -53,7 +54,7 @@ class CacheScheme:
                 "divide the other"
             )
 
-    @property
+    @cached_property
     def block(self) -> int:
         """How many tokens close together."""
         return max(self._groups)

@@ -82,7 +82,6 @@ def calibrated_scales(
     *,
     protect: Protect | None = None,
     rotated: bool = False,
-    batch_size: int = 8,
 ) -> tuple[dict[int, float], dict[int, float]]:
     """For each layer, the scale with which the largest key of these texts becomes `top`; and the same for values.
 
@@ -94,7 +93,6 @@ def calibrated_scales(
         top: The largest number of the format.
         protect: Tokens that do not count.
         rotated: Whether keys and values are rotated before they are stored.
-        batch_size: Rows per forward pass.
     """
     turned = Rotated(Fp8())
     scales: tuple[dict[int, float], dict[int, float]] = ({}, {})
@@ -106,5 +104,5 @@ def calibrated_scales(
             if len(rows):
                 scale[layer] = max(scale.get(layer, 0.0), largest_scale(rows, top))
 
-    read_states(model, inputs, read, protect=protect, batch_size=batch_size)
+    read_states(model, inputs, read, protect=protect)
     return scales

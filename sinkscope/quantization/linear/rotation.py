@@ -46,8 +46,8 @@ class RotateInputs(InputTransform):
         maps = linear_maps(model, self.skip)
         named = {one for one in maps.values() if self.kinds is None or {*one.kinds} & {*self.kinds}}
         if not named:
-            there = ", ".join(sorted({kind for one in maps.values() for kind in one.kinds}))
-            raise InputError(f"no linear map of kind {', '.join(self.kinds or ())}: this model has {there}")
+            kinds = ", ".join(sorted({kind for one in maps.values() for kind in one.kinds}))
+            raise InputError(f"no linear map of kind {', '.join(self.kinds or ())}: this model has {kinds}")
         return {one: Change(turns=rotation(one.weight.shape[-1], self.kind, self.seed)) for one in named}
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> RotateInputs:

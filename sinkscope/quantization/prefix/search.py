@@ -234,16 +234,18 @@ def _by_outliers(texts: _Texts, threshold: float, bos: int | None) -> tuple[tupl
         )
     number = ceil(max(counts.values()))
     outlying = torch.stack([ratio > threshold for ratio in texts.ratios.values()]).any(0) & (texts.order > 0)
-    seen = Counter(token for ids, here in zip(texts.ids, outlying, strict=True) for token in {*ids[here].tolist()})
+    texts_with = Counter(
+        token for ids, mask in zip(texts.ids, outlying, strict=True) for token in {*ids[mask].tolist()}
+    )
     total = Counter(texts.ids[outlying].tolist())
-    common = [token for token, _ in total.most_common() if token != bos and seen[token] >= RARE * len(texts.ids)]
+    common = [token for token, _ in total.most_common() if token != bos and texts_with[token] >= RARE * len(texts.ids)]
     ids = (*common[: number if bos is None else number - 1], *(() if bos is None else (bos,)))
     if not ids:
         raise InputError(
             "only first tokens are outliers, and the model has no BOS: any first token becomes the sink; give bos=, or "
             "choose ids yourself with Prefix.of"
         )
-    share = {int(token): seen[token] / len(texts.ids) for token in seen}
+    share = {int(token): texts_with[token] / len(texts.ids) for token in texts_with}
     return ids, {"threshold": threshold, "outlying_per_text": counts, "number": number, "share_of_texts": share}
 
 

@@ -88,10 +88,10 @@ def _made_by(entries: Iterable[ExperimentEntry]) -> dict[str, str]:
     versions: dict[str, dict[str, None]] = {}
     machines: dict[str, None] = {}
     for each in entries:
-        known = each.findings.provenance if each.findings is not None else {}
-        for name, version in known.get("versions", {}).items():
+        provenance = each.findings.provenance if each.findings is not None else {}
+        for name, version in provenance.get("versions", {}).items():
             versions.setdefault(str(name), {})[str(version)] = None
-        for host in known.get("hosts", ()):
+        for host in provenance.get("hosts", ()):
             machines[", ".join(f"{name} {value}" for name, value in host.items() if name != "runs")] = None
     wording = " · ".join(f"{name} {', '.join(each)}" for name, each in versions.items())
     lines = {"versions": wording, "machines": " · ".join(machines)}
