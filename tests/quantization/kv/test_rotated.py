@@ -110,7 +110,7 @@ STORED = [name for name, scheme in SCHEMES.items() if scheme.caches and scheme.s
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if not name.startswith("kv")])
-def test_a_cache_holds_what_its_simulation_says(model: LlamaForCausalLM, name: str) -> None:
+def test_a_cache_returns_what_its_simulation_returns(model: LlamaForCausalLM, name: str) -> None:
     scheme = scheme_named(name)
     assert scheme.store is not None
     how: Any = scheme.make(model, {}, First(1))
