@@ -10,7 +10,7 @@ import torch
 import sinkscope.attention as zoo
 
 from .formulas import FORMULAS, Row
-from .problems import BORDERS, MASKS, Problem, bound, problem
+from .problems import BORDERS, MASKS_AND_HEADS, Problem, bound, problem
 from .variants import VARIANTS, Variant, untried_options
 
 TOKENS = 9
@@ -54,7 +54,11 @@ def row_of(case: Problem, variant: Variant, mask: str, batch: int, head: int, pl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "mask", "kv_heads"), list(product(VARIANTS, MASKS, [2, 4])), ids=str)
+@pytest.mark.parametrize(
+    ("variant", "mask", "kv_heads"),
+    [(variant, *mask_and_heads) for variant, mask_and_heads in product(VARIANTS, MASKS_AND_HEADS)],
+    ids=str,
+)
 def test_reference_is_the_formula(variant, mask, kv_heads):
     case = problem(variant.spec, tokens=TOKENS, kv_heads=kv_heads, dtype=torch.float64)
     output = case.attend(mask=bound(mask, TOKENS), path="reference").output

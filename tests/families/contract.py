@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -48,7 +49,13 @@ class Row:
 def check(name: str, host: Host) -> Row:
     """Measure a family's tiny model and compare with its eager attention maps."""
     family = FAMILIES[name] if name in FAMILIES else COLLECTED[name]
-    return compare(name, host, family.build(host), family.inputs(), eager_attention(family, family.inputs()))
+    return compare(name, host, family.build(host), family.inputs(), _eager_maps(name))
+
+
+@lru_cache(maxsize=1)  # both hosts of a family are checked in turn
+def _eager_maps(name: str) -> Maps:
+    family = FAMILIES[name] if name in FAMILIES else COLLECTED[name]
+    return eager_attention(family, family.inputs())
 
 
 def compare(name: str, host: str, model: nn.Module, inputs: Mapping[str, Tensor], maps: Maps) -> Row:

@@ -160,12 +160,15 @@ def visited(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, kind):
-    path = page_of(kind)
-    for page in visited(browser, path):
+def test_a_page_fits_every_screen_and_every_word_stands_out(browser, page_of, kind):
+    for page in visited(browser, page_of(kind), color_scheme="light"):
         page.wait_for_selector("html[data-drawn]", timeout=60_000)
         page.evaluate(OPEN)
         page.wait_for_function(f"() => ({EMPTY})().length === 0", timeout=60_000)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(200)
+            assert page.evaluate(FAINT, LEAST_CONTRAST) == [], scheme
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_function(SETTLED, timeout=20_000)
@@ -175,17 +178,6 @@ def test_a_page_fits_every_screen_with_nothing_cut_or_empty(browser, page_of, ki
             assert len(set(picture)) > 100, "a blank picture"
         assert page.evaluate(OVERLAPS) == []
         assert page.complaints == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_word_stands_out_from_its_background(browser, page_of, kind):
-    for page in visited(browser, page_of(kind), color_scheme="light"):
-        page.wait_for_selector("html[data-drawn]", timeout=60_000)
-        page.evaluate(OPEN)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(200)
-            assert page.evaluate(FAINT, LEAST_CONTRAST) == [], scheme
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,9 @@ Nothing here is chunked, and no log-sum-exp is used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
@@ -68,7 +70,7 @@ def look(name: str, monkeypatch: pytest.MonkeyPatch, *observers: Observer) -> tu
         with observe(model, *observers) as seen:
             model(**inputs)
     data = seen.measurement().data
-    maps = _lab_maps(lab_model(name[4:]), inputs) if name.startswith("lab:") else _hub_maps(name, inputs)
+    maps = {stack: list(layers) for stack, layers in _maps(name).items()}
     by_name = {call.layer.name: call for call in calls}
     places = zip(data["layer_name"].values, data["stack"].values, strict=True)
     return data, [Whole(maps[stack].pop(0).double(), by_name[layer]) for layer, stack in places]
@@ -78,8 +80,12 @@ def close(found: xr.DataArray | np.ndarray, wanted: object, tolerance: float = 1
     np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=tolerance, atol=tolerance)
 
 
-def _hub_maps(name: str, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
-    return {stack: list(maps) for stack, maps in reference.eager_maps(FAMILIES[name], inputs).items()}
+@cache
+def _maps(name: str) -> Mapping[str, Sequence[Tensor]]:
+    """The maps of each layer by stack, on the inputs that `look` uses."""
+    if name.startswith("lab:"):
+        return _lab_maps(lab_model(name[4:]), FAMILIES["llama"].inputs())
+    return reference.eager_maps(FAMILIES[name], FAMILIES[name].inputs())
 
 
 def _lab_maps(model: LabForCausalLM, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
