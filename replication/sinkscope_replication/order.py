@@ -34,7 +34,7 @@ def missing(
     """
     for name in order:
         if name not in QUESTIONS:
-            raise InputError(f"the order names '{name}', which is no question")
+            raise InputError(f"the order names '{name}', which is not a question")
         question = QUESTIONS[name]
         findings = known(question, results=results)
         there = findings.runs if findings is not None else {}

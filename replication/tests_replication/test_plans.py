@@ -32,7 +32,7 @@ def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, cap
     with pytest.raises(SystemExit):
         order.main(["sink-tokn", "--plan"])
     assert "did you mean 'sink-token'?" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="which is no question"):
+    with pytest.raises(ValueError, match="which is not a question"):
         list(order.missing(["nothing"], tmp_path))
 
 

@@ -221,7 +221,7 @@ class _CacheTexts:
     task: Task
 
     def texts(self, tokens: int | None, scored: int | None) -> _CacheRows:
-        """Texts of so many tokens, the last `scored` of which are predicted."""
+        """Texts of `tokens` tokens, the last `scored` of which are predicted."""
         if Path(self.name).name == RECALL_MODEL and self.source.text is None:
             return self._noise(tokens, scored)
         length = tokens or self._default_length()
@@ -334,7 +334,9 @@ def _budgets(text: str) -> list[int | float]:
         try:
             value = float(number) / 100 if is_share else int(number)
         except ValueError:
-            raise InputError(f"--budget {text}: '{word}' is no share and no number of keys; write 25% or 64") from None
+            raise InputError(
+                f"--budget {text}: '{word}' is neither a share nor a number of keys; write 25% or 64"
+            ) from None
         if value <= 0 or (is_share and not value <= 1):
             raise InputError(f"--budget {text}: '{word}' must be above 0{' and at most 100%' if is_share else ''}")
         budgets.append(value)

@@ -343,6 +343,6 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
     for word in text.split(","):
         bounds = word.strip().split("-")
         if not all(bound.isdecimal() for bound in bounds) or len(bounds) > 2 or int(bounds[0]) > int(bounds[-1]):
-            raise InputError(f"--layers {text}: '{word}' is no layer and no range of layers; write 0,4-7")
+            raise InputError(f"--layers {text}: '{word}' is neither a layer nor a range of layers; write 0,4-7")
         layers += range(int(bounds[0]), int(bounds[-1]) + 1)
     return tuple(dict.fromkeys(layers))

@@ -144,6 +144,6 @@ def parse_heads(option: str, text: str | None) -> tuple[tuple[int, int], ...] | 
     for word in text.split(","):
         layer, point, head = word.strip().partition(".")
         if not point or not layer.isdecimal() or not head.isdecimal():
-            raise InputError(f"{option} {text}: '{word}' is no head; write layer.head, as in 3.0,3.2")
+            raise InputError(f"{option} {text}: '{word}' is not a head; write layer.head, as in 3.0,3.2")
         heads.append((int(layer), int(head)))
     return tuple(dict.fromkeys(heads))

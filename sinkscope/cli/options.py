@@ -93,7 +93,7 @@ def _batch_size(text: str | int) -> int:
     if str(text) == "auto":
         return AUTO_BATCH
     if not str(text).isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text} is no number of samples of at least 1, nor auto")
+        raise typer.BadParameter(f"{text} is neither auto nor a number of samples of at least 1")
     return int(text)
 
 

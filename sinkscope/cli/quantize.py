@@ -355,7 +355,7 @@ class PrefixWord:
         return self.folder is None and self.by != "bos"
 
     def build(self, model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prefix:
-        """Load the prefix, or find it in `inputs`: the BOS, by the peak after it, or by outliers of so many medians."""
+        """Load the prefix, or find it in `inputs`: the BOS, by the peak after it, or by outliers."""
         from sinkscope.quantization import Prefix, find_prefix
 
         if self.folder is not None:
@@ -630,7 +630,7 @@ def _try_several(
     """A trial of each scheme, in its own folder, then one table and one sentence.
 
     Args:
-        context: Of the command.
+        context: The command's context.
         model: The model's name.
         names: The schemes.
         skip: Linear maps that stay as they are.

@@ -77,7 +77,7 @@ class Cost:
 
 
 def estimate_cost(model: Any, inputs: Mapping[str, Any], readings: float, batch_size: int) -> Cost:
-    """The cost of so many readings of a text, from one batch that is timed after a warm-up."""
+    """The cost of `readings` readings of a text, from one batch that is timed after a warm-up."""
     import torch
 
     from sinkscope.hooks import device_of, part

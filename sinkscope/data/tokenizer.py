@@ -83,7 +83,7 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise InputError(f"the tokenizer '{name}' is no fast tokenizer; a corpus needs one (a tokenizer.json)")
+        raise InputError(f"the tokenizer '{name}' is not a fast tokenizer; a corpus needs one (a tokenizer.json)")
     if tokenizer.eos_token_id is None:
         raise InputError(f"the tokenizer '{name}' has no EOS token, which ends every document of a corpus")
     return tokenizer

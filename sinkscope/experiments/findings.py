@@ -98,7 +98,7 @@ class Findings:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"this is no record of an experiment: {type(error).__name__}: {error}") from error
+            raise InputError(f"this is not a record of an experiment: {type(error).__name__}: {error}") from error
 
 
 def path_of(folder: Path, question: str, scale: str) -> Path:
@@ -193,7 +193,7 @@ def known(question: Question, scale: str = "nano", results: Path = RESULTS) -> F
         raise unknown("scale", scale, SCALES)
     for folder in (results, results / scale):
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is no folder: records are files in folders by scale")
+            raise InputError(f"{folder} is not a folder: records are files in folders by scale")
     return with_rows(question, scale, read_findings(results, question.name, scale))
 
 

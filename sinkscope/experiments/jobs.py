@@ -50,7 +50,7 @@ class Job(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What the job reads and what thereby decides its numbers: plain JSON, which the run's record keeps."""
+        """What the job reads and so what decides its numbers: plain JSON, which the run's record keeps."""
 
     @abstractmethod
     def folder(self, fingerprint: Mapping[str, Any]) -> str:

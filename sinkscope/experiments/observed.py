@@ -198,7 +198,7 @@ class Observed:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InputError(f"this is no record of an observed run: {type(error).__name__}: {error}") from error
+            raise InputError(f"this is not a record of an observed run: {type(error).__name__}: {error}") from error
 
 
 class NewerRecord(InputError):
@@ -210,9 +210,9 @@ def _require_kinds(data: Mapping[str, Any]) -> None:
         raise NewerRecord(f"a newer sinkscope made it, whose field '{unknown[0]}' this one does not know: update")
     for name, value in data.items():
         if not isinstance(value, KINDS[name]) or isinstance(value, bool):
-            raise InputError(f"this is no record of an observed run: {name} = {value!r:.40} is of the wrong kind")
+            raise InputError(f"this is not a record of an observed run: {name} = {value!r:.40} is of the wrong kind")
     if data["seed"] < 0 or not 0 <= data.get("seconds", 0.0) < math.inf:
-        raise InputError("this is no record of an observed run: a seed or seconds below 0, or infinite")
+        raise InputError("this is not a record of an observed run: a seed or seconds below 0, or infinite")
 
 
 def on_few_tokens(metric: str) -> bool:

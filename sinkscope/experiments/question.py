@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # jobs load torch, without which findings can be read
 Scale = Literal["nano", "mini", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RECIPE_OF: dict[Scale, str] = {"nano": "nano", "mini": "mini", "paper": "60m"}
-TIMES = "times "  # before a factor: a change to so many times the recipe's own value
+TIMES = "times "  # before a factor: a change to a multiple of the recipe's own value
 SHOWN = ("loss", "sink_mass", "lift", "sink_0", "sink_1", "sink_2", "strongest", "slot_mass", "slot", "norm_ratio")
 SEEDS = "write seeds=6 into the question, before its first run (or which: seeds=range(6, 12))"
 
@@ -84,7 +84,7 @@ def task(name: str) -> Base:
 
 
 def times(factor: float) -> str:
-    """A change to so many times the recipe's own value: `{"optimizer.lr": times(2.0)}`. Whole numbers stay whole."""
+    """A change to `factor` times the recipe's own value: `{"optimizer.lr": times(2.0)}`. Whole numbers stay whole."""
     return f"{TIMES}{factor}"
 
 

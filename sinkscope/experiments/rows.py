@@ -113,7 +113,7 @@ def _parsed(path: Path) -> Iterable[tuple[Key, dict[str, Any]]]:
             key = (str(row["key"]), int(row["seed"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"
-            raise InputError(f"{path}, line {number}: this is no row of a run: {why}") from error
+            raise InputError(f"{path}, line {number}: this is not a row of a run: {why}") from error
         if key in seen:
             raise InputError(f"{path}, line {number}: seed {key[1]} of {key[0]} occurs twice")
         seen.add(key)

@@ -68,7 +68,7 @@ class Projection:
         Raises `UnsupportedModelError` for experts, whose weights are stacked in an order of their family.
         """
         if not is_linear(self.module):
-            raise UnsupportedModelError(f"'{self.path}' is no single linear map: it has no weight (out, in)")
+            raise UnsupportedModelError(f"'{self.path}' is not a single linear map: it has no weight (out, in)")
         weight: Any = self.module.weight
         rows = weight.mT if isinstance(self.module, Conv1D) else weight
         return rows if self.columns is None else rows[self.columns.to(rows.device)]

@@ -95,7 +95,9 @@ class Stream:
         """The block whose output is `depth` (1 … L). Raises `InputError`, and as `check_blocks` does."""
         self.check_blocks()
         if not 1 <= depth <= len(self.blocks):
-            raise InputError(f"depth {depth} is no block's output: the model's blocks leave depths 1 to {self.depth}")
+            raise InputError(
+                f"depth {depth} is not a block's output: the model's blocks leave depths 1 to {self.depth}"
+            )
         return self.blocks[depth - 1]
 
     def check_blocks(self) -> None:

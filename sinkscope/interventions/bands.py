@@ -33,7 +33,7 @@ class SuppressBands(Intervention):
         positions: Only these positions; None for all others.
         depths: Where; None for the output of each block.
         count: How many bands of equal width there are.
-        seed: Of the random basis; None for the unembedding's.
+        seed: Draws a random basis; None for the unembedding's.
     """
 
     bands: Sequence[Any]

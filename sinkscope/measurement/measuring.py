@@ -189,7 +189,7 @@ def _observers_named(name: str) -> tuple[Observer, ...]:
     if isinstance(kind, Observer):
         return (kind,)
     if not (isinstance(kind, type) and issubclass(kind, Observer)):
-        raise InputError(f"observer '{name}': {kind!r} is no class of observers")
+        raise InputError(f"observer '{name}': {kind!r} is not a class of observers")
     try:
         return (kind(),)
     except TypeError as error:

@@ -71,7 +71,7 @@ def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> TokenColumns:
 
 
 def own_columns(every: TokenColumns, forward: Forward) -> TokenColumns:
-    """Of all columns so far, those of the pass itself."""
+    """Those of all columns so far that belong to the pass itself."""
     ids = _own_ids(forward)
     columns = every.part(slice(forward.seen, None))
     return replace(columns, ids=ids if ids is not None and ids.shape == columns.index.shape else None)

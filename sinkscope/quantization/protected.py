@@ -70,7 +70,7 @@ def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch positi
     if not bool(alike.any(-1).all()):
         row = int((~alike.any(-1)).nonzero()[0])
         raise InputError(
-            f"row {row} of this pass is none of the {len(chosen)} texts in which tokens were chosen: choose them in "
+            f"row {row} of this pass is not one of the {len(chosen)} texts in which tokens were chosen: choose them in "
             "the texts that the model reads (find_tokens)"
         )
     index = columns.index.clamp(0, chosen.shape[1] - 1)
@@ -207,7 +207,7 @@ class ProtectedInPass:
 
 
 def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
-    """Which of the known texts each row of a pass can be; consecutive ones if the pass can be such a part.
+    """Which of the known texts each row of a pass can be; consecutive texts if the pass can be a run of them.
 
     By ids if both have them; otherwise the pass must run over all of the texts, whole.
     """

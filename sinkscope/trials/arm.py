@@ -160,11 +160,11 @@ def transformers_quantized(
 
     Args:
         backend: quanto stores 2 or 4 bits, hqq 1, 2, 3, 4 or 8, fp8 8 with one frozen scale.
-        bits: Of a number.
+        bits: Bits per number.
         group: Numbers that share a scale.
         residual: Newest tokens that are not rounded.
         axis: Along which a group lies, for keys and values: 0 or −1 (quanto), 0 or 1 (hqq).
-        name: Of the arm; default: the backend and its bits.
+        name: The arm's name; default: the backend and its bits.
 
     Raises `InputError` for an unknown backend; when opened, where its package is missing (extra `quantize`), and
     `UnsupportedModelError` for models that it refuses.

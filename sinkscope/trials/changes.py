@@ -184,7 +184,7 @@ def matters(
         by: "after": a curve over 1, 2, 4, 8, 16, 32; "layer": each layer by itself; "band": sixths of the layers.
         calibrate_on: Other texts for the choice and the constants; all of `inputs` are scored then.
         controls: Draws of other keys; fewer where fewer keys come before the first query.
-        epsilon: Of the sink rate.
+        epsilon: The threshold of the sink rate.
         tolerance, seed, batch_size, out, about, progress: As in `run`.
 
     Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts that end before any
@@ -501,9 +501,9 @@ def changed(
         model: Any transformers model with logits.
         inputs: The texts that are scored.
         intervention: What is changed; its `control` draws what it is compared with.
-        name: Of the arm; by default the intervention's own.
+        name: The arm's name; by default the intervention's.
         position: Where the sink rate is read, in the unchanged model and under the change.
-        epsilon: Of the sink rate.
+        epsilon: The threshold of the sink rate.
         drawn_in: Inputs in which controls look for what they need; by default the texts.
         controls: Draws of the control, each another one; fewer where fewer exist.
         seed, batch_size, about, options: As in `run`.

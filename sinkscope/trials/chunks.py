@@ -66,9 +66,9 @@ def chunk_trial(
         repairs: Some of "first", "received", "deviating".
         context: Tokens before the scored ones, at least one more than the chunks have; default: one more.
         controls: Draws of each control.
-        seed: Of all draws.
+        seed: For all draws.
         about: More for the record.
-        options: Of `trials.run`: needles, tolerance, batch_size, out, progress.
+        options: Passed to `trials.run`: needles, tolerance, batch_size, out, progress.
 
     Raises `InputError` for lengths or numbers that do not fit, `UnsupportedModelError` as `join_chunks` does.
     """
@@ -289,7 +289,7 @@ def _later(lengths: Sequence[int], ids: Tensor) -> Bool[Tensor, "text token"]:
 
 
 def _drawn(free: Tensor, count: int, draw: int, texts: Texts) -> Bool[Tensor, "text token"]:
-    """So many free tokens of each text, drawn anew for each, whatever texts it is read with."""
+    """`count` free tokens of each text; the draw does not depend on the other texts of the batch."""
     mask = torch.zeros_like(free)
     for row, number in enumerate(range(texts.rows.start, texts.rows.stop)):
         places = free[row].nonzero()[:, 0].numpy()

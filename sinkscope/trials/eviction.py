@@ -104,9 +104,9 @@ def eviction_trial(
             away, with as many random tokens kept in their place.
         calibrate_on: Texts to measure sinks in; then all of `inputs` are scored.
         controls: Draws of the random policy.
-        seed: Of all draws.
+        seed: For all draws.
         about: More for the record.
-        options: Of `trials.run`: needles, rounds, tolerance, batch_size, out, progress.
+        options: Passed to `trials.run`: needles, rounds, tolerance, batch_size, out, progress.
 
     Raises `InputError` for unknown policies, and for budgets that cannot hold what must stay at this context.
     """
@@ -281,7 +281,7 @@ class _Setting:
         return self.text.shape[1]
 
     def arm(self, name: str, policy: Policy, keys: int, *, displaced: bool = False, **options: Any) -> Arm:
-        """A policy that keeps so many keys per head, and what stays in every arm."""
+        """A policy that keeps `keys` keys per head, and what stays in every arm."""
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache]:
@@ -299,7 +299,7 @@ class _Setting:
         return Arm(name, opened, **options)
 
     def stream(self, name: str, stream: Stream, keys: int | None, **options: Any) -> Arm:
-        """A stream of so many keys, or a cache that keeps all of them (`keys` None)."""
+        """A stream that holds `keys` keys, or a cache that keeps all (None)."""
 
         @contextmanager
         def opened(model: nn.Module, texts: Texts) -> Iterator[Cache]:
@@ -340,7 +340,7 @@ class _Setting:
         return Tokens(mask[:, None, None], rows, (), "sinks")
 
     def _instead(self, displaced: Tokens, numbers: Sequence[int]) -> Tokens:
-        """As many random ones, drawn anew for each text: none of the first, and none that stays as a recent one."""
+        """Equally many random tokens, drawn for each text: none of the first, and none that stays as a recent one."""
         rows, masks = displaced.rows, []
         assert rows is not None
         free = (rows.order >= NEVER_DRAWN) & (rows.order < rows.order.max() + 1 - self.recent)
@@ -449,7 +449,7 @@ def _check_room(setting: _Setting, title: str, keys: int, least: int) -> None:
 
 
 def keys_of(budget: Budget, context: int) -> int:
-    """Keys per head that a budget is for a context. Raises `InputError` for one that is none."""
+    """The keys per head of a budget. Raises `InputError` for a number or share out of range."""
     if isinstance(budget, bool) or budget <= 0 or (isinstance(budget, float) and budget > 1):
         raise InputError(f"budget {budget}: a number of keys of at least 1, or a share above 0 and at most 100%")
     return max(1, int(budget * context + 1e-9)) if isinstance(budget, float) else budget

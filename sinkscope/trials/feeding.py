@@ -36,7 +36,7 @@ class Feed:
     def __post_init__(self) -> None:
         self._takes = frozenset(inspect.signature(self.model.forward).parameters)
         if is_encoder_decoder(self.model) or "past_key_values" not in self._takes:
-            raise InputError(f"{type(self.model).__name__} is no decoder that reads on from a cache")
+            raise InputError(f"{type(self.model).__name__} is not a decoder that reads on from a cache")
         self.seen = self.seen or self.cache.get_seq_length()
 
     def read(self, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:

@@ -38,7 +38,7 @@ def folded_heads(
         model: A causal model.
         inputs: Texts, other than those of the constants.
         folds: By name, on the same tokens, in all layers and heads.
-        draws: Of next tokens for F, each a backward pass; default: as many as give texts × draws ≥ 48.
+        draws: How many next tokens to draw for F, each a backward pass; default: as many as give texts × draws ≥ 48.
         batch_size: Texts per pass, at most.
 
     Raises `InputError` for folds of different tokens, and as `FoldSink` does.

@@ -134,7 +134,7 @@ def arm_of(
     """The cache of `--model_args cache=NAME`: a policy's name with `budget` (keys per head, or a share) and `when`,
     which also keeps the first `protect` and last `recent` tokens; or "stream" with `sinks` and `window`.
 
-    Raises `InputError` for an unknown name and for a budget that is none.
+    Raises `InputError` for an unknown name and for a budget out of range.
     """
     if name == STREAM:
         return cached(f"{STREAM} {sinks}+{window}", lambda model: StreamingCache(model, sinks=sinks, window=window))

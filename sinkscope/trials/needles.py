@@ -56,7 +56,7 @@ class Asked:
         return len(self.context)
 
     def split(self, rows: int) -> list[Asked]:
-        """The same, so many texts at a time."""
+        """The same in parts of at most `rows` texts."""
         parts = (self.context, self.keys, self.answers, self.places)
         return [Asked(*part) for part in zip(*(tensor.split(rows) for tensor in parts), strict=True)]
 
@@ -87,7 +87,7 @@ class Needles:
         return self.drawn(rows, torch.Generator().manual_seed(seed))
 
     def drawn(self, rows: int, generator: torch.Generator) -> Asked:
-        """Texts and questions from a generator, which goes on."""
+        """Texts and questions from a generator, whose state advances."""
         keys = _without_repetition(rows, self.pairs, self.alphabet.keys, generator)
         first, end = self.alphabet.values
         values = torch.randint(first, end, (rows, self.pairs), generator=generator)
@@ -141,7 +141,7 @@ def asked_in_chat(
         texts: Ids of prose, without special tokens, as long as the passages at least.
         lengths: Tokens of each passage.
         asked: Questions per text, fewer than there are facts.
-        seed: Of names, words and places.
+        seed: For names, words and places.
         each: Facts in each passage.
 
     Raises `InputError` where there is no chat template, or where facts, names or words do not fit.

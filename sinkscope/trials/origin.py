@@ -78,9 +78,9 @@ class Anatomy:
         step: The depth at which its norm, relative to the other tokens', grows most.
         entries: (depth of onset, sink, channel) of its largest activations.
         massive: Whether these are massive by the criterion of Sun et al. 2024.
-        medians: Of every channel over the other tokens, by depth from the first onset on.
+        medians: The median of every channel over the other tokens, by depth from the first onset on.
         readings: The same at the input of each map that reads the stream, by its path.
-        variances: Of head outputs over their channels, (layer, position), mean over texts and heads.
+        variances: Variances of head outputs over their channels, (layer, position), mean over texts and heads.
     """
 
     sink: int
@@ -302,7 +302,7 @@ def origin_trial(
         test: k; default: a quarter of the text.
         calibrate_on: Other texts to look at the sink in; all of `inputs` are scored then.
         controls: Draws of each test's control.
-        epsilon: Of the sink rate.
+        epsilon: The threshold of the sink rate.
         tolerance, seed, batch_size, about, progress: As in `run`.
 
     Raises `InputError` for unknown tests, padded texts, positions that texts do not have, and as the interventions do.
@@ -441,7 +441,7 @@ def sentences(trial: Trial) -> list[str]:
     lines = [f"Position {p} is the sink of {percent(before, 1)} of the heads, position {k} that of "]
     lines[0] += f"{percent(trial.mean(REFERENCE, 'rate_at_test'), 1)}."
     if not before.value >= LEAST_RATE:
-        lines.append("That is no sink to speak of, so the tests say what they cost and nothing of its origin.")
+        lines.append("There is no sink to speak of, so the tests say what they cost and nothing of its origin.")
     channels = ", ".join(f"{dim} (depth {depth})" for depth, _, dim in about["entries"])
     kind = "massive" if about["massive"] else "largest, not massive,"
     lines.append(f"Its norm grows most in block {about['step'] - 1}; its {kind} activations are in channel {channels}.")

@@ -272,10 +272,10 @@ def rescue(
         model: Any transformers model with logits and token ids.
         inputs: Token ids (N, T) without padding: texts to rank on and to score.
         scheme: A scheme of linear maps, by name or as a value.
-        share: Of the KL of everything rounded.
+        share: The share of the KL of everything rounded.
         calibrate_on: Texts of one's own to rank and fit on; all of `inputs` are scored then.
         batch_size: Texts that go through the model at once.
-        seed: Of draws and controls.
+        seed: For draws and controls.
         runs: Passes over the scored texts, at most, 12 to 20; with fewer than 17, 1, 4, 16 and 64 maps are tried first.
         progress: Called after each arm of each batch.
 

@@ -67,10 +67,10 @@ def run(
         score: What of kl, nats and agreement is kept.
         calibrated_on: What weights, ranges, tokens or heads were fitted on: `texts`, `sha256`, `in_sample`, `source`.
         tolerance: τ in nats a token, for the words of the verdict.
-        seed: Of the controls.
+        seed: For the controls.
         batch_size: Texts that go through the model at once; no result depends on it.
         needles: Texts with questions, which each arm answers after it has read them: `recall`, `recall_seen`.
-        rounds: Of timing, on the first batch, arms in turns: `prefill_seconds`, `step_seconds`; 0 for none.
+        rounds: Rounds of timing on the first batch, arms in turns: `prefill_seconds`, `step_seconds`; 0 for none.
         out: A folder for finished batches; a run that was interrupted goes on from there.
         about: More for the record; `kind` names the kind of trial.
         reference: An arm of the name `full` that changes nothing but may watch; default: `unchanged()`.
@@ -177,7 +177,7 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference
         clash = "which is the unchanged model, part of every trial" if twice == REFERENCE else "and another one too"
         raise InputError(f"an arm is named '{twice}', {clash}: every arm needs its own name")
     if absent := next((arm.against for arm in arms if arm.against not in names), None):
-        raise InputError(f"an arm is compared with '{absent}', which is no arm: there are {', '.join(names)}")
+        raise InputError(f"an arm is compared with '{absent}', which is not an arm: there are {', '.join(names)}")
     first: dict[Any, str] = {}
     for index, one in enumerate(plan):
         if one.arm.same is None:

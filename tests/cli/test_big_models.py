@@ -38,8 +38,8 @@ def test_a_batch_size_of_our_choice_changes_no_number(sinkscope, model, tmp_path
 
     assert rates("--batch-size", "auto") == rates("--batch-size", 1) == rates()
     assert len(list((tmp_path / "sinkscope-measure").iterdir())) == 1
-    assert "is no number of samples" in sinkscope("measure", model, *FEW, "--batch-size", "many").error
-    assert "is no number of samples" in sinkscope("measure", model, *FEW, "--batch-size", 0).error
+    assert "is neither auto nor a number of samples" in sinkscope("measure", model, *FEW, "--batch-size", "many").error
+    assert "is neither auto nor a number of samples" in sinkscope("measure", model, *FEW, "--batch-size", 0).error
     assert [RunningOptions(batch_size=AUTO_BATCH).batch_of(tokens) for tokens in (12, 512, 100_000)] == [64, 16, 1]
 
 

@@ -85,7 +85,7 @@ def test_damaged_rows_are_one_line(sinkscope, mine, tmp_path):
     for command in ("verdict", "show"):
         answer = sinkscope("experiment", command, str(mine))
         assert (answer.code, answer.out) == (2, "")
-        assert f"{path}, line 4: this is no row of a run" in " ".join(answer.err.split())
+        assert f"{path}, line 4: this is not a row of a run" in " ".join(answer.err.split())
     path.unlink()
     assert "cannot read" in sinkscope("experiment", "verdict", str(mine)).error
 

@@ -67,8 +67,11 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
         (("--what", "forbid-the-sink"), "forbid-the-sink"),
         (("--what", "remove-onset", "--layers", "1"), "--layers chooses heads, which --what zero-sink-heads acts on"),
         (("--what", "hide-sink", "--control", "norm"), "--control chooses heads"),
-        (("--what", "zero-sink-heads", "--layers", "3-1"), "'3-1' is no layer and no range of layers; write 0,4-7"),
-        (("--what", "zero-sink-heads", "--heads", "3"), "'3' is no head; write layer.head, as in 3.0,3.2"),
+        (
+            ("--what", "zero-sink-heads", "--layers", "3-1"),
+            "'3-1' is neither a layer nor a range of layers; write 0,4-7",
+        ),
+        (("--what", "zero-sink-heads", "--heads", "3"), "'3' is not a head; write layer.head, as in 3.0,3.2"),
         (("--what", "zero-sink-heads", "--heads", "9.0"), "head 9.0 does not exist"),
         (("--what", "zero-sink-heads", "--control", "all"), "--control"),
     ],

@@ -123,7 +123,7 @@ def test_a_file_where_a_folder_should_be_is_bad_input(small, tmp_path, file):
     place = tmp_path / "results"
     (place / file).parent.mkdir(exist_ok=True)
     (place / file).write_text("")
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         known(small(), results=place)
 
 

@@ -112,7 +112,7 @@ def test_layers_depths_and_widths_that_do_not_exist() -> None:
     model = build("llama")
     stream = Stream.of(model)
     assert stream.depth == len(blocks(model)) == 2
-    with pytest.raises(InputError, match="depth 3 is no block's output: the model's blocks leave depths 1 to 2"):
+    with pytest.raises(InputError, match="depth 3 is not a block's output: the model's blocks leave depths 1 to 2"):
         stream.block(3)
     with pytest.raises(InputError, match="layer 2 does not exist: the model's attention layers are 0 to 1"):
         stream.layer(2)

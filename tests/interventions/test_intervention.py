@@ -157,7 +157,7 @@ def test_bad_input_is_one_clear_line():
 
     refused(SetActivations(((7, 0, 0),)), "depth 7.*depths 1 to 2")
     refused(SetActivations(((1, 0, 99),)), "dimension 99.*0 to 31")
-    refused(RemoveContribution(0, (0,)), "depth 0 is no block's output")
+    refused(RemoveContribution(0, (0,)), "depth 0 is not a block's output")
     refused(ZeroHeads(((5, 0),)), "layer 5.*0 to 1")
     refused(ZeroHeads(((0, 4),)), "head 4.*0 to 3")
     refused(SwapPositions(0, 1), "no table of absolute positions.*rotary")

@@ -129,7 +129,7 @@ def test_bad_inputs_are_refused(
         (["HidenNorms"], "unknown observer 'HidenNorms': did you mean 'HiddenNorms'"),
         (["no_such_module:Mine"], "'no_such_module:Mine': module 'no_such_module' cannot be imported"),
         (["sinkscope.measurement:Mine"], "'sinkscope.measurement:Mine': .*Mine"),
-        (["sinkscope.measurement:measure"], "'sinkscope.measurement:measure': .* is no class of observers"),
+        (["sinkscope.measurement:measure"], "'sinkscope.measurement:measure': .* is not a class of observers"),
     ],
 )
 def test_bad_observers_are_refused(llama: LlamaForCausalLM, ids: torch.Tensor, observers: Any, said: str) -> None:

@@ -111,7 +111,7 @@ def test_rows_that_begin_alike_go_by_their_order_or_are_refused(tiny_llama: Llam
 
 def test_other_inputs_than_the_known_ones_are_refused(tiny_llama: LlamaForCausalLM) -> None:
     known = three_a_row(tiny_llama, {"input_ids": ids()})
-    with pytest.raises(InputError, match="row 0 of this pass is none of the 4"):
+    with pytest.raises(InputError, match="row 0 of this pass is not one of the 4"):
         mask(known, tiny_llama, {"input_ids": ids(2, seed=2)})
     longer = torch.cat([ids(), ids(seed=3)], 1)
     assert not mask(known, tiny_llama, {"input_ids": longer})[:, 12:].any()

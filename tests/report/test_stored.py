@@ -107,5 +107,5 @@ def test_what_is_damaged_in_a_folder_is_named(tmp_path, name):
 
 def test_json_of_other_numbers_is_no_record(tmp_path):
     (tmp_path / "list.json").write_text(json.dumps({"runs": {"a": {"x": {}}}}))
-    with pytest.raises(InputError, match=r"list\.json: this is no record of an experiment"):
+    with pytest.raises(InputError, match=r"list\.json: this is not a record of an experiment"):
         read_results([tmp_path / "list.json"])

@@ -70,5 +70,5 @@ def _installed(name: str) -> bool:
 def _imported(name: str) -> Callable[..., Any]:
     function = imported(name)
     if not callable(function):
-        raise InputError(f"'{name}' is no function, but of type {type(function).__name__}")
+        raise InputError(f"'{name}' is not a function, but of type {type(function).__name__}")
     return function

@@ -118,7 +118,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 def _text(path: Path, number: int, row: Any, field: str | None) -> str:
     wanted = field or FIELD
     if not isinstance(row, Mapping):
-        raise InputError(f"{path}, row {number} is no object with a field '{wanted}'")
+        raise InputError(f"{path}, row {number} is not an object with a field '{wanted}'")
     if wanted not in row:
         there = ", ".join(str(name) for name in row) or "none"
         raise InputError(f"{path}, row {number} has no field '{wanted}': choose one with --field (fields: {there})")
@@ -200,7 +200,7 @@ def domains(folder: Path) -> dict[str, Path]:
     Raises `InputError` for what is no folder, and for one without domains. Source: Gu et al. 2025, appendix.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of domains: expected a folder with a file, or a folder, per domain")
+        raise InputError(f"{folder} is not a folder of domains: expected a folder with a file, or a folder, per domain")
     entries = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
     if not entries:
         raise InputError(f"the folder {folder} holds no domain: expected a file, or a folder, per domain")

@@ -105,7 +105,7 @@ def load(name: str | Path, **options: Any) -> PreTrainedModel:
         name: What to load. A GGUF file is dequantized once, into a folder of the cache.
         dtype: "auto" (default) keeps the stored precision; shipped models are stored in bfloat16 and loaded in float32.
         device: Where to put the model.
-        revision: Of a model on the hub.
+        revision: The revision of a model on the hub.
         attn: The attention implementation of transformers.
         device_map: In place of `device`: spreads a large model over devices, as accelerate does ("auto", or module name
             to device).

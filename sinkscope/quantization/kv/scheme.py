@@ -19,9 +19,9 @@ Count = TypeVar("Count", int, Tensor)
 class CacheScheme:
     """How keys and values are rounded; the newest `window` tokens stay in full precision.
 
-    `keys`, `values`: a grid, a format that stores each token by itself, or either of them `Rotated`. `ends`: so many
-    first and last layers stay as they are, at most half of the layers each; `skip`: and so do the layers of these
-    numbers.
+    `keys`, `values`: a grid, a format that stores each token by itself, or either of them `Rotated`. `ends`: how
+    many first and how many last layers stay as they are, at most half of the layers each; `skip`: numbers of further
+    layers that stay.
 
     A range over tokens is known once all of them are cached, so tokens close in blocks: blocks of the larger `group` of
     the grids over a "channel", and of 1 if no grid is over a "channel". A block closes, once and for good, when all its

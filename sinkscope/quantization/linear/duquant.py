@@ -69,8 +69,8 @@ class DuQuant(InputTransform):
             inputs: Calibration texts, as `measure` takes them.
             block: Inputs that one rotation mixes.
             steps: Rotations that are tried.
-            alpha: Of `SmoothQuant`; None for no smoothing.
-            seed: Of the random parts of the rotations.
+            alpha: As in `SmoothQuant`; None for no smoothing.
+            seed: For the random parts of the rotations.
             protect: Tokens to leave out.
             skip: Maps that stay unchanged (`linear_maps`).
             batch_size: Rows per forward pass.

@@ -82,9 +82,9 @@ def find_prefix(
         model: A causal language model.
         inputs: Texts.
         objective: "outliers", "peak" or "bos".
-        threshold: Of "outliers", in medians.
+        threshold: For "outliers", in medians.
         site: The kind of linear maps whose inputs are measured.
-        candidates: Of "peak": the tokens to try.
+        candidates: For "peak": the tokens to try.
         length: The largest number of tokens.
         bos: The token that begins a text, if the configuration does not name it; "outliers" needs none.
         tokenizer: Adds the tokens' names and a fingerprint.

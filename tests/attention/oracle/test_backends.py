@@ -77,7 +77,7 @@ def test_flash_attentions_get_no_mask(monkeypatch):
         ("sdpaa", "unknown backend 'sdpaa': did you mean 'sdpa'?"),
         ("nowhere_at_all:f", "module 'nowhere_at_all' cannot be imported"),
         ("own_attention_here:attended", "has no attribute 'attended'"),
-        ("own_attention_here:number", "is no function, but of type int"),
+        ("own_attention_here:number", "is not a function, but of type int"),
     ],
 )
 def test_a_name_of_nothing_is_one_line(own, name, words):

@@ -25,7 +25,7 @@ def test_files_and_folders_are_domains_and_hidden_ones_are_not(tmp_path: Path):
 def test_what_is_no_folder_of_domains_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="holds no domain"):
         domains(tmp_path)
-    with pytest.raises(InputError, match="is no folder of domains"):
+    with pytest.raises(InputError, match="is not a folder of domains"):
         domains(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no files"):

@@ -74,7 +74,11 @@ def test_a_field_that_is_not_there_names_those_that_are(tmp_path: Path, write: C
 
 def test_what_is_no_row_of_text_is_said_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    for line, said in (("{not json", "row 2 is not JSON"), ("[1]", "row 2 is no object"), ('{"text": 3}', "holds int")):
+    for line, said in (
+        ("{not json", "row 2 is not JSON"),
+        ("[1]", "row 2 is not an object"),
+        ('{"text": 3}', "holds int"),
+    ):
         path.write_text(f'{{"text": "one"}}\n\n{line}\n')
         with pytest.raises(InputError, match=said):
             list(texts(path))
