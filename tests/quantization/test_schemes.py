@@ -227,7 +227,7 @@ def nano_text() -> torch.Tensor:
         tokenizer=load_tokenizer("nano"),
         vocab_size=2048,
         tokens=128,
-        samples=32,
+        samples=18,
         seed=0,
         text=text / "_parser.py",
     ).input_ids
