@@ -18,6 +18,7 @@ from .problems import assert_close, assert_paths_agree, bound, problem
 from .variants import KINDS, MASKED, VARIANTS
 
 SEVERAL_CHUNKS = 300
+SEVERAL_SMALL = 45  # several `small_blocks` of each path
 
 
 def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
@@ -34,7 +35,7 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("variant", "mask", "kv_heads"), MASKED, ids=str)
 def test_paths_agree(variant, mask, kv_heads):
-    for length in (1, 7, 45):  # one token; one block; several of each path, with borders of documents inside
+    for length in (1, 7, SEVERAL_SMALL):  # with borders of documents inside blocks
         case = problem(variant.spec, tokens=length, kv_heads=kv_heads)
         assert_paths_agree(case, paths(variant.spec), mask=bound(mask, length))
 
@@ -85,15 +86,16 @@ class Slope:
     """A position bias that falls with the distance."""
 
     def rows(self, rows: slice) -> torch.Tensor:
-        places = torch.arange(SEVERAL_CHUNKS, dtype=torch.float32)
+        places = torch.arange(SEVERAL_SMALL, dtype=torch.float32)
         return (places[None, :] - places[rows, None]).mul(0.1).expand(1, 4, -1, -1)
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("spec", [zoo.CATALOG[name] for name in KINDS], ids=KINDS)
 def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
-    case = problem(spec, tokens=SEVERAL_CHUNKS)
+    case = problem(spec, tokens=SEVERAL_SMALL)
     plain = case.attend(path="reference").output
     assert_paths_agree(case, ["fast"], bias=Slope())
     assert not torch.allclose(case.attend(path="reference", bias=Slope()).output, plain)
     with pytest.raises(InputError, match="position bias"):
-        problem(zoo.CATALOG["softmax"], tokens=SEVERAL_CHUNKS).attend(path="sdpa", bias=Slope())
+        problem(zoo.CATALOG["softmax"], tokens=SEVERAL_SMALL).attend(path="sdpa", bias=Slope())

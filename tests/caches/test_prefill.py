@@ -91,7 +91,7 @@ def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", *(pytest.param(name, marks=pytest.mark.slow) for name in STATES[2:])])
-def test_padding_stays_out_of_states(name: str) -> None:
+def test_padding_does_not_enter_states(name: str) -> None:
     """A row with padding is what it is alone, read in pieces; token by token transformers would take padding in."""
     length, pads = 23, (0, 5, 13)
     model, tokens = contract.built(name, STREAMS[name].hosts[-1]), ids(3, length)

@@ -71,15 +71,11 @@ BEFORE_TORCH = (
     (("measure", "absent.yaml"), "cannot read survey absent.yaml: No such file"),
     (("measure", "wrong.yaml"), "unknown survey field 'modells': did you mean 'models'?"),
     (("measure", "nano", "--text", "absent.txt"), "cannot read absent.txt: no such file or folder"),
-    (("train", "field.yaml"), "unknown recipe field 'stepps': did you mean 'steps'?"),
-    (("train", "inner.yaml"), "unknown recipe field 'optimizer.lrr': did you mean 'optimizer.lr'?"),
 )
 
 
-def test_wrong_paths_files_and_fields_are_refused_before_torch_is_imported(tmp_path: Path):
+def test_wrong_paths_and_files_are_refused_before_torch_is_imported(tmp_path: Path):
     (tmp_path / "wrong.yaml").write_text("modells: [nano]\n")
-    (tmp_path / "field.yaml").write_text("base: nano\nstepps: 3\n")
-    (tmp_path / "inner.yaml").write_text("base: nano\noptimizer: {lrr: 1}\n")
     code = (
         "import sys; from sinkscope.cli import main\n"
         f"for arguments in {[list(arguments) for arguments, _ in BEFORE_TORCH]!r}:\n"
@@ -87,7 +83,7 @@ def test_wrong_paths_files_and_fields_are_refused_before_torch_is_imported(tmp_p
         "    print('torch' in sys.modules, '|', file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300, cwd=tmp_path
     )
     *answers, _ = done.stderr.split("|\n")
     for answer, (arguments, message) in zip(answers, BEFORE_TORCH, strict=True):

@@ -107,17 +107,11 @@ def test_logits_of_a_padded_row_are_those_of_the_row_alone(name: str, interventi
         torch.testing.assert_close(together, single, rtol=1e-4, atol=2e-5)
 
 
-def on_either_side() -> list[Any]:
-    """Every name with padding on one side, in turn; slow with padding on the other."""
-    return [
-        pytest.param(*row, side, marks=() if place == number % len(SIDES) else pytest.mark.slow)
-        for number, row in enumerate(NAMES)
-        for place, side in enumerate(SIDES)
-    ]
+ON_SIDES_IN_TURN = [(*row, SIDES[number % len(SIDES)]) for number, row in enumerate(NAMES)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "what", "side"), on_either_side())
+@pytest.mark.parametrize(("name", "what", "side"), ON_SIDES_IN_TURN)
 def test_effects_on_a_padded_row_are_those_on_the_row_alone(name: str, what: str, side: str) -> None:
     model, given = a_model(name), padded(name, side)
     row = {key: value[:1] for key, value in given.items()}

@@ -100,7 +100,7 @@ BOUNDED = ["streaming", "snapkv", "h2o", "scissorhands", "expected", "keydiff", 
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "always") for name in BOUNDED), ("snapkv", "prefill"), ("expected", "prefill")]
 )
-def test_arms_hold_the_bytes_of_their_control_or_less_by_less_than_two_keys(name: str, when: Any) -> None:
+def test_arms_hold_at_most_the_bytes_of_their_control_and_less_than_two_keys_fewer(name: str, when: Any) -> None:
     policy = ss.caches.policy_of(name) if name != "vatp" else ss.caches.POLICIES["vatp"](sinks=2)
     model, ids = planted_model(), planted_ids(samples=2, tokens=72)
     [arm] = policy_arms(model, ids, [policy], [40], context=60, recent=4, when=when)
@@ -116,7 +116,7 @@ def test_what_does_not_fit_in_the_bytes_is_refused_with_its_notes() -> None:
         policy_arms(planted_model(), ids, ["expected"], [0.25], context=48, recent=2, when="always")
 
 
-def test_layers_that_stay_whole_are_said_and_their_control_has_them_too() -> None:
+def test_layers_kept_whole_are_reported_and_kept_by_the_control_too() -> None:
     model, ids = llama(6), texts(3, CONTEXT + 8)
     trial = eviction_trial(model, ids, ["fastv"], [0.6], context=CONTEXT, protect="first:1")
     size, limit = trial.data["bytes"].values[1:]
@@ -128,7 +128,7 @@ def test_layers_that_stay_whole_are_said_and_their_control_has_them_too() -> Non
     assert "Keys are dropped in" in trial.verdict
 
 
-def test_what_was_changed_to_fit_is_said() -> None:
+def test_options_changed_to_fit_the_budget_are_reported() -> None:
     ids = texts(3, CONTEXT + 8)
     trial = eviction_trial(llama(), ids, ["snapkv", "h2o"], [16], context=CONTEXT, protect="first:1")
     assert trial.record["arms"]["snapkv@16"]["policy"]["window"] == 4
@@ -159,7 +159,7 @@ def test_a_planted_sink_is_measured_protected_in_all_arms_and_missed_where_it_is
 
 
 def test_the_first_tokens_that_streaming_keeps_by_itself_are_taken_away_too() -> None:
-    """Today's control protected random places besides, and changed nothing: the first four stayed."""
+    """A control that only protected further random tokens changed nothing: the first four stayed."""
     model, ids = planted_model(), planted_ids(samples=6, tokens=96)
     arms = policy_arms(model, ids, ["streaming"], [16], context=64, without_sinks=True, recent=4)
     with feeding(model, arms[1], ids[:, :64]) as feed:
@@ -254,7 +254,7 @@ def test_budgets_that_cannot_hold_what_must_stay_are_refused(budgets: list, rece
         policy_arms(llama(), texts(1, CONTEXT), ["snapkv"], budgets, context=CONTEXT, recent=recent)
 
 
-def test_a_policy_that_there_is_not_and_sinks_without_texts_to_measure_are_refused() -> None:
+def test_unknown_policies_and_sinks_without_calibration_texts_are_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'snapkv'"):
         arms_of("snapvk")
     with pytest.raises(InputError, match="find_tokens"):

@@ -1,4 +1,4 @@
-"""Scored texts have no part in any calibration: what one is scored by does not depend on which others are scored."""
+"""Scored texts take no part in calibration: the score of one does not depend on which others are scored."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], Case]] = {
 
 
 def spoiled(ids: Tensor, rows: slice) -> Tensor:
-    """The same with one token repeated in these rows, from the second on."""
+    """A copy in which one token fills these rows, from the second position on."""
     changed = ids.clone()
     changed[rows, 1:] = 7
     return changed
@@ -104,7 +104,7 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> None:
+def test_a_score_depends_only_on_its_text_and_the_calibration(name: str) -> None:
     model, ids, found = plain_trial(name)
     assert found.texts == HALF
     assert not found.record["calibrated_on"]["in_sample"]
@@ -115,7 +115,7 @@ def test_a_score_depends_on_its_text_and_the_calibration_alone(name: str) -> Non
         np.testing.assert_array_equal(others[arm], values, err_msg=arm)
 
 
-def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
+def test_a_prefix_is_searched_in_the_calibration_texts() -> None:
     (model, ids), seen = late_sink(), []
 
     def find(inputs: Mapping[str, Tensor]) -> Prefix:
@@ -130,7 +130,7 @@ def test_a_prefix_is_found_in_the_texts_to_calibrate_on() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
-    """Else the test above would see nothing."""
+    """Otherwise the test above could not fail."""
     model, ids, fitted = plain_trial(name)
     spoilt = SCHEMES[name](model, spoiled(ids, slice(0, HALF)))
     assert not np.allclose(fitted.values(name), spoilt.values(name), rtol=1e-3)

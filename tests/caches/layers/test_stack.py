@@ -1,4 +1,4 @@
-"""Layers side by side: a decoded token does to all of them at once what it would do to each alone."""
+"""Stacked layers: decoding a token updates all of them at once as it would update each alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MORE: dict[str, Policy] = {
 
 @dataclass(frozen=True)
 class Alone(Policy):
-    """The same policy, a layer at a time, which scores all keys."""
+    """The same policy, one layer at a time, scoring all keys."""
 
     policy: Policy
 
@@ -109,7 +109,7 @@ def read(model: PreTrainedModel, cache: EvictingCache, until: int = TOTAL) -> li
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_kept_sets_and_logits_are_those_of_loops(model: PreTrainedModel, name: str) -> None:
+def test_kept_sets_and_logits_match_the_loops(model: PreTrainedModel, name: str) -> None:
     policy, score = LOOPS[name]
     eager = built(host="eager")
     wanted, wanted_sets = reference.run(eager, IDS, [0, 0], PROMPT, score, BUDGET, True, None)
@@ -123,7 +123,7 @@ def test_kept_sets_and_logits_are_those_of_loops(model: PreTrainedModel, name: s
 
 
 @pytest.mark.parametrize("name", ["h2o", "lagkv", "expected", *MORE])
-def test_together_is_what_each_layer_does_alone(model: PreTrainedModel, name: str) -> None:
+def test_stacked_layers_match_single_layers(model: PreTrainedModel, name: str) -> None:
     """Sets after every step are looked at in a run of their own: looking moves the free slot to the end."""
     policy = LOOPS[name][0] if name in LOOPS else MORE[name]
     assert policy.together
@@ -148,7 +148,7 @@ def test_together_is_what_each_layer_does_alone(model: PreTrainedModel, name: st
 @pytest.mark.parametrize(
     ("name", "host"), [("gemma2", "eager"), ("gpt_oss", "eager"), ("qwen3", "sdpa"), ("gpt_neox", "sdpa")]
 )
-def test_softcaps_and_learned_sinks_are_in_the_weights(name: str, host: str) -> None:
+def test_weights_include_softcaps_and_learned_sinks(name: str, host: str) -> None:
     model = built(name, host)
     found = []
     for policy in (H2O(), Alone(H2O())):
@@ -172,7 +172,7 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     assert found[0][1] == found[1][1]
 
 
-def test_copies_go_on_as_what_they_were_copied_from(model: PreTrainedModel) -> None:
+def test_a_copy_continues_like_the_original(model: PreTrainedModel) -> None:
     with evicting(model, "h2o", BUDGET, "always") as cache:
         read(model, cache, 28)
         assert stacks(cache)
@@ -187,7 +187,7 @@ def test_copies_go_on_as_what_they_were_copied_from(model: PreTrainedModel) -> N
 
 
 @pytest.mark.parametrize("order", [[1, 0], [1, 1], [1]])
-def test_chosen_rows_go_on_as_themselves(model: PreTrainedModel, order: list[int]) -> None:
+def test_selected_rows_continue_unchanged(model: PreTrainedModel, order: list[int]) -> None:
     index = torch.tensor(order)
     with evicting(model, "vatp" if order == [1, 0] else "h2o", 60 if order == [1, 0] else BUDGET, "always") as cache:
         read(model, cache, 29)
@@ -204,7 +204,7 @@ def test_chosen_rows_go_on_as_themselves(model: PreTrainedModel, order: list[int
             assert torch.equal(layer.places.sort(-1).values, other.places[index].sort(-1).values)
 
 
-def test_a_second_text_is_read_behind_them(model: PreTrainedModel) -> None:
+def test_a_second_prompt_is_read_after_decoded_tokens(model: PreTrainedModel) -> None:
     found = []
     for policy in (H2O(), Alone(H2O())):
         with evicting(model, policy, BUDGET, "always") as cache:
@@ -221,7 +221,7 @@ def test_a_second_text_is_read_behind_them(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_observed_is_where_it_stands(model: PreTrainedModel) -> None:
+def test_observed_attention_is_that_of_single_layers(model: PreTrainedModel) -> None:
     found = []
     for policy in (H2O(), Alone(H2O())):
         with evicting(model, policy, BUDGET, "always") as cache, observe(model) as seen:
@@ -230,7 +230,7 @@ def test_what_is_observed_is_where_it_stands(model: PreTrainedModel) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
-def test_weights_that_a_caller_is_given_stay_as_they_are() -> None:
+def test_returned_weights_are_not_overwritten() -> None:
     model = built(host="eager")
     with evicting(model, "h2o", BUDGET, "always") as cache, torch.no_grad():
         read(model, cache, 30)
@@ -253,7 +253,7 @@ class Half(Editor):
         return arguments | {"query": arguments["query"] / 2}
 
 
-def test_who_edits_behind_us_is_heard(model: PreTrainedModel) -> None:
+def test_an_edit_that_starts_later_takes_effect(model: PreTrainedModel) -> None:
     found = []
     for policy in (H2O(), Alone(H2O())):
         with evicting(model, policy, BUDGET, "always") as cache:
@@ -263,7 +263,7 @@ def test_who_edits_behind_us_is_heard(model: PreTrainedModel) -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
 
 
-def test_a_pass_that_broke_off_is_not_gone_on_with(model: PreTrainedModel) -> None:
+def test_an_interrupted_pass_cannot_be_continued(model: PreTrainedModel) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -277,7 +277,7 @@ def test_a_pass_that_broke_off_is_not_gone_on_with(model: PreTrainedModel) -> No
             step(model, cache, 29)
 
 
-def test_inference_mode_may_come_and_go(model: PreTrainedModel) -> None:
+def test_inference_mode_can_be_entered_and_left_between_tokens(model: PreTrainedModel) -> None:
     with evicting(model, "h2o", BUDGET, "always") as cache:
         wanted = read(model, cache)
     with evicting(model, "h2o", BUDGET, "always") as cache:
@@ -301,7 +301,7 @@ def test_beams_are_never_stacked(model: PreTrainedModel, beams: int) -> None:
 
 @dataclass(frozen=True)
 class Unsure(Streaming):
-    """Knows no score from a column on."""
+    """Its scores are NaN from a column on."""
 
     until: int = 30
 
@@ -309,7 +309,7 @@ class Unsure(Streaming):
         return super().score(call) * (torch.nan if call.total > self.until else 1.0)
 
 
-def test_no_number_is_no_score_and_the_cache_is_not_gone_on_with(model: PreTrainedModel) -> None:
+def test_a_nan_score_is_refused_and_the_cache_cannot_be_continued(model: PreTrainedModel) -> None:
     with evicting(model, Unsure(2), BUDGET, "always") as cache:
         read(model, cache, 30)
         assert stacks(cache)

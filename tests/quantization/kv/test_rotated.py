@@ -110,20 +110,17 @@ STORED = [name for name, scheme in SCHEMES.items() if scheme.caches and scheme.s
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if not name.startswith("kv")])
-def test_a_cache_holds_what_its_simulation_says(model: LlamaForCausalLM, name: str) -> None:
+def test_a_cache_returns_what_its_simulation_returns(model: LlamaForCausalLM, name: str) -> None:
     scheme = scheme_named(name)
     assert scheme.store is not None
     how: Any = scheme.make(model, {}, First(1))
-    wanted = simulated(model, IDS, how, PADDED)
-    found = read(model, scheme.store(model, First(1)), IDS, PADDED, prompt=1)
-    close = ((found - wanted).abs().amax(-1) < 1e-3)[
-        PADDED.bool()
-    ]  # a number on the border of two codes may fall to either
-    assert float(close.float().mean()) > 0.8
-    assert (
-        float((found - read(model, DynamicCache(config=model.config), IDS, PADDED, 1))[PADDED.bool()].abs().max())
-        > 1e-3
-    )
+    ids, mask = IDS[:, :12], PADDED[:, :12]
+    wanted = simulated(model, ids, how, mask)
+    found = read(model, scheme.store(model, First(1)), ids, mask, prompt=1)
+    close = ((found - wanted).abs().amax(-1) < 1e-3)[mask.bool()]
+    assert float(close.float().mean()) > 0.8  # a number on the border of two codes may fall to either
+    whole = read(model, DynamicCache(config=model.config), ids, mask, prompt=1)
+    assert float((found - whole)[mask.bool()].abs().max()) > 1e-3
 
 
 @torch.no_grad()

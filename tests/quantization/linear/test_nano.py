@@ -52,7 +52,7 @@ unrounded = cache(loss)
 
 
 def cost(model: nn.Module, arm: Intervention) -> float:
-    """Nats by which it rises."""
+    """The rise of the loss under an arm, in nats."""
     with arm.applied(model):
         rounded = loss(model)
     return rounded - unrounded(model)
@@ -80,7 +80,7 @@ def test_protecting_the_sink_recovers_what_random_tokens_do_not(nano: nn.Module,
     assert cost(nano, QuantizeLinear(W8, W8)) < 0.25 * nothing  # each token its own range
 
 
-def test_ranges_that_are_frozen_with_the_sink_cost_as_much(nano: nn.Module, calibration: Tensor) -> None:
+def test_static_ranges_calibrated_with_the_sink_cost_more(nano: nn.Module, calibration: Tensor) -> None:
     nothing = cost(nano, replace(PLAIN, static=calibrated(nano, calibration, T8)))
     without = calibrated(nano, calibration, T8, protect=FIRST)
     assert cost(nano, replace(PLAIN, static=without, protect=FIRST)) < 0.5 * nothing
@@ -95,7 +95,7 @@ def test_smoothing_must_be_calibrated_on_what_is_served(nano: nn.Module, nothing
     assert cost(nano, replace(PLAIN, transform=other, protect=FIRST)) < 0.25 * nothing
 
 
-def test_rotations_recover_most_of_it(nano: nn.Module, nothing: float) -> None:
+def test_rotations_recover_most_of_the_cost(nano: nn.Module, nothing: float) -> None:
     for rotation in (RotateInputs(kind="orthogonal"), RotateInputs(["down"], kind="orthogonal")):
         assert cost(nano, replace(PLAIN, transform=rotation)) < 0.3 * nothing
     assert torch.isfinite(torch.tensor(nothing))

@@ -1,4 +1,4 @@
-"""A prefix under real methods, on nano: what it recovers beside its controls; numbers as inequalities alone."""
+"""A prefix under real methods, on nano: what it recovers compared with its controls, as inequalities."""
 
 from __future__ import annotations
 
