@@ -62,7 +62,6 @@ def scheme_trial(
     protect: str | Protected | Mapping[str, Protected | Find] | None = None,
     controls: int = 5,
     *,
-    first: bool = True,
     calibrate_on: Any = None,
     calibrated_source: str = "",
     in_sample: bool = False,
@@ -95,7 +94,6 @@ def scheme_trial(
             given the inputs of the texts to calibrate on, and finds a prefix there. Default: for schemes that round
             activations sinks, outliers and both; for caches sinks; nothing where weights alone are rounded.
         controls: Number of random controls per choice.
-        first: Whether the first tokens of each choice's budget are an arm too.
         calibrate_on: Other texts to calibrate on; then all of `inputs` are scored.
         calibrated_source: Their name in the record.
         in_sample: Calibrate and score on all texts; the verdict says so.
@@ -117,7 +115,7 @@ def scheme_trial(
     reading = ThroughCache.of(scored, context) if chosen.caches else OnePass()
     length = reading.context if isinstance(reading, ThroughCache) else None
     built = SchemeArms(model, chosen, scored, calibration, seed, length)
-    arms = built.arms(choices, forgiving=protect is None, first=first)
+    arms = built.arms(choices, forgiving=protect is None)
     baseline = built.made(None, None)
     if not isinstance(scheme, str | QuantizationScheme):
         _warn(arms, built, baseline)
@@ -184,11 +182,8 @@ class SchemeArms:
         self._columns = columns_of(self.model, self.scored.inputs)
         self.by_arm: dict[str, tuple[Callable[[], Intervention], Protect | None, Prefix | None]] = {}
 
-    def arms(self, choices: Mapping[str, Protected], *, forgiving: bool, first: bool = True) -> list[Arm]:
-        """The baseline, each choice and, with `first`, the first tokens of its budget.
-
-        `forgiving`: leave out what chooses nothing.
-        """
+    def arms(self, choices: Mapping[str, Protected], *, forgiving: bool) -> list[Arm]:
+        """The baseline, each choice and the first tokens of its budget. `forgiving`: leave out what chooses nothing."""
         name = self.scheme.name
         if wrong := {REFERENCE, name} & choices.keys():
             raise InputError(f"a choice is named '{wrong.pop()}', which every trial already has: choose another name")
@@ -207,9 +202,9 @@ class SchemeArms:
                 continue
             fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
             arms.append(self.arm(word, tokens, fitted, choice=wanted))
-            if first and self.scheme.protects != "nothing":
-                same_count = self._first(tokens)
-                arms += [same_count] if all(arm.name != same_count.name for arm in arms) else []
+            first = self._first(tokens)
+            if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in arms):
+                arms.append(first)
         return arms
 
     def made(self, protect: Tokens | None, fitted: Tokens | None, after: Prefix | None = None) -> Intervention:

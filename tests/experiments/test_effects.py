@@ -231,7 +231,7 @@ def test_heads_go_round_a_record_and_old_records_have_none():
     assert repr(again.heads) == repr(run.heads)  # NaN is not equal to itself
     del plain["heads"]
     assert Observed.from_dict(plain).heads == {}
-    with pytest.raises(InputError, match="no record of an observed run"):
+    with pytest.raises(InputError, match="not a record of an observed run"):
         Observed.from_dict({**plain, "heads": {"alpha": ["0.1 many"]}})
 
 

@@ -37,7 +37,6 @@ def test_protecting_a_planted_token_recovers_its_cost_and_random_tokens_do_not()
     assert found.recovered("first").value < 0.2
     assert found.difference("both").high < 0 < found.difference("both", "first 2").value * -1
     assert max(found.recovered(name).value for name in found.controls("both")) < 0.2
-    assert "first 2" not in scheme_trial(model, ids, RoundDown(), {"both": Positions(0, 12)}, 0, first=False).arms
     assert "'both' (2 tokens a text) gives back" in found.verdict
     assert found.verdict.index("'both'") < found.verdict.index("'first'")  # the one that gives back most comes first
 
