@@ -90,7 +90,8 @@ def test_every_family_is_read_in_pieces_or_token_by_token(name: str) -> None:
     check_strict(name, family.hosts[-1], (5, SHORT) if together else (5,))
 
 
-@pytest.mark.parametrize("name", ["falcon_h1", *(pytest.param(name, marks=pytest.mark.slow) for name in STATES[2:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATES[1:])
 def test_padding_does_not_enter_states(name: str) -> None:
     """A row with padding is what it is alone, read in pieces; token by token transformers would take padding in."""
     length, pads = 23, (0, 5, 13)

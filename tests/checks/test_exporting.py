@@ -22,7 +22,7 @@ from sinkscope.trials import changed
 
 @pytest.fixture(scope="module")
 def card() -> Card:
-    return ss.check("nano", count=6, tokens=64, only=["sink", "bos", "engines"])
+    return ss.check("nano", count=4, tokens=48, only=["sink", "bos", "engines"])
 
 
 def with_stream(card: Card, lost: float, keep: int = 3) -> Card:

@@ -221,6 +221,7 @@ def test_the_old_option_is_read_with_a_note(sinkscope: Command, model: Path, tex
     assert answer.json["hazards"]["protected"] in ("ids:5", "none")
 
 
+@pytest.mark.slow
 def test_several_schemes_end_in_one_sentence(sinkscope: Command, model: Path, text: Path, tmp_path: Path) -> None:
     schemes = ("w8a8-token", "w2", "kv8-token")
     given = ("quantize", model, "--text", text, *FEW, "--controls", 1, "--protect", "first:1", "--out", "found")

@@ -370,6 +370,7 @@ def test_bad_input_before_anything_is_written(small, places):
     assert verdicts(small(not_at={"nano": "too small"}), None)[0].reason == "too small"
 
 
+@pytest.mark.slow
 def test_runs_carry_the_hash_that_the_file_had_when_they_started(small, places, tmp_path):
     """Also where the file is edited before the run is resumed, and where a run is known already."""
     path = written(small(), tmp_path / "mine.py")
