@@ -214,21 +214,6 @@ def policies() -> str:
     return _trials("cache-10", "cache-25", "cache-50", "cache-long", "cache-engines")
 
 
-def caches() -> str:
-    """Every stored trial of rounded caches on SmolLM2."""
-    return _trials("cache-rounded", "quantize-kv")
-
-
-def activations() -> str:
-    """Every stored trial of rounded activations on SmolLM2."""
-    return _trials("quantize-w16a8")
-
-
-def changes() -> str:
-    """Every stored trial of interventions on SmolLM2."""
-    return _trials("intervene")
-
-
 def _trials(*names: str) -> str:
     """The arms of `results/real/trials`, and the controls of each cost level once."""
     lines = ["| texts | arm | KL | nats lost | better than its controls by | in a word |", "|---|---|---|---|---|---|"]
