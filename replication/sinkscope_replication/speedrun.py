@@ -51,8 +51,7 @@ class Attempt:
     """A recipe to try: fields of `nano` changed, the rate that ends it, and in words what it is.
 
     `rate`: of position 0, or of the strongest position. `whole`: it is read on whole windows of nano's text, at each
-    checkpoint after the last step, since on the short texts that such a recipe trains on uniform attention alone comes
-    close to a sink.
+    checkpoint, since on the short texts that such a recipe trains on uniform attention alone comes close to a sink.
     """
 
     name: str

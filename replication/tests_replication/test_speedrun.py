@@ -48,6 +48,19 @@ def test_a_run_is_stopped_at_its_target(tmp_path, monkeypatch):
     assert row["curve"][1] == [1, 4.0, 2.9]
 
 
+def test_a_run_that_is_not_there_in_time_is_given_up(tmp_path, monkeypatch):
+    training(monkeypatch, seconds=60)
+    monkeypatch.setattr(speedrun, "PATIENCE", 3)
+    start = time.monotonic()
+    row = attempt_run(Attempt("slow", "slow", target=speedrun.WITH_BOS, rate=speedrun.RATES[1]), 100, tmp_path / "with")
+    assert time.monotonic() - start < 30
+    assert row["reached"]  # at step 2, before its patience ends
+    monkeypatch.setattr(speedrun, "WITH_BOS", 50.0)
+    row = attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "late")
+    assert time.monotonic() - start < 30
+    assert (row["reached"], row["step"]) == (False, 3)
+
+
 def test_a_run_that_never_gets_there_says_so_and_one_that_fails_is_an_error(tmp_path, monkeypatch):
     training(monkeypatch, seconds=0)
     row = attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "one")
