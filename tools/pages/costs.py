@@ -209,6 +209,33 @@ def _signed(interval: list[float]) -> str:
     return f"{value} ({low} to {high})"
 
 
+def rotation() -> str:
+    """KL of caches, plain and rotated, and what protecting the sink gives back behind rotation."""
+    arms = (
+        "plain",
+        "plain_protected",
+        "rotated",
+        *(f"rotated_{kept}" for kept in ("protected", "first", "last", "random")),
+    )
+    kept = "+ sink | + first | + last | + random"
+    head = f"| model | texts | cache | bits | plain | + sink | rotated | {kept} | gives back | redundant |"
+    lines = [head, f"|{'---|' * 13}"]
+    stored = json.loads((REAL / "rotated_caches.json").read_text())["models"]
+    for model, title in {REAL_MODEL: "SmolLM2", "nano": "nano"}.items():
+        for corpus, schemes in stored[model].items():
+            for scheme, row in schemes.items():
+                cells = [title, corpus.partition(":")[2], f"`{scheme}`", f"{32 * row['bytes_share']:.1f}"]
+                cells += [_small(row[arm]) for arm in arms]
+                cells += [f"{_small(row['gain'])} ({_small(row['gain_low'])} to {_small(row['gain_high'])})"]
+                cells += [f"**{row['redundant']}**"]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _small(nats: float) -> str:
+    return (f"{nats:.3f}" if abs(nats) >= 0.2 else f"{nats:.4f}").replace("-", "−")
+
+
 def policies() -> str:
     """Every stored comparison of policies on SmolLM2."""
     return _trials("cache-10", "cache-25", "cache-50", "cache-long", "cache-engines")
@@ -231,6 +258,7 @@ def _trials(*names: str) -> str:
 
 BLOCKS = {
     "fold.md": (fold, fold_streams, fold_tuning),
+    "rotated_caches.md": (rotation,),
     "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders),
     "which_policy.md": (policies, steps, long),
     "stream_for_ever.md": (sinks,),
