@@ -32,7 +32,7 @@ LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class KernelCase:
     """One problem: sizes, dtype, weights and mask; `sharpness` multiplies the queries."""
 
     normalizer: Normalizer
@@ -75,10 +75,10 @@ class Specialization:
         mask = "full" if self.bidirectional else "causal"
         return f"{in_words(self.normalizer)}; {mask}; D={self.dim}/{self.value_dim}; {plain(self.dtype)}"
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[KernelCase]:
         """One token; odd lengths, samples, grouped heads; the last of many keys, with one key head; several tiles each
         way, windowed where causal, with scores far from zero."""
-        case = partial(Case, normalizer=self.normalizer, dtype=self.dtype, dim=self.dim, value_dim=self.value_dim)
+        case = partial(KernelCase, normalizer=self.normalizer, dtype=self.dtype, dim=self.dim, value_dim=self.value_dim)
         mask: Mask = Full() if self.bidirectional else CAUSAL
         yield case(mask=mask, queries=1)
         yield case(mask=mask, queries=63, batch=2)
@@ -92,7 +92,7 @@ class Agreement:
     """Largest differences of output and gradients, each relative to the reference's largest entry or 1; or what the
     kernels raised instead."""
 
-    case: Case
+    case: KernelCase
     differences: dict[str, float] = field(default_factory=dict)
     raised: str | None = None
 
@@ -128,14 +128,14 @@ class Agreement:
         return {**about, "differences": self.differences, **judged}
 
 
-def compared(cases: Iterable[Case], device: torch.device | str) -> list[Agreement]:
+def compared(cases: Iterable[KernelCase], device: torch.device | str) -> list[Agreement]:
     """`compare` for each case, with what it raises as part of the answer.
 
     Runs in a thread of its own: autograd, inference, autocast, dispatch and functorch modes, hooks on saved tensors
     and the CUDA stream of the caller belong to the caller's thread, and so neither disturb this nor are disturbed.
     """
 
-    def attempt(case: Case) -> Agreement:
+    def attempt(case: KernelCase) -> Agreement:
         try:
             return compare(case, device)
         except Exception as error:  # a compiler or a driver raises what it likes: any of it refuses the kernels
@@ -145,7 +145,7 @@ def compared(cases: Iterable[Case], device: torch.device | str) -> list[Agreemen
         return apart.submit(lambda: [attempt(case) for case in cases]).result()
 
 
-def compare(case: Case, device: torch.device | str) -> Agreement:
+def compare(case: KernelCase, device: torch.device | str) -> Agreement:
     """Kernels in the case's dtype against the naive formulas in fp64, on the CPU, on the same numbers.
 
     Inputs lie in memory as projections leave them; memory that the kernels are given is NaN until they write it. The
@@ -193,7 +193,7 @@ def plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _problem(case: Case, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _problem(case: KernelCase, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
 
     def draw(heads: int, tokens: int, dim: int, factor: float = 1.0) -> Tensor:
@@ -205,7 +205,7 @@ def _problem(case: Case, device: torch.device | str) -> tuple[Tensor, Tensor, Te
     return query, key, draw(case.kv_heads, keys, case.value_dim), draw(case.heads, case.queries, case.value_dim)
 
 
-def _exact(case: Case, query: Tensor, key: Tensor, value: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+def _exact(case: KernelCase, query: Tensor, key: Tensor, value: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
     """Output and gradients of q, k and v by the formulas themselves, with the whole map in memory."""
     query, key, value = (tensor.cpu().double().requires_grad_() for tensor in (query, key, value))
     group = case.heads // case.kv_heads

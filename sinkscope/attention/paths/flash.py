@@ -93,7 +93,7 @@ def attention(
     scaling: float,
 ) -> Float[Tensor, "batch heads query dim"]:
     """Softmax over slots and tokens. Raises `InputError` where differentiated twice."""
-    return _Attention.apply(query, key, value, logits, values, _Map(visibility, scaling))[0]
+    return _FlashWithSink.apply(query, key, value, logits, values, _Map(visibility, scaling))[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:
     return mask
 
 
-class _Attention(torch.autograd.Function):
+class _FlashWithSink(torch.autograd.Function):
     @staticmethod
     def forward(
         query: Tensor, key: Tensor, value: Tensor, logits: Tensor, values: Tensor, of: _Map

@@ -52,7 +52,7 @@ def attention(
     kv_heads = key.shape[1]
     grouped = scaling * query.reshape(batch * kv_heads, heads // kv_heads, queries, dim)
     problem = _Problem(normalizer, visibility, kv_heads)
-    output = _Attention.apply(grouped, key.flatten(0, 1), value.flatten(0, 1), problem)
+    output = _StreamedAttention.apply(grouped, key.flatten(0, 1), value.flatten(0, 1), problem)
     return output.view(batch, heads, queries, value.shape[-1])
 
 
@@ -116,7 +116,7 @@ class _Block:
         return shared if len(shared) == 1 else shared[self.samples]
 
 
-class _Attention(torch.autograd.Function):
+class _StreamedAttention(torch.autograd.Function):
     @staticmethod
     def forward(query: Grouped, key: Keyed, value: Keyed, problem: _Problem) -> Tensor:
         output = query.new_empty(*query.shape[:3], value.shape[-1])

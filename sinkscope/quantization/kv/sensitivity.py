@@ -43,7 +43,7 @@ def find_codebooks(
     with ExitStack() as stack, evaluating(model), torch.enable_grad():
         opened = OpenStream(model, stack)
         modules = full_modules(model, opened)
-        reading = _Reading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
+        reading = _GradientReading(opened, ProtectedInPass(model, protect, stack), modules, rotations)
         opened.edit_attention(reading)
         for batch in batches(model, checked, samples, batch_size):
             reading.note(_loss(model(**batch, **without_cache(model)).logits, batch))
@@ -62,7 +62,7 @@ class _Sensitivities:
 
 
 @dataclass(eq=False)
-class _Reading(Editor):
+class _GradientReading(Editor):
     """Adds zeros to keys and values, so that the loss has a gradient there."""
 
     opened: OpenStream

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 with install_import_hook("sinkscope", "beartype.beartype"):
     import sinkscope.attention as zoo
     from sinkscope.attention.kernels import comparison, confirmation, fused, launch
-    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, Case, Specialization, compare, compared
+    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, KernelCase, Specialization, compare, compared
     from sinkscope.attention.kernels.plan import KernelPlan, plan_of
     from sinkscope.attention.masks import Full, Window
     from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
@@ -36,12 +36,12 @@ Found = dict[str, object]
 UNLIKE = (Sigmoid(), Elu(normalized=True), Relu(), Softpick())
 
 
-def small(normalizer: Normalizer, **changes: object) -> Case:
+def small(normalizer: Normalizer, **changes: object) -> KernelCase:
     """Two query heads on one key head: the interpreter takes a millisecond and more for each tile."""
-    return replace(Case(normalizer=normalizer, heads=2, kv_heads=1), **changes)
+    return replace(KernelCase(normalizer=normalizer, heads=2, kv_heads=1), **changes)
 
 
-def judged(cases: Iterator[Case]) -> list[Found]:
+def judged(cases: Iterator[KernelCase]) -> list[Found]:
     found = [compare(case, "cpu") for case in cases]
     return [{"case": str(one.case), "agrees": one.agrees, "differences": one.differences} for one in found]
 
@@ -60,7 +60,7 @@ def masks() -> list[Found]:
         small(Relu(normalized=True), queries=40, mask=Full()),
         small(Elu(), queries=7, keys=40, mask=CAUSAL & Window(9)),
         small(Relu(), queries=40, keys=7, mask=Full()),
-        Case(normalizer=Softpick(), queries=7, batch=2, heads=4, kv_heads=2),
+        KernelCase(normalizer=Softpick(), queries=7, batch=2, heads=4, kv_heads=2),
     ]
     return judged(iter(cases))
 
@@ -77,7 +77,7 @@ def thorough() -> list[Found]:
         for mask, queries in ((CAUSAL, 17), (CAUSAL & Window(40), 63), (Full(), 33))
     ]
     every += [small(normalizer, queries=130, mask=CAUSAL & Window(70)) for normalizer in UNLIKE]
-    every += [Case(normalizer=normalizer, queries=19, batch=2, heads=6, kv_heads=3) for normalizer in FAMILY]
+    every += [KernelCase(normalizer=normalizer, queries=19, batch=2, heads=6, kv_heads=3) for normalizer in FAMILY]
     every += [small(normalizer, dim=128, value_dim=64, sharpness=3.0) for normalizer in UNLIKE]
     return judged(iter(every))
 
@@ -98,7 +98,7 @@ def planted() -> list[Found]:
     return [{"plan": str(plan), "agrees": _instead(case, plan)} for plan in wrong]
 
 
-def _instead(case: Case, plan: KernelPlan) -> bool:
+def _instead(case: KernelCase, plan: KernelPlan) -> bool:
     with patch.object(comparison, "plan_of", lambda *_: plan):
         return compare(case, "cpu").agrees
 
@@ -201,7 +201,7 @@ def faulty(name: str) -> Iterator[None]:
         yield
 
 
-def few(what: Specialization) -> Case:
+def few(what: Specialization) -> KernelCase:
     """One case, small enough for the interpreter."""
     return small(what.normalizer, queries=17, dim=what.dim, value_dim=what.value_dim)
 
@@ -263,7 +263,7 @@ def wired() -> list[Found]:
     return [_through_autograd(small(normalizer, queries=17)) for normalizer in UNLIKE]
 
 
-def _through_autograd(case: Case) -> Found:
+def _through_autograd(case: KernelCase) -> Found:
     *inputs, upstream = comparison._problem(case, "cpu")
     wanted = comparison._exact(case, *inputs, upstream)
     leaves = [tensor.requires_grad_() for tensor in inputs]
