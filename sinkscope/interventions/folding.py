@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
@@ -25,7 +25,7 @@ from sinkscope.hooks import (
     watching,
 )
 from sinkscope.interventions.heads import head_pairs
-from sinkscope.interventions.inside import CallReader, Calls, Inside, QueryRows, check_places, opened_layers
+from sinkscope.interventions.inside import CallReader, Calls, QueryRows, Replacing, check_places, opened_layers
 from sinkscope.interventions.targets import AFTER, Places, Targets, acted_on, check_after
 from sinkscope.measurement import find_tokens
 from sinkscope.sinks import Choice
@@ -109,7 +109,7 @@ class Constants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoldSink(Inside):
+class FoldSink(Replacing):
     """The sink as constants per head, from *other* texts, for queries t ≥ p + `after` of the keys p in `on`.
 
     | form | logit of p | value of p |
@@ -164,33 +164,39 @@ class FoldSink(Inside):
                 raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
         super().attach(model, stack)
 
+    def instead(
+        self, rows: QueryRows, columns: slice
+    ) -> tuple[Float[Tensor, "_ heads _ key"], Float[Tensor, "batch kv_heads key value_dim"]]:
+        key, value = self.constants.vectors(rows)
+        value = value[:, :, columns]
+        if self.form == "key+value":
+            return rows.scores_on(key, columns), value
+        logit = self.constants.logit(rows, self.targets)[..., columns]
+        return logit, torch.zeros_like(value) if self.form == "logit" else value
+
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
-        output = self._beyond(rows) if self.gone else self._in_place(rows)
-        if self.heads is None:
-            return output
-        chosen = torch.zeros(output.shape[1], dtype=torch.bool, device=output.device)
-        chosen[[head for layer, head in self.heads if layer == rows.layer]] = True
-        return torch.where(chosen[:, None, None], output, rows.output(rows.token, rows.slot))
+        output = self._beyond(rows) if self.gone else super().changed(rows)
+        return output if self.heads is None else torch.where(self._chosen(rows), output, rows.output(*rows.weights))
+
+    def difference(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        difference = self.changed(rows) - rows.output(*rows.weights) if self.gone else super().difference(rows)
+        return difference if self.heads is None else difference.where(self._chosen(rows), 0.0)
+
+    def _chosen(self, rows: QueryRows) -> Bool[Tensor, "heads 1 1"]:
+        """Which heads of the layer are changed."""
+        chosen = torch.zeros(rows.call.heads, dtype=torch.bool, device=rows.hit.device)
+        chosen[[head for layer, head in self.heads or () if layer == rows.layer]] = True
+        return chosen[:, None, None]
 
     def describe(self) -> dict[str, Any]:
         heads = None if self.heads is None else [list(pair) for pair in self.heads]
         more = {"form": self.form, "heads": heads, "gone": self.gone, "constants": self.constants.describe()}
         return super().describe() | more
 
-    def _in_place(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
-        """Constants where p is: the other keys, masks and slots stay."""
-        key, value = self.constants.vectors(rows)
-        if self.form == "key+value":
-            constant = rows.scores_on(key)
-        else:
-            constant = self.constants.logit(rows, self.targets).expand_as(rows.logits)
-        scores = torch.where(rows.hit & (rows.logits > -torch.inf), constant, rows.logits)
-        return rows.output(*rows.softmax(scores), torch.zeros_like(value) if self.form == "logit" else value)
-
     def _beyond(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """p hidden, and after the keys one column per target, with its logit and value, whether p is there or not.
 
-        For queries that see p this is what `_in_place` computes, since a softmax has no order.
+        For queries that see p this is what `Replacing` computes, since a softmax has no order.
         """
         pairs, scores = self.targets.pairs(), rows.logits.masked_fill(rows.hit, -torch.inf)
         tables = self.constants.logits

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,7 @@ class QueryRows:
         reached: The queries that are changed: those with such a key, and with `beyond` those that no longer see it.
         scores: Logits on keys, −inf where masked; None if the weights are not a plain softmax.
         rest: Logits on learned slots.
-        token: Weights on tokens.
-        slot: Weights on slots.
+        raw: Weights on tokens and slots that are not a plain softmax, from the layer's operation.
     """
 
     call: AttentionCall
@@ -75,8 +75,22 @@ class QueryRows:
     reached: Bool[Tensor, "_ 1 query"]
     scores: Float[Tensor, "batch heads query key"] | None
     rest: Float[Tensor, "batch heads query slots"]
-    token: Float[Tensor, "batch heads query key"]
-    slot: Float[Tensor, "batch heads query slots"]
+    raw: tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"]] | None = None
+
+    @cached_property
+    def weights(self) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"]]:
+        """On tokens and on slots."""
+        return self.softmax(self.logits) if self.raw is None else self.raw
+
+    @property
+    def token(self) -> Float[Tensor, "batch heads query key"]:
+        """Weights on tokens."""
+        return self.weights[0]
+
+    @property
+    def slot(self) -> Float[Tensor, "batch heads query slots"]:
+        """Weights on slots."""
+        return self.weights[1]
 
     @property
     def logits(self) -> Float[Tensor, "batch heads query key"]:
@@ -95,10 +109,38 @@ class QueryRows:
         weights = torch.cat([scores, self.rest], -1).softmax(-1).nan_to_num(0.0)
         return weights[..., : scores.shape[-1]], weights[..., scores.shape[-1] :]
 
-    def scores_on(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch heads query key"]:
-        """The scores of these queries on other keys at the same places, with the same softcap, bias and mask."""
+    def scores_on(
+        self, key: Float[Tensor, "batch kv_heads all_keys dim"], columns: slice
+    ) -> Float[Tensor, "batch heads query key"]:
+        """The scores of these queries on some of other keys at the same places; softcap, bias and mask stay."""
         call = replace(self.call, key=key)
-        return call.scores(slice(0, len(call.query)), self.rows, slice(0, key.shape[2]))
+        return call.scores(slice(0, len(call.query)), self.rows, columns)
+
+    @property
+    def all_columns(self) -> slice:
+        """All keys."""
+        return slice(0, self.hit.shape[-1])
+
+    @cached_property
+    def hit_columns(self) -> slice:
+        """From the first key that is changed for any of these queries to the last."""
+        found = self.hit.flatten(0, 2).any(0).nonzero()
+        return slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0)
+
+    @cached_property
+    def apart_from_hit(
+        self,
+    ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query 1"]]:
+        """Output over the keys that are not changed, and slots; and the log-sum-exp of their scores (−inf for none)."""
+        scores = self.logits.clone()
+        scores[..., self.hit_columns].masked_fill_(self.hit[..., self.hit_columns], -torch.inf)
+        scores = torch.cat([scores, self.rest], -1) if self.rest.shape[-1] else scores
+        top = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+        terms = scores.sub_(top).exp_()
+        total = terms.sum(-1, keepdim=True)
+        token, slot = terms[..., self.all_columns], terms[..., self.hit.shape[-1] :]
+        summed = aggregated(token, slot, self.call.wide_value, _terms(self.call))
+        return summed / total.clamp(min=torch.finfo(total.dtype).tiny), total.log() + top
 
     def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
         """Keys that are neither targets nor the query's own."""
@@ -139,6 +181,11 @@ class QueryRows:
         hidden = None if known.hidden is None else known.hidden[:, self.rows]
         return operation.leaving(total, hidden, None if own_values is None else own_values[:, :, self.rows])
 
+    @property
+    def only_sums(self) -> bool:
+        """Whether the layer's output is its weights times values, with nothing between the sum and the output."""
+        return self.raw is None and (self.call.operation is None or self.call.context is None)
+
 
 @dataclass(frozen=True)
 class OnKeys(Intervention):
@@ -177,7 +224,8 @@ class OnKeys(Intervention):
 
 @dataclass(frozen=True)
 class Inside(OnKeys):
-    """Base of changes of attention to some keys (`OnKeys`). To write one: `changed`, and the fields it needs.
+    """Base of changes of attention to some keys (`OnKeys`). To write one: `changed`, and the fields it needs, or a
+    `Replacing`.
 
     In cached decoding positions continue; keys that a cache dropped cannot be changed. Passes no gradients.
     """
@@ -199,6 +247,48 @@ class Inside(OnKeys):
     @abstractmethod
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """The output of these queries under the change."""
+
+    def difference(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        """What the change adds to the output of these queries."""
+        return self.changed(rows) - rows.output(*rows.weights)
+
+
+@dataclass(frozen=True)
+class Replacing(Inside):
+    """Base of changes that give the changed keys other scores, other values, or both. To write one: `instead`."""
+
+    @abstractmethod
+    def instead(
+        self, rows: QueryRows, columns: slice
+    ) -> tuple[Float[Tensor, "_ heads _ key"] | None, Float[Tensor, "batch kv_heads key value_dim"]]:
+        """What these keys become where they are changed: their scores, None if they stay, and their values."""
+
+    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        scores, value = self.instead(rows, rows.all_columns)
+        weights = rows.weights
+        if scores is not None:
+            weights = rows.softmax(torch.where(rows.hit & (rows.logits > -torch.inf), scores, rows.logits))
+        return rows.output(*weights, value)
+
+    def difference(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+        """The same as from `changed`, at the cost of the changed keys and of one sum over the others.
+
+        With o_r, L_r the output and log-sum-exp over the keys that stay, and s_p, v_p those of the changed ones,
+        softmax(L_r, s_p) weighs o_r and v_p before, softmax(L_r, s'_p) weighs o_r and v'_p after.
+        """
+        if not rows.only_sums:
+            return super().difference(rows)
+        columns = rows.hit_columns
+        hit, own, none = rows.hit[..., columns], rows.call.wide_value[:, :, columns], rows.rest[..., :0]
+        scores, value = self.instead(rows, columns)
+        if scores is None:
+            return aggregated(rows.token[..., columns].masked_fill(~hit, 0.0), none, value - own, ())
+        output, lse = rows.apart_from_hit
+        before = rows.logits[..., columns].masked_fill(~hit, -torch.inf)
+        after = torch.where(before > -torch.inf, scores, before)
+        old, new = (torch.cat([lse, each], -1).softmax(-1).nan_to_num(0.0) for each in (before, after))
+        moved = aggregated(new[..., 1:], none, value, ()) - aggregated(old[..., 1:], none, own, ())
+        return moved.addcmul_(new[..., :1] - old[..., :1], output)
 
 
 def other_keys(generator: torch.Generator, targets: Targets, length: int) -> Targets:
@@ -308,7 +398,7 @@ def differences(
     """What a change adds to the output of a call: some queries, and the difference, exactly 0 where nothing changes."""
     with full_precision(invocation.output.device):
         for rows in calls.rows(invocation, change.targets, beyond=change.beyond):
-            difference = change.changed(rows) - rows.output(rows.token, rows.slot)
+            difference = change.difference(rows)
             reached = rows.reached.transpose(1, 2)[..., None]  # the other rows stay bit-identical
             yield rows.rows, difference.transpose(1, 2).where(reached, 0.0)
 
@@ -319,19 +409,16 @@ def _rows(
     samples, columns = slice(0, len(call.query)), slice(0, call.key.shape[2])
     rest = call.wide_query.new_empty(*call.query.shape[:2], rows.stop - rows.start, 0)
     if not call.is_softmax:
-        weights = call.operation_weights(rows)
-        return QueryRows(call, layer, rows, query, key, hit, reached, None, rest, weights.token, weights.slot)
+        raw = call.operation_weights(rows)
+        return QueryRows(call, layer, rows, query, key, hit, reached, None, rest, (raw.token, raw.slot))
     scores = call.scores(samples, rows, columns)
     if call.operation is not None and call.context is not None and call.operation.slots:
         rest = call.operation.slot_logits(call.wide_query, call.context)[:, :, rows]
     elif call.sink is not None:
         rest = call.sink.expand(call.query.shape[:3])[:, :, rows, None]
-    rest = rest.masked_fill(
-        (scores == -torch.inf).all(-1, keepdim=True), -torch.inf
-    )  # a query that sees no token sees no slot
-    bare = QueryRows(call, layer, rows, query, key, hit, reached, scores, rest, scores, rest)
-    token, slot = bare.softmax(scores)
-    return replace(bare, token=token, slot=slot)
+    if rest.shape[-1]:  # a query that sees no token sees no slot
+        rest = rest.masked_fill((scores == -torch.inf).all(-1, keepdim=True), -torch.inf)
+    return QueryRows(call, layer, rows, query, key, hit, reached, scores, rest)
 
 
 def _terms(call: AttentionCall) -> tuple[SlotTerms, ...]:

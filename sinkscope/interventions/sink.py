@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.interventions.folding import Constants
-from sinkscope.interventions.inside import Inside, QueryRows, check_places
+from sinkscope.interventions.inside import Inside, QueryRows, Replacing, check_places
 
 Side = Literal["sink", "others"]
 ENOUGH = 0.02  # mean mass below which there was too little to move
 
 
 @dataclass(frozen=True)
-class MuteSink(Inside):
+class MuteSink(Replacing):
     """v_p = 0 with A_tp unchanged: o_t ← o_t − A_tp v_p, for queries t ≥ p + `after` of the keys p in `on`."""
 
-    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
-        return rows.output(rows.token, rows.slot, torch.zeros_like(rows.call.wide_value))
+    def instead(self, rows: QueryRows, columns: slice) -> tuple[None, Float[Tensor, "batch kv_heads key value_dim"]]:
+        return None, torch.zeros_like(rows.call.wide_value[:, :, columns])
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanSink(Inside):
+class MeanSink(Replacing):
     """v_p ← its mean over *other* texts, with A_tp unchanged, for queries t ≥ p + `after` of the keys p in `on`.
 
     The mean is one vector per layer, key-value head and position (`Constants`). If this costs nothing although MuteSink
@@ -37,16 +37,16 @@ class MeanSink(Inside):
 
     constants: Constants
 
-    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+    def instead(self, rows: QueryRows, columns: slice) -> tuple[None, Float[Tensor, "batch kv_heads key value_dim"]]:
         _, value = self.constants.vectors(rows)
-        return rows.output(rows.token, rows.slot, value)
+        return None, value[:, :, columns]
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"constants": self.constants.describe()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwapSink(Inside):
+class SwapSink(Replacing):
     """k_p and v_p ← those of position p in *another* text, for queries t ≥ p + `after` of the keys p in `on`.
 
     `donors`: for each row of the inputs, which of the texts of `constants` gives them.
@@ -59,10 +59,11 @@ class SwapSink(Inside):
         check_places(model, stack)
         super().attach(model, stack)
 
-    def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
+    def instead(
+        self, rows: QueryRows, columns: slice
+    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch kv_heads key value_dim"]]:
         key, value = self.constants.vectors(rows, self.donors)
-        scores = torch.where(rows.hit & (rows.logits > -torch.inf), rows.scores_on(key), rows.logits)
-        return rows.output(*rows.softmax(scores), value)
+        return rows.scores_on(key, columns), value[:, :, columns]
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"constants": self.constants.describe(), "donors": list(self.donors)}

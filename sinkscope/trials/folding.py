@@ -130,10 +130,9 @@ class _FoldMixing(Editor):
         apart = [torch.zeros_like(output, requires_grad=False) for _ in self.changes]
         with torch.no_grad(), full_precision(output.device):
             for rows in self.calls.rows(invocation, self.changes[0].targets):
-                before = rows.output(rows.token, rows.slot)
                 late = rows.reached.transpose(1, 2)[..., None]
                 for change, difference in zip(self.changes, apart, strict=True):
-                    folded = (change.changed(rows) - before).transpose(1, 2).where(late, 0.0)
+                    folded = change.difference(rows).transpose(1, 2).where(late, 0.0)
                     difference[:, rows.rows] = folded.to(output.dtype)
                 self._count(rows)
         batch, _, heads, _ = output.shape
