@@ -166,6 +166,36 @@ def fold() -> str:
     return "\n".join(lines)
 
 
+def fold_layers() -> str:
+    """Nats of each layer, folded alone, where they can be told from 0 with or without the value."""
+    forms = ("fold-logit", "fold-sink")
+    lines = ["| model, texts | layer | without the value | with it |", "|---|---|---|---|"]
+    for model, title in MODELS.items():
+        parts = _stored("fold", model)["parts"]
+        part = parts["layers"] if "layers" in parts else parts["bands"]  # nano has four layers, one a band
+        for layer in dict.fromkeys(arm.partition("@")[2] for arm in part["arms"]):
+            found = [part["arms"][f"{form}@{layer}"]["nats"] for form in forms]
+            if any(low > 0 or high < 0 for _, low, high in found):
+                cells = [f"{title}, {part['texts']}", layer.partition("-")[0], *map(_signed, found)]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def fold_heads() -> str:
+    """Nats of the heads that were folded for certain, the dearest estimate first."""
+    lines = ["| model, texts | layer.head | logit and value | estimate | logit, no value |", "|---|---|---|---|---|"]
+    for model, title in MODELS.items():
+        part = _stored("fold", model)["parts"]["heads"]
+        estimates = {f"{row['layer']}.{row['head']}": row["logit+value"] for row in part["heads"]}
+        arms = part["exact"]["arms"]
+        for head in dict.fromkeys(arm.partition("@")[2] for arm in arms):
+            found = arms[f"logit+value@{head}"]["nats"]
+            if found[1] > 0 or found[2] < 0:
+                cells = [f"{title}, {part['exact']['texts']}", head, _signed(found), _number(estimates[head], "+")]
+                lines.append(f"| {' | '.join([*cells, _signed(arms[f'logit@{head}']['nats'])])} |")
+    return "\n".join(lines)
+
+
 def fold_streams() -> str:
     """Streams of as many keys with sinks kept, and with their constants instead."""
     lines = ["| model, texts | cache | nats lost (95 %) | KL |", "|---|---|---|---|"]
@@ -257,7 +287,7 @@ def _trials(*names: str) -> str:
 
 
 BLOCKS = {
-    "fold.md": (fold, fold_streams, fold_tuning),
+    "fold.md": (fold, fold_layers, fold_heads, fold_streams, fold_tuning),
     "rotated_caches.md": (rotation,),
     "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders),
     "which_policy.md": (policies, steps, long),
