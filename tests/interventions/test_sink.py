@@ -26,6 +26,7 @@ from sinkscope.interventions import (
     TrimMass,
     constants,
 )
+from sinkscope.interventions.inside import Inside, Replacing
 from sinkscope.measurement import AttentionReceived, measure
 from tests.interventions.conftest import a_model, hooks, logits
 
@@ -158,6 +159,21 @@ def test_an_arm_is_the_attention_written_out(name: str, host: str, on: tuple[int
     found = under(model, change, **inputs)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found, logits(model, **inputs), atol=1e-4), "nothing was changed"
+
+
+@pytest.mark.parametrize("what", ["mute", "fold", "swap"])
+@pytest.mark.parametrize("sharpness", [1.0, 50.0, -50.0])  # weights on the sink up to 1, and down to 0
+def test_the_sum_over_the_other_keys_gives_what_all_weights_do(what: str, sharpness: float, monkeypatch: Any) -> None:
+    model = a_model("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= sharpness
+    text, known = ids(3, 11), made(model, (0, 2))
+    options = {"constants": known, "on": (0, 2), "after": AFTER}
+    change = MuteSink((0, 2), AFTER) if what == "mute" else {"fold": FoldSink, "swap": SwapSink}[what](**options)
+    found = under(model, change, input_ids=text)
+    monkeypatch.setattr(Replacing, "difference", Inside.difference)
+    torch.testing.assert_close(found, under(model, change, input_ids=text), rtol=1e-4, atol=1e-5)
 
 
 def joined(known: Constants, on: tuple[int, ...]) -> Tensor:
