@@ -104,25 +104,26 @@ def test_what_is_recorded_is_not_run_again(tmp_path, monkeypatch, capsys):
     assert "did you mean 'nano'" in capsys.readouterr().err
 
 
-def row_of(name: str, seed: int, minutes: float = 2.0, reached: bool = True) -> dict[str, object]:
+def row_of(name: str, seed: int, step: int = 900, reached: bool = True) -> dict[str, object]:
     return {
         "name": name,
         "seed": seed,
         "reached": reached,
-        "core_minutes": minutes,
-        "step": 900,
+        "core_minutes": 9.0,
+        "step": step,
         "rate": 10.5,
         "loss": 3.2,
     }
 
 
 def test_the_fewest_core_minutes_come_first_and_what_missed_its_target_last():
-    recorded = [row_of("nano", 0, 9.0), row_of("lr2", 0, 1.0, reached=False), row_of("heads2", 0, 3.0)]
+    recorded = [row_of("nano", 0, 1000), row_of("bf16-lr2", 0, 50, reached=False), row_of("bf16", 0, 1100)]
     lines = list(table(recorded))
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
-        ATTEMPTS[name].words for name in ("heads2", "nano", "lr2")
+        ATTEMPTS[name].words for name in ("bf16", "nano", "bf16-lr2")
     ]
     assert " 0 of 1 | – | – | – |" in lines[-1]
+    assert " 2.6 | 1,100 |" in lines[0], "a step in bf16 takes .142 s"
 
 
 def test_the_readme_has_the_attempts_of_the_records():

@@ -112,6 +112,20 @@ def chunk_orders() -> str:
     return _repairs("shuffled")
 
 
+def chunk_needles() -> str:
+    """Facts of the chunks that are answered right in a chat."""
+    lines = ["| model | arm | right answers | more than joined |", "|---|---|---|---|"]
+    for title, stored in _chunks():
+        if "needles" in stored["parts"]:
+            result = stored["parts"]["needles"]["result"]
+            of = f"{title}, {result['chats']} chats × {result['questions']}"
+            for arm in result["arms"]:
+                cells = [of, arm["arm"].replace("full", "read at once"), _range(arm, "recall", 0, 100, " %")]
+                more = "" if arm["arm"] == "joined" else _range(arm, "more_than_joined", 0, 100, " %")
+                lines.append(f"| {' | '.join([*cells, more])} |")
+    return "\n".join(lines)
+
+
 def _repairs(part: str) -> str:
     lines = [
         "| model | arm | tokens recomputed per text | KL | loss | KL given back | better than random by |",
@@ -289,7 +303,7 @@ def _trials(*names: str) -> str:
 BLOCKS = {
     "fold.md": (fold, fold_layers, fold_heads, fold_streams, fold_tuning),
     "rotated_caches.md": (rotation,),
-    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders),
+    "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "which_policy.md": (policies, steps, long),
     "stream_for_ever.md": (sinks,),
     "write_your_own_policy.md": (eviction,),

@@ -17,18 +17,27 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import torch
-from jaxtyping import install_import_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-with install_import_hook("sinkscope", "beartype.beartype"):
-    import sinkscope.attention as zoo
-    from sinkscope.attention.kernels import comparison, confirmation, fused, launch
-    from sinkscope.attention.kernels.comparison import CAUSAL, FAMILY, KernelCase, Specialization, compare, compared
-    from sinkscope.attention.kernels.plan import KernelPlan, plan_of
-    from sinkscope.attention.masks import Full, Window
-    from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
-    from sinkscope.attention.paths import fused as fused_path
-    from sinkscope.errors import InputError
+from tests.shapes import install
+
+install("sinkscope")
+
+import sinkscope.attention as zoo  # noqa: E402
+from sinkscope.attention.kernels import comparison, confirmation, fused, launch  # noqa: E402
+from sinkscope.attention.kernels.comparison import (  # noqa: E402
+    CAUSAL,
+    FAMILY,
+    KernelCase,
+    Specialization,
+    compare,
+    compared,
+)
+from sinkscope.attention.kernels.plan import KernelPlan, plan_of  # noqa: E402
+from sinkscope.attention.masks import Full, Window  # noqa: E402
+from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick  # noqa: E402
+from sinkscope.attention.paths import fused as fused_path  # noqa: E402
+from sinkscope.errors import InputError  # noqa: E402
 
 assert launch.INTERPRETED, "set TRITON_INTERPRET=1"
 
@@ -195,6 +204,7 @@ def faulty(name: str) -> Iterator[None]:
         held.enter_context(patch.dict(os.environ, SINKSCOPE_CACHE=folder))
         held.enter_context(patch.object(launch, which, lambda *given: change(real(*given))))
         held.enter_context(patch.object(torch.cuda, "is_current_stream_capturing", lambda: False))
+        held.enter_context(patch.object(fused_path, "DEVICES", ("cuda", "cpu")))
         held.enter_context(patch.object(confirmation, "_met", {}))
         held.enter_context(patch.object(confirmation, "_warning", threading.Lock()))
         held.enter_context(patch.object(Specialization, "cases", lambda self: iter([few(self)])))
