@@ -39,7 +39,7 @@ def test_values_and_gradients_equal_the_reference_at_every_length_mask_and_dtype
     assert disagreements(found) == []
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_extremes_goldens_refusals_and_planted_errors() -> None:
     found = interpreted("golden", "extreme", "refused", "planted")
     rows = {one["row"]: one["weights"] for one in found["golden"]}
