@@ -55,7 +55,7 @@ pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
 atlas: .venv/dev.stamp ## write the table of models, docs/atlas.md, from results/models
 	$(venv)/python -m tools.pages.atlas
 
-results-real: .venv/run.stamp ## what the trials say of SmolLM2, about eleven hours by its plan: results/real/trials (ARGS=--plan: the table)
+results-real: .venv/run.stamp ## what the trials say of SmolLM2, about twelve hours by its plan: results/real/trials (ARGS=--plan: the table)
 	$(venv)/python -m tools.results_real $(MODEL) $(ARGS)
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked

@@ -71,8 +71,13 @@ def rows() -> list[Row]:
         )
         samples = ("--tokens", "256", "--samples", "200", *source, "--controls", "1")
         for scheme in ("kv4-kivi", "kv2-kivi", "w16a8-tensor", "w16a8-static"):
-            protect = ("--protect", "measured", "--protect", "first:4")
-            found.append(Row(f"quantize-{scheme}-{corpus}", 0.4, ("quantize", "--scheme", scheme, *samples, *protect)))
+            in_activations = ("outliers", "measured+outliers") if scheme.startswith("w16a8") else ()
+            choices = ("measured", *in_activations, "first:4")
+            protect = tuple(word for choice in choices for word in ("--protect", choice))
+            hours = 0.6 if in_activations else 0.4
+            found.append(
+                Row(f"quantize-{scheme}-{corpus}", hours, ("quantize", "--scheme", scheme, *samples, *protect))
+            )
         found.append(Row(f"intervene-{corpus}", 0.6, ("intervene", *samples)))
         found.append(
             Row(f"calibrate-{corpus}", 0.6, ("calibrate", "--method", "zero-tuning", *samples[:-2], "--controls", "3"))
