@@ -100,7 +100,6 @@ ATTEMPTS: dict[str, Attempt] = {
         ),
         without_bos("two-random", "two random first tokens", 6000, data__interventions=[TWO_RANDOM]),
         without_bos("plain", "`nano`", 6000),
-        without_bos("learned-short", "learned positions, 1,500 steps", 1500, model__position="learned"),
         without_bos("learned", "learned positions", 6000, model__position="learned"),
         without_bos("deep", "context 256, 8 layers", 6000, context=256, model__num_hidden_layers=8),
         without_bos("post-norm", "post-norm", 6000, model__norm_placement="post"),
@@ -116,7 +115,6 @@ STUDIED = {
     "alibi": ("positions", "alibi"),
     "two-random": ("random-tokens-longer", "two random"),
     "plain": ("rotary-without-bos", "6,000 steps"),
-    "learned-short": ("moved-positions", "learned positions"),
 }
 
 
@@ -290,18 +288,19 @@ def of_the_study() -> Iterator[dict[str, Any]]:
 def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Rows of Markdown: with a BOS, then without; the fewest core-minutes first, by the steps and what a step costs.
 
-    Numbers are medians over seeds, "–" where fewer than half reach the target. The loss is the one at that step.
+    Numbers are medians over seeds, "–" where fewer than half reach the target. The loss is the one at that step. With a
+    BOS, attempts of which no model reaches it are left out.
     """
     lines = []
     for name, attempt in ATTEMPTS.items():
         tried = [row for row in attempts if row["name"] == name]
-        if not tried:
+        with_bos = attempt.target == WITH_BOS
+        if not tried or (with_bos and not any(row["reached"] for row in tried)):
             continue
         step, loss = (median(row[key] if row["reached"] else math.inf for row in tried) for key in ("step", "loss"))
         minutes = step * SECONDS * attempt.cost / 60
         numbers = (f"{minutes:.1f}", f"{step:,.0f}", f"{loss:.2f}") if math.isfinite(step) else ("–",) * 3
         counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
-        with_bos = attempt.target == WITH_BOS
         log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
         cells = (attempt.words, "yes" if with_bos else "no", counted, *numbers, f"`{log}`")
         lines.append((not with_bos, minutes, f"| {' | '.join(cells)} |"))
