@@ -53,7 +53,7 @@ def of_length(model: Any, rows: Tensor) -> list[Figure]:
             for form in ("logit", "logit+value", "key+value")
         },
     }
-    seconds = in_turns(sides, 5, time.thread_time)
+    seconds = in_turns(sides, 3, time.thread_time)
     forward = seconds.pop("forward")
     return [at_most(f"T = {length}: {name} / forward", side, forward, BOUND) for name, side in seconds.items()]
 

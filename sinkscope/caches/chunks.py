@@ -146,7 +146,7 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
         model: A decoder all of whose layers attend to everything.
         ids: Token ids without padding.
         lengths: Tokens of each chunk, in order; their sum is the number of tokens.
-        ahead: Each later chunk is read behind the first `ahead` tokens of the first chunk, which are then left out: it
+        ahead: Each later chunk is read after the first `ahead` tokens of the first chunk, which are then left out: it
             uses their sink instead of making its own, and nothing is recomputed when chunks are joined.
 
     Raises `InputError` for lengths that do not fit, and for ids as `measure` does. Raises `UnsupportedModelError`, by

@@ -16,7 +16,7 @@ from sinkscope.trials import Arm, ThroughCache, Trial, cached, feeding, run
 
 ROUNDED = ("llama.cpp-q8_0", "llama.cpp-q4_0")
 STREAMS = ("llama.cpp", "mlx", "executorch")
-FURTHEST = 16  # sinks behind that position are none of the beginning, which is what engines keep
+FURTHEST = 16  # sinks beyond that position are none of the beginning, which is what engines keep
 STREAMED = 12  # texts that are read token by token
 SHARE = 2  # of a text's tokens, as cells of a stream: half
 

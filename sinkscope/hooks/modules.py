@@ -346,7 +346,7 @@ def _embeddings(model: nn.Module) -> Iterator[tuple[str, nn.Embedding, PositionT
 def position_limit(model: nn.Module) -> int | None:
     """Tokens of a row for which a model has positions; None where its configuration does not say.
 
-    Families after RoBERTa begin to count behind the padding's row of their table, so `max_position_embeddings` = 514
+    Families after RoBERTa begin to count after the padding's row of their table, so `max_position_embeddings` = 514
     means 512 tokens.
     """
     limit = getattr(text_config(model), "max_position_embeddings", None)

@@ -486,7 +486,7 @@ def check_continued(model: nn.Module, forward: Forward) -> None:
     if forward.cache is None or forward.seen == 0 or queries < 2 or reads_at_once(model, forward.cache):
         return
     raise UnsupportedModelError(
-        f"family '{family(model)}': it reads {queries} tokens behind its cache otherwise than in one pass (logits "
+        f"family '{family(model)}': it reads {queries} tokens after its cache otherwise than in one pass (logits "
         f"differ by {_known[model]:.2g}, transformers' Mamba layers drop their state there): read the whole text at "
         "once, or go on token by token"
     )

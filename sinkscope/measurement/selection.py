@@ -109,7 +109,7 @@ def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
 
 
 def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
-    """The paper's denominator: T − k in causal layers, T in others; NaN behind a row's last token.
+    """The paper's denominator: T − k in causal layers, T in others; NaN after a row's last token.
 
     If observation began after a cached prefix, only observed queries count.
     """

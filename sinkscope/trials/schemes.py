@@ -77,7 +77,7 @@ def scheme_trial(
 
     Arms, on the same texts: the unchanged model; everything rounded (the baseline, named as the scheme); each choice of
     tokens with `controls` random choices that match it text by text; and the first tokens of its budget. A `Prefix` is
-    compared with the unchanged model after the same prefix ("full behind …"), whose own cost is that of the changed
+    compared with the unchanged model after the same prefix ("full after …"), whose own cost is that of the changed
     text, and with the same prefix rounded as any text ("…, rounded"), which shows what full-precision keys and values
     of the prefix are worth. For caches, a prefix must be what every text begins with, and protects those tokens.
 
@@ -283,7 +283,7 @@ class SchemeArms:
     def _after(self, name: str, prefix: Prefix) -> list[Arm]:
         """A prefix: the unchanged model after it, everything rounded after it, and the same prefix rounded too."""
         in_prefix = own_tokens(prefix, self.scored.inputs)
-        full = f"{REFERENCE} behind {name}"
+        full = f"{REFERENCE} after {name}"
         made = cache(lambda: self.made(None, None, prefix))
         plain = cache(lambda: self.made(None, None))
         self.by_arm[name] = made, None, prefix
@@ -454,14 +454,14 @@ def _sentences(trial: Trial) -> list[str]:
         else:
             lines.append(f"'{chosen[0]}' and '{chosen[1]}' cannot be told apart (difference {nats(gain)}).")
     for name in prefixed:
-        if f"{REFERENCE} behind {name}" in prefixed:
+        if f"{REFERENCE} after {name}" in prefixed:
             lines.append(_of_prefix(trial, name))
     return lines if tokens or prefixed else [*lines, "No tokens were protected."]
 
 
 def _of_prefix(trial: Trial, name: str) -> str:
     """What a prefix costs by itself, what it gives back, and what its full-precision keys and values are worth."""
-    full, null = f"{REFERENCE} behind {name}", f"{name}, rounded"
+    full, null = f"{REFERENCE} after {name}", f"{name}, rounded"
     loss = trial.cost(full, "nats") if trial._has("nats") else trial.cost(full)
     worth = -trial.difference(name, null)
     text = f"'{name}' gives back {percent(trial.recovered(name))} of the KL; the text that it changes costs "

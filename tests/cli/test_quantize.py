@@ -82,7 +82,7 @@ def test_a_prefix_is_an_arm_and_is_written_for_others_to_read(
     answer = sinkscope(*given, "--protect", "prefix:bos", "--out", "found")
     assert answer.code == 0, answer.err
     found = load_trial(tmp_path / "found" / "trial.nc")
-    assert found.arms == ["full", "full behind prefix:bos", "w3", "prefix:bos", "prefix:bos, rounded"]
+    assert found.arms == ["full", "full after prefix:bos", "w3", "prefix:bos", "prefix:bos, rounded"]
     assert found.record["quantizer"]["skip"] == ["lm_head", "down_proj"]
     written = Prefix.load(tmp_path / "found" / "prefix", load(str(model)))
     assert written.ids == (written.bos,)

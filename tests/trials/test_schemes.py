@@ -114,16 +114,16 @@ def test_a_prefix_is_compared_with_the_same_prefix_unrounded() -> None:
     sink, rest = int(ids[0, 0]), ids[:, 1:]
     prefix = Prefix.of(model, [sink])
     found = scheme_trial(model, rest, RoundDown(), {"bos": prefix}, 2)
-    assert found.arms == ["full", "full behind bos", "RoundDown", "bos", "bos, rounded"]
+    assert found.arms == ["full", "full after bos", "RoundDown", "bos", "bos, rounded"]
     assert [str(value) for value in found.data["against"].sel(arm=["bos", "bos, rounded"]).values] == 2 * [
-        "full behind bos"
+        "full after bos"
     ]
     assert found.mean("bos").value < 0.1 * found.mean("bos, rounded").value
     with torch.no_grad():  # what the changed text costs: the model behind the prefix against the model without
         behind = model(ids).logits[:, 1:].log_softmax(-1)
         alone = model(rest).logits.log_softmax(-1)
     kl = (alone.exp() * (alone - behind)).sum(-1)[:, :-1].mean(-1)
-    np.testing.assert_allclose(found.values("full behind bos"), kl, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found.values("full after bos"), kl, rtol=1e-3, atol=1e-6)
     with RoundDown().applied(model), torch.no_grad():  # the null: the same tokens, rounded as text
         rounded = model(ids).logits[:, 1:].log_softmax(-1)
     kl = (behind.exp() * (behind - rounded)).sum(-1)[:, :-1].mean(-1)

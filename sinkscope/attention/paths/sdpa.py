@@ -112,7 +112,7 @@ def _masked(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, slots: i
 
 
 def _with_front(tensor: Tensor, count: int, columns: slice) -> Tensor:
-    """The first `count` keys, and the columns counted from behind them."""
+    """The first `count` keys, and the columns counted from their end."""
     behind = tensor[:, :, count + columns.start : count + columns.stop]
     return torch.cat([tensor[:, :, :count], behind], 2) if count else behind
 

@@ -137,7 +137,7 @@ def mass_on_first(
 ) -> Float[np.ndarray, "sample layer head"]:
     """Mean over a row's queries of the attention on its first `count` tokens, from 0 to 1: Σ_{k < n} alpha_k v_k / T.
 
-    `received`: alpha_k from position 0 on, without gaps; `visible`: v_k, how many queries see k, NaN behind a row's
+    `received`: alpha_k from position 0 on, without gaps; `visible`: v_k, how many queries see k, NaN after a row's
     last token; `queries`: T. Shorter rows count all their tokens; NaN if one of these was not measured. Raises
     `InputError` if fewer positions were measured.
     """

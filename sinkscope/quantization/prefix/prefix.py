@@ -213,7 +213,7 @@ class Prefix(Intervention):
             "add_bos_token": not has_bos if self.bos is not None else False,
             "keep_in_full_precision": {"positions": list(range(len(self.ids))), "what": ["keys", "values"]},
             "how_to_use": "Compute keys and values of prefix_token_ids once with the model in full precision, keep "
-            "them unquantized at the start of the cache, and read every text behind them"
+            "them unquantized at the start of the cache, and read every text after them"
             + (", without a BOS of its own." if has_bos else "."),
             "found": dict(self.found),
             "model": dict(self.made_with),
