@@ -300,8 +300,44 @@ def _trials(*names: str) -> str:
     return "\n".join(lines)
 
 
+def protected_caches() -> str:
+    """What protecting tokens gives back in rounded caches of SmolLM2."""
+    return _protected("quantize-kv")
+
+
+def protected_activations() -> str:
+    """The same where activations are rounded."""
+    return _protected("quantize-w16a8")
+
+
+def _protected(name: str) -> str:
+    head = (
+        "| texts | scheme | protected | tokens of a text | KL | gives back | better than random tokens by | in a word |"
+    )
+    lines = [head, f"|{'---|' * 8}"]
+    for path in sorted((REAL / "trials").glob(f"{name}*.json"), reverse=True):
+        result = json.loads(path.read_text())["result"]
+        for arm in result["arms"]:
+            if arm["role"] not in ("arm", "baseline"):
+                continue
+            nothing = arm["role"] == "baseline"
+            cells = [
+                f"{result['texts']} of {path.stem.rpartition('-')[2]}, {result['tokens']} tokens",
+                f"`{result['scheme']}`",
+                "nothing" if nothing else arm["arm"],
+                "" if nothing else f"{result['facts'][arm['arm']]['tokens_per_text']:.3g}",
+                _range(arm, "kl", 3),
+                "" if arm["recovered"] is None else _range(arm, "recovered", 0, 100, " %"),
+                "" if arm["beats_by"] is None else _range(arm, "beats_by", 3),
+                arm["word"],
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 BLOCKS = {
     "fold.md": (fold, fold_layers, fold_heads, fold_streams, fold_tuning),
+    "quantized_cache.md": (protected_caches,),
     "rotated_caches.md": (rotation,),
     "chunks.md": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "which_policy.md": (policies, steps, long),
