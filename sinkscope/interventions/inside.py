@@ -265,10 +265,11 @@ class Replacing(Inside):
 
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         scores, value = self.instead(rows, rows.all_columns)
-        weights = rows.weights
-        if scores is not None:
-            weights = rows.softmax(torch.where(rows.hit & (rows.logits > -torch.inf), scores, rows.logits))
-        return rows.output(*weights, value)
+        if scores is None:
+            return rows.output(*rows.weights, value)
+        return rows.output(
+            *rows.softmax(torch.where(rows.hit & (rows.logits > -torch.inf), scores, rows.logits)), value
+        )
 
     def difference(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """The same as from `changed`, at the cost of the changed keys and of one sum over the others.
