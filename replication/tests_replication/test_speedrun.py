@@ -70,7 +70,7 @@ def test_a_run_that_never_gets_there_says_so_and_one_that_fails_is_an_error(tmp_
         attempt_run(Attempt("slow", "slow", target=50.0), 100, tmp_path / "other")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_short_documents_are_read_on_whole_windows(tmp_path, monkeypatch):
     """Not on themselves, where uniform attention is close to a sink."""
     texts = [json.dumps({"text": f"def function_{number}(argument):\n    return {number}\n"}) for number in range(2000)]

@@ -26,7 +26,9 @@ def path(tmp_path_factory, runs):
 
 
 @pytest.fixture(
-    scope="module", params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"]
+    scope="module",
+    params=[("light", 1280), pytest.param(("dark", 1280), marks=pytest.mark.release), ("light", 390)],
+    ids=["light", "dark", "narrow"],
 )
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for.

@@ -25,7 +25,10 @@ def path(tmp_path, entries):
     return tmp_path / "page.html"
 
 
-@pytest.fixture(params=[("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "narrow"])
+@pytest.fixture(
+    params=[("light", 1280), pytest.param(("dark", 1280), marks=pytest.mark.release), ("light", 390)],
+    ids=["light", "dark", "narrow"],
+)
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for."""
     scheme, width = request.param
@@ -122,6 +125,7 @@ def test_a_run_shows_its_curves(opened):
     assert opened.locator("#x1 .selected").is_hidden()
 
 
+@pytest.mark.release
 def test_open_figures_follow_the_scheme(browser, path):
     context = browser.new_context(color_scheme="light", offline=True)
     page = context.new_page()

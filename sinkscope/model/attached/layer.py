@@ -152,14 +152,16 @@ class Edit:
         self.path, self.columns, self.change = path, columns, change
         self.operation: Operation | None = None
         self.handle: RemovableHandle | None = None
+        self.hook: int | None = None  # the handle's number, since a graph cannot hold the handle
 
     def place(self, layer: nn.Module, operation: Operation) -> None:
         """Act by `operation` on the module that is now at the map's path."""
         self.operation = operation
         current = layer.get_submodule(self.path)
-        if self.handle is None or self.handle.id not in current._forward_hooks:
+        if self.hook is None or self.hook not in current._forward_hooks:
             self.remove()
             self.handle = current.register_forward_hook(self)
+            self.hook = self.handle.id
 
     def remove(self) -> None:
         """Remove the hooks."""

@@ -50,7 +50,9 @@ def opened(browser, path):
     page.context.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1600), ("dark", 1280), ("light", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1600), pytest.param("dark", 1280, marks=pytest.mark.release), ("light", 390)]
+)
 def test_it_opens_offline_without_a_complaint_and_fits(browser, path, scheme, width):
     page = opening(browser, path, scheme, width)
     assert page.complaints == []
@@ -67,6 +69,7 @@ def selected(page):
     return {*page.eval_on_selector_all(".board", "boards => boards.map(board => board.dataset.selected)")}
 
 
+@pytest.mark.release
 def test_the_arrow_keys_move_the_selection_in_every_map_and_in_the_panel(opened, complete):
     layer, head = next(iter(selected(opened))).split(".")
     assert opened.evaluate(NAME) == f"Layer {layer}, head {head}"
@@ -84,6 +87,7 @@ def test_the_arrow_keys_move_the_selection_in_every_map_and_in_the_panel(opened,
     assert any(text.split("\n")[-1] == ratio.split(": ")[1] for text in numbers)
 
 
+@pytest.mark.release
 def test_the_selection_stops_at_the_edges(opened):
     opened.locator(".board").first.focus()
     for key in ("PageUp", "End", "ArrowUp", "ArrowRight"):
@@ -114,6 +118,7 @@ def test_the_attention_map_is_shown_for_its_head_alone(opened):
     assert opened.locator("#head-note").inner_text().endswith("sinkscope measure planted --map 3.0")
 
 
+@pytest.mark.release
 def test_the_position_of_the_maps_can_be_chosen(opened, complete):
     opened.locator("#head-position input").focus()
     opened.keyboard.press("ArrowRight")
@@ -151,6 +156,7 @@ def test_the_strip_can_follow_the_selected_layer(opened):
         assert opened.locator("#strip-tokens .sink").count() == sinks
 
 
+@pytest.mark.release
 def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, path):
     page = opening(browser, path)
     page.select_option("#head-layer", "1")
@@ -164,7 +170,7 @@ def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, pa
     page.context.close()
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, pytest.param(400, marks=pytest.mark.release)])
 def test_the_first_screen_has_title_cards_and_a_map(browser, path, width):
     page = opening(browser, path, "light", width)
     for place in ("h1", ".headlines", "#first-map canvas"):
@@ -173,6 +179,7 @@ def test_the_first_screen_has_title_cards_and_a_map(browser, path, width):
     page.context.close()
 
 
+@pytest.mark.release
 def test_maps_beside_the_chief_ones_come_one_at_a_time(opened):
     shown = "document.querySelectorAll('#head-other .map:not([hidden])').length"
     assert opened.evaluate(shown) == 1
