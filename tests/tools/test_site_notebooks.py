@@ -12,6 +12,11 @@ import pytest
 from tools.site.notebooks import cells, notebook, notebooks, page, run, source
 
 
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Unlike other tests, tutorials see the tasks of the replication where it is installed."""
+
+
 def said(cell: dict) -> str:
     """The text that a cell shows."""
     data = (output.get("text", output.get("data", {}).get("text/plain", ())) for output in cell.get("outputs", ()))
