@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import time
@@ -24,7 +23,7 @@ from sinkscope.checks.section import CheckSection
 from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, subject
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
-from sinkscope.hooks import device_of, unwrapped
+from sinkscope.hooks import device_of, model_digest, unwrapped
 from sinkscope.interventions import load
 from sinkscope.model import load_tokenizer
 from sinkscope.trials import explained
@@ -145,12 +144,8 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
 
 def _identity(made: CheckedModel) -> dict[str, Any]:
     """What decides a section's numbers, whatever the section."""
-    known = json.dumps(made.model.config.to_diff_dict(), sort_keys=True, default=str)
-    with torch.no_grad():
-        sums = [float(each.detach().double().sum()) for each in made.model.parameters()]
-    weights = hashlib.sha256(json.dumps([known, sums]).encode()).hexdigest()
     return {
-        "model": weights,
+        "model": model_digest(made.model),
         "dtype": str(next(made.model.parameters()).dtype),
         "controls": made.controls,
         "seed": made.seed,

@@ -14,7 +14,7 @@ from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, open_tokenizer, token_rows
 from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions, TextOptions
 from sinkscope.cli.showing import Cost, peak_memory, show_cost, show_trial, watching
-from sinkscope.cli.writing import results_folder, write_trial
+from sinkscope.cli.writing import clear_unfinished, results_folder, unfinished_folder, write_trial
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
@@ -188,10 +188,12 @@ def cache(
                 batch_size=batch_size,
                 needles=rows.needles,
                 rounds=rounds,
+                out=unfinished_folder(folder, context, rows.description),
                 about={"command": "cache", "model": model, "input": rows.description},
                 progress=watch,
             )
         paths = write_trial(trial, "cache", folder)
+        clear_unfinished(folder)
     show_trial(trial, paths, as_json=output.as_json, explain=explain)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, open_tokenizer, parse_heads, read_inputs, single_batch
 from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions, TextOptions
 from sinkscope.cli.showing import peak_memory, show_trial, watching
-from sinkscope.cli.writing import results_folder, write_trial
+from sinkscope.cli.writing import clear_unfinished, results_folder, unfinished_folder, write_trial
 from sinkscope.errors import InputError, unknown
 from sinkscope.live import duration
 from sinkscope.names import short
@@ -156,8 +154,7 @@ def calibrate(
             facts = {"model": model, "method": method, "seconds": both, "memory": memory}
             show_json(facts) if output.as_json else show(plain(cost))
             return
-        unfinished = folder / _unfinished_name(context, reading.description)
-        note(f"{cost}{f'; continues from {unfinished}' if unfinished.exists() else ''}")
+        note(cost)
         with watching() as watch:
             trial = calibration_trial(
                 subject,
@@ -171,11 +168,12 @@ def calibrate(
                 tolerance=tolerance,
                 seed=running.seed,
                 batch_size=batch_size,
-                out=unfinished,
+                out=unfinished_folder(folder, context, reading.description),
                 about={"command": "calibrate", "model": model, "method": method, "input": reading.description},
                 progress=watch,
             )
-        paths = _write(trial, folder)
+        paths = write_trial(trial, "calibrate", folder)
+        clear_unfinished(folder)
         if save is not None:
             paths += _save(subject, trial, save, processor)
     show_trial(trial, paths, as_json=output.as_json, explain=explain)
@@ -219,28 +217,12 @@ def _seconds(
     return passes(model, settings, heads, exhaustive=exhaustive) * chosen_on * per_text, arms * held_out * per_text
 
 
-def _unfinished_name(context: options.Context, texts: str) -> str:
-    """The folder, among the results, of what is done so far; options and texts determine it."""
-    values = {
-        name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain", "plan_only")
-    }
-    return f"unfinished-{hashlib.sha256(repr((texts, sorted(values.items()))).encode()).hexdigest()[:8]}"
-
-
 def _numbers(text: str | None) -> tuple[float, ...]:
     """The numbers in "0.5,2"."""
     try:
         return () if text is None else tuple(float(word) for word in text.split(","))
     except ValueError:
         raise InputError(f"--values {text}: expected numbers, as in 0.5,2") from None
-
-
-def _write(trial: Trial, folder: Path) -> list[Path]:
-    """Replace the calibration in `folder` with this one, and remove what was unfinished; returns the files."""
-    paths = write_trial(trial, "calibrate", folder)
-    for unfinished in folder.glob("unfinished-*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return paths
 
 
 def _save(model: Any, trial: Trial, folder: Path, processor: Any) -> list[Path]:

@@ -14,7 +14,7 @@ from sinkscope.cli.command import ADVANCED, LateHelp, When
 from sinkscope.cli.opening import open_model, parse_heads, read_inputs, single_batch
 from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, watching
-from sinkscope.cli.writing import check_formats, results_folder, write_trial
+from sinkscope.cli.writing import check_formats, clear_unfinished, results_folder, unfinished_folder, write_trial
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json
@@ -240,6 +240,7 @@ def intervene(
                     after=after,
                     by=by,
                     layers=chosen_layers,
+                    out=unfinished_folder(folder, context, reading.description),
                     about=about,
                     progress=watch,
                     **shared,
@@ -281,11 +282,13 @@ def intervene(
                     position=position if change.position is None else change.position,
                     drawn_in=searched,
                     calibrated_on=texts.record,
+                    out=unfinished_folder(folder, context, reading.description),
                     about=about,
                     progress=watch,
                     **shared,
                 )
         paths = write_trial(trial, "intervene", folder, extra=_picture(trial, figure))
+        clear_unfinished(folder)
     show_trial(trial, paths, as_json=output.as_json, explain=explain)
 
 

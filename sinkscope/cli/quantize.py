@@ -15,7 +15,7 @@ from sinkscope.cli.command import ADVANCED, LateHelp, When, was_given
 from sinkscope.cli.opening import open_model, open_tokenizer, read_inputs, single_batch
 from sinkscope.cli.options import INPUTS, OUTPUT, RUNNING, InputOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import estimate_cost, show_cost, show_trial, show_written, size_in_words, watching
-from sinkscope.cli.writing import FILES, old_files, results_folder, write_trial
+from sinkscope.cli.writing import FILES, clear_unfinished, old_files, results_folder, unfinished_folder, write_trial
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
@@ -212,7 +212,7 @@ def quantize(
             ranges = quantization.hazards(subject.model, batch, first, batch_size=batch_size)
         trial = None
         if rounding is not None:
-            trial = subject.trial(rounding, None if protected is None else arms_of)
+            trial = subject.trial(rounding, None if protected is None else arms_of, subject.unfinished(folder, context))
         rescued = None
         if rescue is not None and rounding is not None:
             with watching() as watch:
@@ -231,6 +231,7 @@ def quantize(
         if export is not None and export.lacking:
             note(f"keys and values of the prefix are not written: {export.lacking}")
         paths = _write(folder, trial, ranges, export, rescued)
+        clear_unfinished(folder)
     if output.as_json:
         numbers = {} if trial is None else trial.to_json()
         numbers |= {} if rescued is None else {"rescue": rescued.to_json()}
@@ -294,8 +295,12 @@ class _QuantizedModel:
         text = replace(self.inputs, text=self.settings.calibrate_on, images=None, audio=None)
         return single_batch(read_inputs(self.model, self.name, text, self.running))
 
-    def trial(self, scheme: QuantizationScheme, choices: Mapping[str, Any] | None) -> Trial:
-        """The trial of a scheme, with these arms; None for its defaults."""
+    def unfinished(self, folder: Path, context: Any) -> Path:
+        """Where trials keep what is done."""
+        return unfinished_folder(folder, context, self.reading.description)
+
+    def trial(self, scheme: QuantizationScheme, choices: Mapping[str, Any] | None, out: Path) -> Trial:
+        """The trial of a scheme, with these arms; None for its defaults. `out`: for finished batches."""
         from sinkscope.trials import scheme_trial
 
         settings = self.settings
@@ -313,6 +318,7 @@ class _QuantizedModel:
                 tolerance=settings.tolerance,
                 batch_size=self.batch_size,
                 seed=self.running.seed,
+                out=out,
                 about={"command": "quantize", "model": self.name, "input": self.reading.description},
                 progress=watch,
             )
@@ -666,14 +672,15 @@ def _try_several(
             show_cost(cost, output.as_json, model=model, scheme=",".join(names))
             return
         note(f"{cost}; rounding comes on top")
-        trials = []
+        trials, unfinished = [], subject.unfinished(folder, context)
         for scheme in schemes:
-            trials.append(subject.trial(scheme, choices[scheme.name]))
+            trials.append(subject.trial(scheme, choices[scheme.name], unfinished / scheme.name))
             write_trial(trials[-1], "quantize", folder / scheme.name)
         compared = compared_schemes(trials)
         sentence = advice(compared)
         stored = compared.astype(object).where(compared.notna(), None).to_dict("records")
         write_json(folder / "schemes.json", {"schemes": stored, "sentence": sentence})
+        clear_unfinished(folder)
     if output.as_json:
         details = [trial.to_json() for trial in trials]
         show_json({"model": model, "sentence": sentence, "schemes": details})

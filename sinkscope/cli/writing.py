@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sinkscope import __version__
 from sinkscope.errors import InputError
 from sinkscope.files import check_writable, replacing, write_json, write_text
+from sinkscope.report.terminal import note
 
 if TYPE_CHECKING:
     from typer import Context
@@ -121,6 +124,27 @@ def write_trial(
         if extra is not None:
             extra(draft)
     return [folder / name for name in FILES[command] if (folder / name).exists()]
+
+
+def unfinished_folder(folder: Path, context: Context, texts: str) -> Path:
+    """Where, in the folder for results, a trial keeps what is done; options, texts and version determine its name.
+
+    Says so where an interrupted call left something there.
+    """
+    values = {
+        name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain", "plan_only")
+    }
+    digest = hashlib.sha256(repr((texts, __version__, sorted(values.items()))).encode()).hexdigest()
+    unfinished = folder / f"unfinished-{digest[:8]}"
+    if unfinished.exists():
+        note(f"continues from {unfinished}")
+    return unfinished
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove, once results are written, what trials kept in their folder until then."""
+    for unfinished in folder.glob("unfinished-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def check_formats(figure: str | None, tables: str = "csv") -> None:

@@ -6,12 +6,15 @@ refused by name.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
@@ -95,6 +98,20 @@ class PositionTable:
     def rows(self) -> Float[Tensor, "position width"]:
         """The rows of positions 0, 1, …, a view of the weight."""
         return self.weight.data.view(self.weight.shape[-2:])[self.offset :]
+
+
+def model_digest(model: nn.Module) -> str:
+    """The sha256 of a model's configuration and of the sum of each parameter, in hexadecimal.
+
+    Two models that agree in it have the same numbers, short of weights that were exchanged within a parameter; names
+    and folders do not count. Parameters on the meta device are left out.
+    """
+    config = getattr(model, "config", None)
+    known: Any = getattr(config, "to_diff_dict", lambda: type(model).__name__)()
+    known = json.dumps(known, sort_keys=True, default=str)
+    with torch.no_grad():
+        sums = [float(each.detach().double().sum()) for each in model.parameters() if not each.is_meta]
+    return hashlib.sha256(json.dumps([known, sums]).encode()).hexdigest()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError
 from sinkscope.files import append_line, whole_lines, write_json
-from sinkscope.hooks import device_of, unwrapped
+from sinkscope.hooks import device_of, model_digest, unwrapped
 from sinkscope.trials.arm import REFERENCE, Arm, Reading, Texts, ThroughCache, unchanged
 from sinkscope.trials.needles import Asked
 from sinkscope.trials.recall import Recalled, recalled
@@ -29,6 +29,7 @@ from sinkscope.trials.words import TOLERANCE
 
 PACKAGES = ("sinkscope", "torch", "transformers")
 SCORES = "scores.jsonl"
+ANSWERS = "answers.jsonl"
 PER_TEXT = ("kl", "nats", "agreement", "scored")
 Progress = Callable[[int, int, str], object]
 """Called with the passes over a text that are done, their total, and the best arm so far."""
@@ -96,7 +97,7 @@ def run(
     more |= {"clock": clock_of(model)} if rounds else {}
     about = {**more, **(about or {})}
     record = _record(model, scored_texts, plan, reading, calibrated_on, tolerance, seed, batch_size, controls, about)
-    store = _Store.open(out, record)
+    store = _Store.open(out, model, record, needles)
     scores_by_arm: dict[str, list[Scores]] = {one.arm.name: [] for one in plan}
     running = [one for one in plan if not one.equal_to]
     question_batches = [] if needles is None else needles.split(batch_size)
@@ -121,7 +122,11 @@ def run(
     answers: dict[str, list[Recalled]] = {one.arm.name: [] for one in running}
     for number, part in enumerate(question_batches):
         for one in running:
-            answers[one.arm.name].append(recalled(model, part, [one.arm], number * batch_size)[one.arm.name])
+            right = store.answers.get((number, one.arm.name))
+            if right is None:
+                right = recalled(model, part, [one.arm], number * batch_size)[one.arm.name]
+                store.write_answers(number, one.arm.name, right)
+            answers[one.arm.name].append(right)
             done += len(part)
             if progress is not None:
                 progress(done, total, _so_far(scores_by_arm, plan))
@@ -209,17 +214,23 @@ def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm
 
 @dataclass(frozen=True, eq=False)
 class _Store:
-    """Finished batches in a folder: `trial.json` identifies the trial, `scores.jsonl` has a line per arm and batch."""
+    """Finished batches in a folder: `trial.json` identifies the trial, `scores.jsonl` has a line per arm and batch,
+    `answers.jsonl` one per arm and batch of questions."""
 
     folder: Path | None
     lines: Mapping[tuple[int, int, str], Scores]
+    answers: Mapping[tuple[int, str], Recalled]
 
     @classmethod
-    def open(cls, out: str | Path | None, record: Mapping[str, Any]) -> _Store:
+    def open(cls, out: str | Path | None, model: nn.Module, record: Mapping[str, Any], needles: Asked | None) -> _Store:
         if out is None:
-            return cls(None, {})
+            return cls(None, {}, {})
         folder = Path(out)
-        digest = hashlib.sha256(json.dumps(record["identity"], sort_keys=True).encode()).hexdigest()
+        identity = {**record["identity"], "model_sha256": model_digest(model), "versions": record["versions"]}
+        if needles is not None:
+            tokens = (needles.context, needles.keys, needles.answers)
+            identity["needles"] = [hashlib.sha256(each.cpu().numpy().tobytes()).hexdigest() for each in tokens]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         head = folder / "trial.json"
         if head.exists():
             try:
@@ -228,15 +239,20 @@ class _Store:
                 stored = None
             if stored != digest:
                 raise InputError(
-                    f"{folder} holds another trial (other texts, arms, model or options): name a new folder"
+                    f"{folder} holds another trial (other texts, arms, weights, options or versions): delete it, or "
+                    "name a new folder"
                 )
         else:
-            write_json(head, {"identity_sha256": digest, **record["identity"]})
+            write_json(head, {"identity_sha256": digest, **identity})
         scores = {}
         for row in whole_lines(folder / SCORES):
             parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
             scores[row["start"], row["stop"], row["arm"]] = Scores(**parts, bytes=row["bytes"], seconds=row["seconds"])
-        return cls(folder, scores)
+        answers = {}
+        for row in whole_lines(folder / ANSWERS):
+            seen = None if row["seen"] is None else torch.tensor(row["seen"])
+            answers[row["number"], row["arm"]] = Recalled(torch.tensor(row["unseen"]), seen)
+        return cls(folder, scores, answers)
 
     def read(self, rows: slice) -> dict[str, Scores]:
         return {arm: one for (start, stop, arm), one in self.lines.items() if (start, stop) == (rows.start, rows.stop)}
@@ -247,6 +263,14 @@ class _Store:
         row = {"start": rows.start, "stop": rows.stop, "arm": arm, "bytes": scores.bytes, "seconds": scores.seconds}
         row |= {name: getattr(scores, name).tolist() for name in PER_TEXT}
         append_line(self.folder / SCORES, row)
+
+    def write_answers(self, number: int, arm: str, answers: Recalled) -> None:
+        if self.folder is None:
+            return
+        seen = None if answers.seen is None else answers.seen.tolist()
+        append_line(
+            self.folder / ANSWERS, {"number": number, "arm": arm, "unseen": answers.unseen.tolist(), "seen": seen}
+        )
 
 
 def _record(
