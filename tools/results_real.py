@@ -4,17 +4,18 @@
     python -m tools.results_real MODEL             # all that is not there yet, shortest first
     python -m tools.results_real MODEL cache-25-prose
 
-A command that has finished is not run again; one that was stopped begins anew, so each takes less than two hours. Texts
-are documentation (`python:prose`) and sources (`python:code`) of the installed Python packages, in the chat format.
+A command that has finished is not run again; one that was stopped goes on from its last finished batch, which is kept
+in `runs/results-real`. Texts are documentation (`python:prose`) and sources (`python:code`) of the installed Python
+packages, in the chat format.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ import typer
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "real" / "trials"
+UNFINISHED = ROOT / "runs" / "results-real"
+STEP = 5.0  # seconds, to which the time of a command is known
 CORPORA = ("prose", "code")
 PACKAGES = ("sinkscope", "torch", "transformers")
 
@@ -87,13 +90,21 @@ def rows() -> list[Row]:
 
 def run(row: Row, model: str) -> dict[str, Any]:
     """The command's own JSON, with what it takes to make it anew. Raises `RuntimeError` where it fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "sinkscope", row.arguments[0], model, *row.arguments[1:], "--json"]
-        start = time.perf_counter()
-        done = subprocess.run([*command, "--out", f"{folder}/out"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        seconds = time.perf_counter() - start
-    if done.returncode:
-        raise RuntimeError(f"{row.name}: exit code {done.returncode}")
+    folder = UNFINISHED / row.name
+    command = [sys.executable, "-m", "sinkscope", row.arguments[0], model, *row.arguments[1:], "--json"]
+    clock, answer = folder / "seconds", folder / "answer.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    seconds = float(clock.read_text()) if clock.exists() else 0.0  # of calls that were stopped
+    with answer.open("w") as stdout:
+        running = subprocess.Popen([*command, "--out", str(folder / "out")], stdout=stdout, cwd=ROOT)
+        while running.poll() is None:
+            time.sleep(STEP)
+            seconds += STEP
+            clock.write_text(str(seconds))
+    if running.returncode:
+        raise RuntimeError(f"{row.name}: exit code {running.returncode}")
+    result = json.loads(answer.read_text())
+    shutil.rmtree(folder)
     return {
         "name": row.name,
         "command": " ".join(["sinkscope", row.arguments[0], Path(model).name, *row.arguments[1:]]),
@@ -102,7 +113,7 @@ def run(row: Row, model: str) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "result": json.loads(done.stdout) | {"model": Path(model).name},
+        "result": result | {"model": Path(model).name},
     }
 
 
