@@ -18,6 +18,7 @@ LONG = {"encoder_and_hybrid", "which_tokens", "does_it_matter", "many_models", "
 LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
 LONG |= {"what_to_protect", "rotated_caches", "fold"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+FILE = re.compile(r"`((?:benchmarks|replication|results|sinkscope|tests|tools)/[\w/.-]*(?:/|\.(?:py|json|jsonl|yaml|md)))`")
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 
@@ -33,6 +34,14 @@ def test_links_between_pages_lead_somewhere():
     if not (ROOT / "replication").is_dir():
         links = [(page, target) for page, target in links if not target.startswith("replication/")]
     assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
+
+
+def test_files_that_pages_name_exist():
+    named = [(page, path) for page in PAGES for path in FILE.findall(page.read_text("utf-8"))]
+    if not (ROOT / "replication").is_dir():
+        named = [(page, path) for page, path in named if not path.startswith("replication/")]
+    assert len(named) > 40
+    assert [(page.name, path) for page, path in named if not (ROOT / path).exists()] == []
 
 
 def pages() -> list:
