@@ -18,7 +18,10 @@ LONG = {"encoder_and_hybrid", "which_tokens", "does_it_matter", "many_models", "
 LONG |= {"calibration", "does_my_model_have_a_sink", "which_policy", "quantized_linear"}
 LONG |= {"what_to_protect", "rotated_caches", "fold"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
-FILE = re.compile(r"`((?:benchmarks|replication|results|sinkscope|tests|tools)/[\w/.-]*(?:/|\.(?:py|json|jsonl|yaml|md)))`")
+FOLDERS, ENDINGS = "benchmarks|replication|results|sinkscope|tests|tools", "py|json|jsonl|yaml|md"
+FILE = re.compile(rf"`((?:{FOLDERS})/[\w/.-]*(?:/|\.(?:{ENDINGS})))`")
+    r"`((?:benchmarks|replication|results|sinkscope|tests|tools)/[\w/.-]*(?:/|\.(?:py|json|jsonl|yaml|md)))`"
+)
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 

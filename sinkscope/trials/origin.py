@@ -152,14 +152,17 @@ def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anato
         int((ratio[1:] - ratio[:-1]).argmax()) + 1,
         tuple(entries),
         bool(massive.any()),
-        {depth: whole[depth][:, others].flatten(0, 1).median(0).values for depth in range(first, max(first + 1, last))},
-        {
-            path: torch.cat(kept)[:, others].flatten(0, 1).median(0).values
-            for path, kept in inputs.items()
-            if path in deep
-        },
+        {depth: _median(whole[depth][:, others]) for depth in range(first, max(first + 1, last))},
+        {path: _median(torch.cat(kept)[:, others]) for path, kept in inputs.items() if path in deep},
         torch.stack([torch.cat(outputs[layer]).mean(0) for layer in range(len(layers))]),
     )
+
+
+def _median(states: Tensor) -> Float[Tensor, " channel"]:
+    """The lower median of each channel, over (text, position), as `Tensor.median` has it; numpy is faster."""
+    rows = states.flatten(0, 1).T.contiguous().numpy()
+    middle = (rows.shape[1] - 1) // 2
+    return torch.from_numpy(np.partition(rows, middle, axis=1)[:, middle].copy())
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,7 +21,7 @@ from sinkscope.quantization import SinkQuantizedCache
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Written
 from sinkscope.trials.feeding import Feed
 
-PLACES = 16  # of a text that are compared at once
+PLACES = 8  # of a text that are compared at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ def scored(
     Raises `InputError` for predictions that are NaN.
     """
     referred = {arm.against for arm in arms}
-    held: dict[str, Tensor] = {}
+    held: dict[str, _Reference] = {}
     prompt: _Prompt | None = None
     for arm in arms:
         start = time.perf_counter()
@@ -60,7 +61,7 @@ def scored(
         if bool(predicted.logs[..., :1].isnan().any()):  # log_softmax makes a row with one NaN a row of them
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
         if arm.name in referred:
-            held[arm.name] = predicted.logs
+            held[arm.name] = _Reference(predicted.logs)
         if arm.against not in held:
             raise ValueError(f"'{arm.name}' is compared with '{arm.against}', which does not come before it")
         yield arm.name, _compared(predicted, held[arm.against], texts, left_out, seconds)
@@ -76,6 +77,18 @@ class _Predicted:
     bytes: float
     written: bool = False
     prompt: _Prompt | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Reference:
+    """The predictions of an arm that others are compared with."""
+
+    logs: Tensor
+
+    @cached_property
+    def best(self) -> Tensor:
+        """The most likely token of each place."""
+        return self.logs.argmax(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +147,11 @@ def _predicted(
 
 
 def _compared(
-    predicted: _Predicted, reference: Tensor, texts: Texts, left_out: Tensor | None, seconds: float
+    predicted: _Predicted, reference: _Reference, texts: Texts, left_out: Tensor | None, seconds: float
 ) -> Scores:
     held = predicted.bytes / texts.count
     if predicted.written:
-        same = (predicted.logs == reference).long().cumprod(1).double().mean(1)
+        same = (predicted.logs == reference.logs).long().cumprod(1).double().mean(1)
         nothing = torch.full((texts.count,), torch.nan, dtype=torch.float64)
         count = torch.full((texts.count,), float(predicted.logs.shape[1]), dtype=torch.float64)
         return Scores(nothing, nothing, same, count, held, seconds)
@@ -149,20 +162,24 @@ def _compared(
         if predicted.logs.ndim > 3
         else predicted.logs[:, None]
     )
-    against = reference.view(logs.shape)
+    against = reference.logs.view(logs.shape)
     counted, targets = _places(logs, predicted.first, texts, left_out)
     kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
     if against.data_ptr() == logs.data_ptr():
         kl.zero_(), same.fill_(1.0)
     else:
+        best = reference.best.view(logs.shape[:2])
         for row in range(len(logs)):  # a few places at a time: their products stay in the processor's cache
             for start in range(0, logs.shape[1], PLACES):
                 part = slice(start, start + PLACES)
                 p, q = against[row, part], logs[row, part]
                 # Terms in single precision, which the logs have, and their sum in double: 3 times as fast.
-                terms = (p.exp() * (p - q)).masked_fill_(p == -torch.inf, 0.0)
-                kl[row, part] = terms.sum(-1, dtype=torch.float64)
-                same[row, part] = (p.argmax(-1) == q.argmax(-1)).double()
+                sums = p.exp().mul_(p - q).sum(-1, dtype=torch.float64)
+                if bool(sums.isnan().any()):  # 0 · log 0, of tokens that the reference rules out
+                    terms = (p.exp() * (p - q)).masked_fill_(p == -torch.inf, 0.0)
+                    sums = terms.sum(-1, dtype=torch.float64)
+                kl[row, part] = sums
+                same[row, part] = (best[row, part] == q.argmax(-1)).double()
     nats = torch.full_like(kl, torch.nan)
     if targets is not None:
         nats = -logs.gather(-1, targets[..., None])[..., 0].double()
