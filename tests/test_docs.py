@@ -20,8 +20,6 @@ LONG |= {"what_to_protect", "rotated_caches", "fold"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 FOLDERS, ENDINGS = "benchmarks|replication|results|sinkscope|tests|tools", "py|json|jsonl|yaml|md"
 FILE = re.compile(rf"`((?:{FOLDERS})/[\w/.-]*(?:/|\.(?:{ENDINGS})))`")
-    r"`((?:benchmarks|replication|results|sinkscope|tests|tools)/[\w/.-]*(?:/|\.(?:py|json|jsonl|yaml|md)))`"
-)
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 
