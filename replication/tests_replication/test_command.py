@@ -31,6 +31,7 @@ def test_a_question_is_shown_with_what_decides_it(sinkscope, monkeypatch):
     assert "started without this file" in text
 
 
+@pytest.mark.slow
 def test_all_of_them_are_a_few_lines_unless_asked_for_in_full(sinkscope):
     brief = sinkscope("experiment", "verdict", "--all").out.splitlines()
     assert len(brief) <= 10

@@ -69,6 +69,7 @@ def evicts(policy: Policy, budget: object = BUDGET) -> Callable[[PreTrainedModel
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "use",
     [

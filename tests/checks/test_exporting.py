@@ -32,6 +32,7 @@ def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
     return replace(card, parts=(*(one for one in card.parts if one.name != "engines"), part))
 
 
+@pytest.mark.slow
 def test_the_section_measures_every_engine(card: Card) -> None:
     rows = {row.key: row for row in card.part("engines").rows}
     assert rows.keys() == {"llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8"}

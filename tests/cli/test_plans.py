@@ -41,6 +41,7 @@ def test_a_plan_says_seconds_and_memory_and_writes_nothing(sinkscope, model, tex
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_several_models_are_planned_one_by_one(sinkscope, model, tmp_path: Path):
     found = sinkscope("measure", model, "nano", "--plan", "--json").json["plans"]
     assert [plan["model"] for plan in found] == [str(model), "nano"]
@@ -55,6 +56,7 @@ def test_more_controls_take_longer(sinkscope, model, text):
     assert few < many
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_lines_before_the_first_reading_and_after_it(capsys, monkeypatch):
     monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.02))
     with watching() as watch:

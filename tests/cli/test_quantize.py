@@ -61,6 +61,7 @@ def test_a_trial_and_hazards_are_written_with_the_tokens_to_protect(
     assert masks["input_ids"].shape == (4, TOKENS)
 
 
+@pytest.mark.slow
 def test_a_scheme_of_another_package_is_one_among_others(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ def test_several_schemes_end_in_one_sentence(sinkscope: Command, model: Path, te
     assert "goes with a single --scheme" in refused.err
 
 
+@pytest.mark.slow
 def test_a_rescue_is_a_sentence_a_file_and_part_of_the_json(
     sinkscope: Command, model: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -92,10 +92,11 @@ def test_without_a_home_what_needs_no_cache_works_and_the_rest_says_what_to_do(
     assert "set SINKSCOPE_CACHE to a folder" in sinkscope("train", "nano", "--set", "steps=1").error
 
 
-@pytest.mark.slow  # the hub's library tries five times
+@pytest.mark.slow
 def test_without_network_a_name_on_the_hub_is_refused_in_a_line(sinkscope, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own connections fail; here nothing says beforehand that there is none."""
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the hub's library tries five times
     assert "someone/a-model" in sinkscope("measure", "someone/a-model", *FEW).error

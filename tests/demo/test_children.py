@@ -69,6 +69,7 @@ def test_no_child_outlives_the_block(plan, script, error):
     assert ended(started, seconds=0)
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_listen_is_killed(plan, script, monkeypatch, tmp_path):
     monkeypatch.setattr("sinkscope.demo.children.PATIENCE", 0.2)
     deaf = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path)!r} + '/deaf', 'w')"

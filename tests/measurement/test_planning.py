@@ -12,6 +12,7 @@ from sinkscope.measurement.planning import measured_rate, plan
 from sinkscope.model import blueprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nano", "nano-hybrid", "nano-encoder"])
 def test_parameters_and_weights_are_those_of_the_model(name: str) -> None:
     model = ss.load(name)
@@ -22,6 +23,7 @@ def test_parameters_and_weights_are_those_of_the_model(name: str) -> None:
     assert all(parameter.is_meta for parameter in blueprint(name).parameters())
 
 
+@pytest.mark.slow
 def test_a_local_model_in_another_precision(tmp_path: Path) -> None:
     ss.load("nano").to(torch.bfloat16).save_pretrained(tmp_path)
     assert plan(str(tmp_path), tokens=8, samples=1, batch_size=1).dtype == "bfloat16"
@@ -38,6 +40,7 @@ def test_results_are_about_as_large_as_said(tmp_path: Path) -> None:
     assert found.results / 4 < (tmp_path / "m.nc").stat().st_size < found.results * 4
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_samples_and_the_rate_is_measured() -> None:
     few, many = (plan("nano", tokens=64, samples=samples, batch_size=8) for samples in (10, 1000))
     assert many.seconds[0] * many.rate == pytest.approx(100 * few.seconds[0] * few.rate)

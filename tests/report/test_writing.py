@@ -27,6 +27,7 @@ def trial() -> Trial:
     return run(llama(), ids(8), arms, reading=OnePass(), controls=1, about={"kind": "schemes", "scheme": "int<8>"})
 
 
+@pytest.mark.slow
 def test_a_trial_has_one_page_whoever_writes_it(trial: Trial, tmp_path: Path) -> None:
     trial.save(tmp_path / "trial.nc")
     stored = page_of(tmp_path / "trial.nc")

@@ -20,6 +20,7 @@ from tests.training.test_schedule import reference
 Make = Callable[..., Recipe]
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_run(undisturbed: Run, tiny: Make) -> None:
     assert undisturbed.path.name.startswith("tiny-softmax-")
     assert {path.name for path in undisturbed.path.iterdir()} == {

@@ -49,6 +49,7 @@ def test_a_control_depends_on_its_text_and_its_number_alone() -> None:
     assert not np.array_equal(whole.first, other.first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results_depend_neither_on_batches_nor_on_other_arms(batch: int) -> None:
     model, text = llama(), ids(5, 12)

@@ -97,6 +97,7 @@ def test_controls_of_equal_arms_run_once() -> None:
 BOUNDED = ["streaming", "snapkv", "h2o", "scissorhands", "expected", "keydiff", "tova", "vatp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "when"), [*((name, "always") for name in BOUNDED), ("snapkv", "prefill"), ("expected", "prefill")]
 )

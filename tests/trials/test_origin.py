@@ -42,6 +42,7 @@ def test_a_planted_token_and_its_step_are_what_makes_the_sink(trial: ss.trials.T
     assert frame.loc["mute-step", "rate_of_controls"] > 50 > frame.loc["mute-step", "rate_at_sink"]
 
 
+@pytest.mark.slow
 def test_it_is_said_and_kept(trial: ss.trials.Trial, tmp_path) -> None:
     trial.save(tmp_path / "trial.nc")
     again = ss.trials.load(tmp_path / "trial.nc")
@@ -61,6 +62,7 @@ def test_rates_are_those_of_a_measurement_under_the_change(trial: ss.trials.Tria
     np.testing.assert_allclose(100 * trial.values("move-first", "rate_at_test").mean(), rate, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_takes_the_passes_that_it_needs() -> None:
     model, texts, texts_read = planted_model(), planted_ids(F3, samples=14, tokens=24), []
     hook = model.register_forward_pre_hook(

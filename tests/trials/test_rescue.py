@@ -60,6 +60,7 @@ def rescued() -> Rescue:
     return rescue(model, ids, "w8a8-tensor")
 
 
+@pytest.mark.slow
 def test_one_map_and_one_token_are_what_nanos_sink_costs(rescued: Rescue) -> None:
     """Its massive activation enters one map alone; random maps and random tokens give nothing back."""
     assert rescued.maps == ("model.layers.1.mlp.down_proj",)

@@ -57,6 +57,7 @@ def test_controls_have_as_many_tokens_per_text_and_no_protected_ones() -> None:
     assert len(set(counts)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["w8a8-tensor", "llm-int8-0.5", "kv2-token"])
 def test_nothing_depends_on_the_batch(tiny_llama: LlamaForCausalLM, scheme: str) -> None:
     """A batch of two, and one that is left over, against texts alone."""
@@ -160,6 +161,7 @@ def test_a_model_with_windows_reports_which_layers_are_rounded() -> None:
     assert f"{whole} of {len(kinds)} layers are rounded" in found.verdict
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("name", ["w8a8-static", "w8a8-tensor-smooth", "kv3-kvquant", "kv2-kivi", "w3-slim"])
 def test_schemes_run_with_protected_tokens(tiny_llama: LlamaForCausalLM, name: str) -> None:
@@ -168,6 +170,7 @@ def test_schemes_run_with_protected_tokens(tiny_llama: LlamaForCausalLM, name: s
     assert found.named("arm")[0] == "first:1"
 
 
+@pytest.mark.slow
 def test_calibration_that_differs_from_serving_warns() -> None:
     model, ids = by_token(rows=6)
     sink, weights = Positions(0), Grid(8, symmetric=True)

@@ -108,6 +108,7 @@ def read(model: PreTrainedModel, cache: EvictingCache, until: int = TOTAL) -> li
     return logits + [step(model, cache, at) for at in range(PROMPT, until)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_kept_sets_and_logits_match_the_loops(model: PreTrainedModel, name: str) -> None:
     policy, score = LOOPS[name]
@@ -122,6 +123,7 @@ def test_kept_sets_and_logits_match_the_loops(model: PreTrainedModel, name: str)
         torch.testing.assert_close(torch.stack(logits, 1), wanted, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h2o", "lagkv", "expected", *MORE])
 def test_stacked_layers_match_single_layers(model: PreTrainedModel, name: str) -> None:
     """Sets after every step are looked at in a run of their own: looking moves the free slot to the end."""

@@ -93,12 +93,14 @@ def test_what_only_the_lab_can_do_is_refused(name: str, tiny_llama: LlamaForCaus
     assert list(tiny_llama.state_dict()) == state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in (*KINDS, "gated_head", "qk_norm") if name in NAMES])
 def test_it_is_freed_with_its_last_reference(name: str) -> None:
     """Nothing of it stays until the collector runs, such as maps whose hooks hold them."""
     assert left_by(lambda: ss.attach(LabForCausalLM(LabConfig(**SIZES, **HEADS)).to_llama(), name)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_left_padding_without_position_ids_moves_what_is_not_shift_invariant(name: str) -> None:
     model = host("llama")

@@ -83,6 +83,7 @@ def test_a_layer_is_the_naive_one(name: str, window: int) -> None:
             start = stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pads", [None, [0, 3]])
 @pytest.mark.parametrize("name", [*GRIDS, "rotated", "rows"])
 def test_decoded_numbers_that_are_kept_are_those_that_are_read_anew(name: str, pads: list[int] | None) -> None:

@@ -109,6 +109,7 @@ def test_where_the_query_is_not_rotated_the_keys_are_rotated_back(model: LlamaFo
 STORED = [name for name, scheme in SCHEMES.items() if scheme.caches and scheme.store is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in STORED if not name.startswith("kv")])
 def test_a_cache_returns_what_its_simulation_returns(model: LlamaForCausalLM, name: str) -> None:
     scheme = scheme_named(name)

@@ -103,6 +103,7 @@ def test_one_process_per_run(tiny: Make, runs: Path) -> None:
         trained(recipe, runs, resume=True)
 
 
+@pytest.mark.slow
 def test_another_configuration_in_the_folder(finished: Run, tiny: Make, runs: Path) -> None:
     stored = json.loads((finished.path / "recipe.json").read_text())
     (finished.path / "recipe.json").write_text(json.dumps(stored | {"steps": 13}))
