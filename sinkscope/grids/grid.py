@@ -17,6 +17,7 @@ Over = Literal["token", "channel", "head", "tensor"]
 EXACT = 16  # a grid of this many bits leaves numbers unchanged
 SCALE_BITS = 16  # bits of a stored scale, and of the stored lower end of a range
 LARGEST = torch.finfo(torch.float16).max
+NOT_FINITE = "cannot quantize NaN or infinite numbers: check the model's activations"
 SMALLEST = 1e-5  # the least width of a range with an integer zero
 
 
@@ -96,24 +97,30 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
     A range whose entries are all protected has step 0. Raises `InputError` for entries that are not finite, and for
     groups that do not divide their axis.
     """
-    excluded = None if protected is None else grid.cut(protected.expand(x.shape))
-    check_finite(x, protected)
-    x = grid.cut(x)
-    axes = grid.shared(x)
-    if grid.symmetric:
-        size = x.abs() if excluded is None else x.abs().masked_fill(excluded, 0)
-        return Steps(size.amax(axes, keepdim=True) / grid.top)
-    low = (x if excluded is None else x.masked_fill(excluded, torch.inf)).amin(axes, keepdim=True)
-    high = (x if excluded is None else x.masked_fill(excluded, -torch.inf)).amax(axes, keepdim=True)
+    cut = grid.cut(x)
+    axes, low, high = grid.shared(cut), cut, cut
+    excluded = protected
+    if -1 in axes and (protected is None or protected.shape[-1] == 1):  # whole rows: reduced before they are left out
+        low, high = cut.amin(-1, keepdim=True), cut.amax(-1, keepdim=True)
+        excluded = None if protected is None else grid.cut(protected.expand(x.shape))[..., :1]
+    elif protected is not None:
+        excluded = grid.cut(protected.expand(x.shape))
+    if excluded is not None:
+        low, high = low.masked_fill(excluded, torch.inf), high.masked_fill(excluded, -torch.inf)
+    low, high = low.amin(axes, keepdim=True), high.amax(axes, keepdim=True)
     empty = low > high  # a range whose entries are all protected
     low, high = low.masked_fill(empty, 0), high.masked_fill(empty, 0)
+    if not bool((low.isfinite() & high.isfinite()).all()):  # either end is NaN where an entry is
+        raise InputError(NOT_FINITE)
+    if grid.symmetric:
+        return Steps(torch.maximum(high, -low).abs() / grid.top)
     return Steps((high - low) / grid.top, low)
 
 
 def check_finite(x: Float[Tensor, "..."], protected: Bool[Tensor, "..."] | None = None) -> None:
     """Raises `InputError` for entries that are not finite, except protected ones (broadcast to x)."""
     if not (x.isfinite() if protected is None else x.isfinite() | protected).all():
-        raise InputError("cannot quantize NaN or infinite numbers: check the model's activations")
+        raise InputError(NOT_FINITE)
 
 
 def encode(x: Float[Tensor, "..."], steps: Steps, grid: Grid) -> Integer[Tensor, "..."]:
@@ -149,9 +156,22 @@ def fake_quantize(
         return x
     numbers = x.detach().float()
     steps = steps_of(numbers, grid, protected) if steps is None else steps
-    rounded = decode(encode(numbers, steps, grid), steps, grid).to(x.dtype)
-    rounded = rounded if protected is None else torch.where(protected, x.detach(), rounded)
+    rounded = _on_grid(numbers, steps, grid).to(x.dtype)
+    if protected is not None and protected.shape[-1] == 1 < x.shape[-1]:
+        rows = protected[..., 0].expand(x.shape[:-1])
+        rounded[rows] = x.detach()[rows]  # few of many: a `where` over all entries takes longer than rounding them
+    elif protected is not None:
+        rounded = torch.where(protected, x.detach(), rounded)
     return straight_through(x, rounded)
+
+
+def _on_grid(x: Float[Tensor, "..."], steps: Steps, grid: Grid) -> Float[Tensor, "..."]:
+    """`decode(encode(x))` without codes of another type in between, which takes a third of the time."""
+    cut = grid.cut(x)
+    offset = cut if steps.low is None else cut - steps.low
+    inverse = torch.where(steps.step > 0, 1 / steps.step, 0)
+    values = (offset * inverse).round_().clamp_(-grid.top if grid.symmetric else 0, grid.top).mul_(steps.step)
+    return (values if steps.low is None else values.add_(steps.low)).reshape(x.shape)
 
 
 def straight_through(x: Float[Tensor, "..."], rounded: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -56,6 +56,32 @@ def test_protected_entries_stay_and_leave_the_range_alone() -> None:
     assert torch.equal(fake_quantize(x, Grid(1, "tensor"), torch.ones_like(protected)), x)
 
 
+@pytest.mark.parametrize("of_rows", [True, False])
+@pytest.mark.parametrize("symmetric", [True, False])
+@given(bits=st.integers(2, 9), over=st.sampled_from(["token", "channel", "head", "tensor"]), seed=st.integers(0, 99))
+def test_protected_rounding_is_that_of_one_entry_after_the_other(
+    bits: int, over: str, seed: int, symmetric: bool, of_rows: bool
+) -> None:
+    """Ranges found by masks over every entry, codes as whole numbers; rows and whole ranges may be protected."""
+    x, grid = numbers(2, 3, 5, 7), Grid(bits, over, symmetric=symmetric)  # type: ignore[arg-type]
+    protected = torch.rand(2, 1, 5, 1 if of_rows else 7, generator=torch.Generator().manual_seed(seed)) < 0.4
+    x = torch.where(protected & (x > 1), torch.nan, x)  # what is protected may be anything
+    whole, axes = protected.expand(x.shape), grid.shared(x)
+    high = torch.where(whole, -torch.inf, x).amax(axes, keepdim=True)
+    low = torch.where(whole, torch.inf, x).amin(axes, keepdim=True)
+    high, low = high.where(high > -torch.inf, 0.0), low.where(low < torch.inf, 0.0)
+    step = torch.maximum(high, -low) / grid.top if symmetric else (high - low) / grid.top
+    inverse = torch.where(step > 0, 1 / step, 0)
+    codes = ((x if symmetric else x - low) * inverse).round().clamp(-grid.top if symmetric else 0, grid.top)
+    naive = torch.where(whole, x, codes.nan_to_num().int() * step + (0.0 if symmetric else low))
+    assert torch.equal(fake_quantize(x, grid, protected).nan_to_num(99), naive.nan_to_num(99))
+    open_entry = int((~whole).flatten().int().argmax())
+    if not whole.all():
+        x.view(-1)[open_entry] = torch.inf
+        with pytest.raises(InputError, match="infinite"):
+            fake_quantize(x, grid, protected)
+
+
 def test_constant_groups_and_sixteen_bits_are_left_as_they_are() -> None:
     constant = torch.full((3, 4), 0.7)
     assert torch.equal(fake_quantize(constant, Grid(2)), constant)
