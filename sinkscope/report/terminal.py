@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -40,14 +41,18 @@ LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken on a nar
 SHORT_WORD = 12  # the same in a column of phrases, which can also be broken at spaces
 SHORT_CELL = 8  # characters; columns without longer cells get room first
 PADDING = 2  # spaces after a column
+UNBROKEN = 10_000  # columns, wider than any table
 
 
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while libraries print elsewhere
 
 
 def show(*parts: RenderableType) -> None:
-    """Print a result."""
-    Console(highlight=False).print(*parts, soft_wrap=all(isinstance(part, Text | str) for part in parts))
+    """Print a result. In a pipe or a file no line is broken, unless COLUMNS says how wide it is."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNBROKEN
+    console.print(*parts, soft_wrap=all(isinstance(part, Text | str) for part in parts))
 
 
 def note(message: str) -> None:

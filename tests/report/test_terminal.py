@@ -57,6 +57,16 @@ def test_narrow_tables_break_lines_between_words(capsys, monkeypatch):
     assert all(len(line) <= 50 for line in out.split("\n"))
 
 
+def test_no_line_is_broken_in_a_pipe_unless_a_width_is_asked_for(capsys, monkeypatch):
+    rows = [("arm", *["+0.045 (0.004 to 0.086)"] * 9)] * 2
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show(table(["what", *map(str, range(9))], rows))
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    monkeypatch.setenv("COLUMNS", "80")
+    show(table(["what", *map(str, range(9))], rows))
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("width", [30, 37, 50, 64, 80, 106, 107, 300])
 def test_no_number_is_cut(capsys, monkeypatch, width):
     """Where not all columns fit, the later ones follow below, beside the first two again."""
