@@ -65,6 +65,7 @@ TAKES = {
 """Tests that take something from the sink: if that makes it, it is gone."""
 ORIGIN = (*MAKES, *TAKES)
 MOST = 4  # channels
+ENDS = {"": "value", "_low": "low", "_high": "high"}
 LEAST_RATE = 0.01  # of the heads: with fewer there is no sink whose origin could be tested
 Entry = tuple[int, int, int]
 
@@ -394,26 +395,29 @@ def finding(trial: Trial, arm: str) -> str:
     For a test that would make one: "makes one" where the rate at its place exceeds that of the controls, and is at
     least half of what the sink has in the unchanged model, "makes a weak one" where it only exceeds; "as its control
     does" where both exceed the unchanged model's; else "makes none". For a test that takes something: "takes it away"
-    where the sink's rate is below the controls' and at most half of the unchanged one; "weakens it"; "leaves it". Empty
-    where the unchanged model has no sink there (less than 1 %).
+    where the sink's rate is below the controls' and at most half of the unchanged one, "weakens it" where it is only
+    below; "strengthens it" where it is above; else "leaves it". Halves are decided by the interval's nearer end, the
+    rest by paired differences. Empty where the unchanged model has no sink there (less than 1 %).
     """
     before = trial.mean(REFERENCE, "rate_at_sink").value
     if not before >= LEAST_RATE:
         return ""
     score = "rate_at_test" if arm in MAKES else "rate_at_sink"
     other = "controls" if trial.controls(arm) else REFERENCE
-    more, now = trial.difference(arm, other, score), trial.mean(arm, score).value
+    more, now = trial.difference(arm, other, score), trial.mean(arm, score)
     if arm in MAKES:
         if more.low > 0:
-            return "makes one" if now >= before / 2 else "makes a weak one"
+            return "makes one" if now.low >= before / 2 else "makes a weak one"
         there = trial.difference(arm, REFERENCE, score).low > 0
         return "makes one, as its control does" if there and other == "controls" else "makes none"
-    return "leaves it" if not more.high < 0 else "takes it away" if now <= before / 2 else "weakens it"
+    if more.high < 0:
+        return "takes it away" if now.high <= before / 2 else "weakens it"
+    return "strengthens it" if more.low > 0 else "leaves it"
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """A test per row: nats and KL with intervals, its controls' cost, sink rates in % at the old and the tested place
-    (and there under the controls), where the largest rate is, and the finding."""
+    """A test per row: nats and KL with intervals, its controls' cost and how much more the test costs, sink rates in %
+    at the old and the tested place (and there under the controls), where the largest rate is, and the finding."""
     score, rows = score_of(trial), []
     for arm in trial.named("arm"):
         cost, kl = trial.cost(arm, score), trial.cost(arm)
@@ -426,6 +430,7 @@ def table(trial: Trial) -> pd.DataFrame:
             values = trial.values(f"controls of {arm}", score) - trial.values(REFERENCE, score)
             row |= {
                 "controls": float(np.mean(values)),
+                **{f"more{end}": getattr(trial.difference(arm, "controls", score), name) for end, name in ENDS.items()},
                 "rate_of_controls": 100 * float(np.mean(trial.values(f"controls of {arm}", looked))),
             }
         for name in ("rate_at_sink", "rate_at_test"):
