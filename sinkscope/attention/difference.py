@@ -70,5 +70,6 @@ class DifferenceModule(Learned):
 
 def halves(x: Float[Tensor, "batch heads token dim"]) -> Halves:
     """The two halves of a head's channels; a rotary pair (i, i + d/2) stays in one of them."""
+    # Channel i of quarter 0 rotates with i + d/2, which is in quarter 2; quarters 1 and 3 likewise.
     quarters = x.chunk(4, -1)
     return torch.cat(quarters[0::2], -1), torch.cat(quarters[1::2], -1)

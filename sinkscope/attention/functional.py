@@ -170,6 +170,7 @@ class _Whole(nn.Module):
                     f"{key.shape[2]} keys"
                 )
             value, carried = operation.before_cache(value, hidden)
+            # Before the cache it is read at every key; from here on at the queries, which are the last keys.
             hidden = None if hidden is None else hidden[:, key.shape[2] - query.shape[2] :]
         return operation(query, key, value, visibility, hidden, scaling, path, carried, bias)
 

@@ -23,6 +23,8 @@ def token_share(
     """
     if not includes_sink:
         return torch.sigmoid(lse - sink)
+    # L' ≥ b except for rounding, where an unclamped share would be negative and its logarithm in `without_sink` NaN.
+    # The difference of two −∞ is NaN, which the clamp keeps and the mask removes.
     return (-torch.expm1((sink - lse).clamp(max=0))).masked_fill(lse == -torch.inf, 0.0)
 
 

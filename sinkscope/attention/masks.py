@@ -69,9 +69,11 @@ class TokenAxis:
         # Stable, so that tokens of one document keep their order; O(T log T) instead of a T × T comparison.
         grouped, index = torch.sort(document, dim=-1, stable=True)
         count = torch.arange(self.count, device=order.device).expand_as(index)
+        # Index in a document = index in sorted order minus that of the document's first, which cummax carries along.
         starts = torch.ones_like(grouped, dtype=torch.bool)
         starts[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
         first = count.masked_fill(~starts, 0).cummax(-1).values
+        # `index` permutes each row, so the scatter undoes the sort and leaves no element unwritten.
         return torch.empty_like(index).scatter(-1, index, count - first)
 
     def part(self, columns: slice, samples: slice = slice(None)) -> TokenAxis:
@@ -133,6 +135,7 @@ class Causal(Combinable):
         return key.order[:, None, :] <= query.order[:, :, None]
 
     def span(self, query: TokenAxis, key: TokenAxis) -> Span:
+        # Right padding repeats the order of the last real token and is counted too; `Visibility._spans` cuts it off.
         stop = _columns(key, query.order, right=True)
         return torch.zeros_like(stop), stop
 
@@ -166,6 +169,7 @@ class Window(Combinable):
 
     def span(self, query: TokenAxis, key: TokenAxis) -> Span:
         return (
+            # The first column with order > q − size, and the first with order ≥ q + size.
             _columns(key, query.order - self.size, right=True),
             _columns(key, query.order + self.size, right=False),
         )
@@ -182,6 +186,7 @@ class VisiblePrefix(Combinable):
     kind: Literal["prefix"] = "prefix"
 
     def visible(self, query: TokenAxis, key: TokenAxis) -> Bool[Tensor, "batch query key"]:
+        # Left padding has order −1 and passes too: `Visibility.dense` hides padding, whatever the mask says.
         return (key.order[:, None, :] < self.length).expand(-1, query.count, -1)
 
     def span(self, query: TokenAxis, key: TokenAxis) -> Span:
@@ -214,12 +219,14 @@ class Document(Combinable):
         rows = max(len(grouped), len(query.document))
         grouped, column, wanted = (x.expand(rows, -1).contiguous() for x in (grouped, column, query.document))
         start, stop = torch.searchsorted(grouped, wanted), torch.searchsorted(grouped, wanted, right=True)
+        # A document without keys may be searched past either end: clamped for `gather`, then made an empty span.
         first = column.gather(1, start.clamp(max=key.count - 1))
         last = column.gather(1, (stop - 1).clamp(min=0))
         return first.where(start < stop, key.count), (last + 1).where(start < stop, 0)
 
     def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
         """True if each document is contiguous."""
+        # Contiguous documents whose numbers fall are missed, which costs a fast path, not correctness.
         return key.document is not None and bool((key.document[:, 1:] >= key.document[:, :-1]).all())
 
 
@@ -272,10 +279,12 @@ class And(Combinable):
     def span(self, query: TokenAxis, key: TokenAxis) -> Span | None:
         one, other = self.first.span(query, key), self.second.span(query, key)
         if one is None or other is None:
+            # `And` only takes away, so the bound of one mask holds for both.
             return one or other
         return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
 
     def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
+        # The intersection of two intervals is an interval.
         return self.first.solid(query, key) and self.second.solid(query, key)
 
 
@@ -294,6 +303,7 @@ class Or(Combinable):
         one, other = self.first.span(query, key), self.second.span(query, key)
         if one is None or other is None:
             return None
+        # The hull: columns between two separate spans are inside it, though hidden.
         return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
 
     def solid(self, query: TokenAxis, key: TokenAxis) -> bool:
@@ -301,6 +311,7 @@ class Or(Combinable):
         if not (self.first.solid(query, key) and self.second.solid(query, key)):
             return False
         one, other = self.first.span(query, key), self.second.span(query, key)
+        # With a common start one span contains the other, so their hull has no gap.
         return one is not None and other is not None and torch.equal(*torch.broadcast_tensors(one[0], other[0]))
 
 
@@ -346,6 +357,7 @@ def _at(tokens: TokenAxis, places: Places) -> Bool[Tensor, "batch tokens"]:
 def _columns(key: TokenAxis, order: Int[Tensor, "#batch query"], *, right: bool) -> Columns:
     """Number of columns before each of these places of the row; including the place if `right`."""
     rows = max(len(key.order), len(order))
+    # searchsorted needs equal leading dimensions, and warns about the strides that `expand` leaves.
     known, wanted = (x.expand(rows, -1).contiguous() for x in (key.order, order))
     return torch.searchsorted(known, wanted, right=right)
 
@@ -385,6 +397,7 @@ def _reduced(term: Term) -> Term:
         if len(several) > 1:
             places = tuple(place for mask in several for place in mask.places)
             term = term - frozenset(several) | {kind(places)}
+    # `Causal` stays although `Window(1)` implies it: bands and fused kernels are recognized by it.
     return frozenset(
         mask for mask in term if not any(_implies(other, mask) and other != mask for other in term) or mask == Causal()
     )

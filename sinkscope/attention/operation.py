@@ -283,6 +283,7 @@ class Operation(nn.Module):
         if not self.slots:
             raise InputError("this operation has no slots")
         terms = self.slot_terms(context)
+        # Slots do not read the tokens' keys, so no keys are needed.
         nothing = query[:, :, :0]
         return MapScores(query, nothing, context.scaling, context.visibility, terms).slot_logits(
             slice(0, query.shape[2])
@@ -319,6 +320,7 @@ class Operation(nn.Module):
             return Attended(fused.attention(query, key, value, normalizer, visibility, context.scaling))
         maps = list(self._scores(query, key, context))
         if path == "streamed":
+            # One map: differences are of softmax maps, which are not streamed.
             mapped, differentiated = maps[0], cast(Differentiated, self.spec.normalizer)
             output = streamed.attention(
                 mapped.query, mapped.key, wide(value), differentiated, context.visibility, context.scaling
@@ -342,12 +344,14 @@ class Operation(nn.Module):
         query, key = self._before_similarity(query, key, context)
         slots, visibility, scaling = self.slot_terms(context), context.visibility, context.scaling
         if self.difference is not None:
+            # (A₁ − λ A₂) V = A₁ V − λ A₂ V: two calls of the kernel on the same values.
             first, second = (
                 sdpa.attention(half_query, half_key, value, slots, visibility, scaling)
                 for half_query, half_key in zip(halves(query), halves(key), strict=True)
             )
             return first - self.difference.factor().to(first.dtype) * second
         output = sdpa.attention(query, key, value, slots, visibility, scaling)
+        # Outputs are linear in the weights. Of the normalizers that SDPA computes, `ScaledSoftmax` alone has an α.
         return output * alpha if (alpha := getattr(self.spec.normalizer, "alpha", None)) is not None else output
 
     def _scores(self, query: Tensor, key: Tensor, context: Context) -> tuple[MapScores, ...]:
@@ -355,6 +359,7 @@ class Operation(nn.Module):
         query, key = self._before_similarity(wide(query), wide(key), context)
         decay = None
         if self.decay is not None and context.carried is not None:
+            # Sums over all keys, made once: chunks of queries only slice them.
             decay = forgotten(context.carried, context.visibility)
         slots = self.slot_terms(context)
         pairs = [(query, key)]
@@ -368,6 +373,7 @@ class Operation(nn.Module):
         )
 
     def _before_similarity(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        # Temperature first: the first key's logit is a further channel of the query, which it must not scale.
         if self.temperature is not None:
             query = self.temperature(query, context.visibility.counted())
         if self.first_key is not None:
@@ -382,6 +388,7 @@ class Operation(nn.Module):
             normalizer.log_partition(score_rows.scores, score_rows.visible) if isinstance(normalizer, Softmax) else None
         )
         token = weights[..., slots:]
+        # `scores.rows` stops at the reach of these queries; keys outside have weight 0.
         if (missing := scores.key.shape[2] - token.shape[-1]) > 0:
             token = torch.nn.functional.pad(token, (score_rows.keys.start, missing - score_rows.keys.start))
         return Weights(token, weights[..., :slots], lse)

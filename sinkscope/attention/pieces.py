@@ -61,7 +61,7 @@ def _telling(cls: type[T]) -> type[T]:
 #
 # A registered piece is written with the package that registers it, so that a file which names it says what it needs.
 
-PACKAGE = "registered_by"  # beside a piece's fields in JSON
+PACKAGE = "registered_by"  # next to the fields of a piece in JSON
 PLACES: dict[str, OpenTo] = {}  # by the name of the place: normalizer, slot …
 
 

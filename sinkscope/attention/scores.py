@@ -60,7 +60,9 @@ def dot_product(
     """scaling · q·k; grouped queries meet the key head of their group without a copy of the keys."""
     batch, heads, queries, dim = query.shape
     kv_heads, keys = key.shape[1:3]
+    # (batch, kv_heads, group · query, dim): heads of a group are adjacent, h = kv_head · group + member.
     grouped = query.reshape(batch, kv_heads, heads // kv_heads * queries, dim)
+    # `*` and `@` bind alike, from the left: the queries are scaled, not the query × key scores.
     return (scaling * grouped @ key.transpose(-1, -2)).view(batch, heads, queries, keys)
 
 
@@ -137,12 +139,14 @@ class MapScores:
         columns = [query.new_zeros(query.shape[:3])] * len(self.slots)
         keyed = {index: terms.key for index, terms in enumerate(self.slots) if terms.key is not None}
         if keyed:
+            # (heads, slots, dim): one product for all slots with keys
             keys = torch.stack([per_query_head(widened(key, query), query) for key in keyed.values()], 1)
             for index, products in zip(keyed, (self.scaling * query @ keys.mT).unbind(-1), strict=True):
                 columns[index] = products
         for index, terms in enumerate(self.slots):
             if terms.logit is not None:
                 logit = terms.logit.to(query.dtype)
+                # Not `+=`: columns without a key are one shared tensor. Logits are (heads) or (#batch, heads, query).
                 columns[index] = columns[index] + (logit[:, None] if logit.ndim == 1 else logit[..., rows])
         return torch.stack(columns, -1)
 
@@ -176,6 +180,6 @@ def aggregated(
     output = (grouped @ value).view(batch, heads, queries, value.shape[-1])
     valued = {index: each.value for index, each in enumerate(terms) if each.value is not None}
     if valued:
-        values = torch.stack([per_query_head(each, output) for each in valued.values()], 1)
+        values = torch.stack([per_query_head(each, output) for each in valued.values()], 1)  # (heads, slots, value_dim)
         output = output + slot[..., list(valued)] @ values
     return output

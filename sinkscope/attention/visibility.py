@@ -49,6 +49,7 @@ class Visibility:
             key = TokenAxis(torch.arange(keys, device=device)[None], documents)
         if queries > keys:  # only `Full` reaches this, which never compares the two orders
             return cls(mask, TokenAxis.plain(queries, device=device), key)
+        # One object on both sides marks a square: `is_causal_square` and `_band` compare by identity.
         return cls(mask, key if queries == keys else key.part(slice(keys - queries, keys)), key)
 
     @property
@@ -71,12 +72,12 @@ class Visibility:
         # Booleans, not a float mask: a row in which all is hidden would be uniform 1/T under finfo.min and NaN under
         # −inf, and both would enter the statistics. The normalizers make such rows zero.
         query = self.query if rows is None else self.query.part(rows)
-        allowed = self.mask.visible(query, self.key)
+        allowed = self.mask.visible(query, self.key)  # (#batch, query, key)
         if self.key.valid is not None:
             allowed = allowed & self.key.valid[:, None, :]
         if query.valid is not None:
             allowed = allowed & query.valid[:, :, None]
-        return allowed[:, None]
+        return allowed[:, None]  # (#batch, 1, query, key): all heads see the same
 
     def narrowed(self, mask: Mask) -> Visibility:
         """The same tokens under `mask` as well."""
@@ -94,9 +95,10 @@ class Visibility:
         if type(self) is Visibility and self.is_causal_square:  # the usual case
             return slice(0, min(rows.stop, self.key.count))
         band = self._band()
+        # A band is arithmetic on the slice. Spans read tensors, but also know documents, prefixes and padding.
         if (band is None or not band.whole) and (spans := self.spans) is not None:
             start, stop = int(spans[0][:, rows].amin()), int(spans[1][:, rows].amax())
-            return slice(start, stop) if start < stop else slice(0, 1)
+            return slice(start, stop) if start < stop else slice(0, 1)  # a hidden key: an empty row has no maximum
         if band is None:
             return slice(0, self.key.count)
         # From the oldest key of the first query to the own key of the last: what makes windows cost O(T · size).
@@ -107,6 +109,7 @@ class Visibility:
         reach, band = self.reach(rows), self._band()
         if self.is_full:
             return reach
+        # From the oldest key of the last query to the own key of the first: what all rows have in common.
         start, stop = max(0, rows.stop - band.width) if band else 0, rows.start + 1
         return slice(start, stop) if band and band.whole and start < stop else slice(reach.stop, reach.stop)
 
@@ -123,6 +126,7 @@ class Visibility:
     @cached_property
     def _spans(self) -> Span | None:
         order = self.key.order
+        # Masks find spans by binary search, which on unsorted columns is wrong without an error.
         if not self.key.count or bool((order[:, 1:] < order[:, :-1]).any()):
             return None
         span = self.mask.span(self.query, self.key)
@@ -196,6 +200,7 @@ class Kept(Visibility):
         whole = self.whole.dense(rows)
         batch, heads, _ = self.columns.shape
         seen = whole.expand(batch, heads, -1, -1)
+        # −1 is no index for `gather`: column 0 is read in its place, and hidden again below.
         index = self.columns.clamp(min=0)[:, :, None].expand(-1, -1, seen.shape[2], -1)
         return seen.gather(-1, index) & (self.columns >= 0)[:, :, None]
 
@@ -216,5 +221,6 @@ class Kept(Visibility):
 
 def held_columns(columns: Int[Tensor, "batch heads kept"], total: int) -> Bool[Tensor, "batch heads {total}"]:
     """Which of `total` columns are among `columns`; −1 entries are ignored."""
+    # Counted rather than assigned: a −1, clamped to column 0, must not overwrite a key that is held there.
     counts = columns.new_zeros(*columns.shape[:2], total)
     return counts.scatter_add_(-1, columns.clamp(min=0), (columns >= 0).to(counts.dtype)) > 0

@@ -104,6 +104,7 @@ class Pyramid(Budget):
         outside = whole.clamp(max=self.outside)
         mean = whole - outside
         most = torch.minimum(2 * mean - mean / self.beta, torch.maximum(tokens.double() - outside, mean))
+        # The mean of a linear slope is (most + least) / 2, so it stays `mean` if `most` was capped.
         least = 2 * mean - most
         return (outside + most - (most - least) * layer / (layers - 1)).round().long().clamp(min=1)
 
@@ -145,9 +146,11 @@ class AdaptiveHeads(Budget):
         must = (scores == torch.inf).sum(-1)
         shared = (count[:, None] - must).clamp(min=0).double()
         guaranteed = (must + (shared * self.alpha + 1e-9).long()).clamp(min=1)
+        # Sorted, so the first `guaranteed` ranks are a head's own; all later ones compete across heads.
         ranked = scores.sort(-1, descending=True).values
         sure = torch.arange(keys, device=scores.device) < guaranteed[..., None]
         counts = (ranked > -torch.inf).masked_fill(sure, value=True) & (ranked > -torch.inf)
+        # (batch, head · key)
         open_ = torch.where(sure, -torch.inf, ranked).flatten(1)
         left = (count * heads)[:, None] - (sure & counts).sum((1, 2))[:, None]
         order = open_.argsort(dim=-1, descending=True, stable=True)

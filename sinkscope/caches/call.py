@@ -103,11 +103,14 @@ class EvictionCall:
         scores = self._scores(self.query[:, :, rows])
         if self.mask is not None:
             mask = self.mask[:, :, rows, : self.key.shape[2]]
+            # (batch, 1 or kv_heads, 1 or group, n, key)
             mask = mask[:, :, None] if mask.shape[1] == 1 else mask.unflatten(1, (-1, self.group))
+            # Hosts hide keys with −inf or with about the dtype's minimum; both become a weight of exactly 0.
             hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
             scores = scores if mask.dtype == torch.bool else scores + mask
             scores = scores.masked_fill(hidden, -torch.inf)
         elif self.queries > 1:
+            # One query without a mask sees every slot: `by_place` makes a mask if any is empty.
             scores = scores.masked_fill(~self._visible(columns), -torch.inf)
         return self._shares(scores, columns)
 
@@ -119,6 +122,7 @@ class EvictionCall:
 
         All of them see every key except the newest, so the mask is computed for those alone.
         """
+        # A head holds a column at most once, so keys newer than any of n queries are among its n newest.
         scores, late = self._scores(query), min(len(columns), self.places.shape[2])
         newest = self.places.topk(late, -1)
         unseen = (newest.values[:, :, None] > columns[:, None])[:, :, None].expand(*scores.shape[:4], late)
@@ -157,6 +161,7 @@ class EvictionCall:
 
     def _scores(self, query: Tensor) -> Float[Tensor, "batch kv_heads group n key"]:
         batch, _, n, dim = query.shape
+        # (batch, kv_heads, group · n, dim): one product per key-value head, whose keys need not be repeated.
         packed = (wide(query) * self.scaling).reshape(batch, self.key.shape[1], self.group * n, dim)
         scores = torch.matmul(packed, wide(self.key).mT)
         if self.softcap is not None:
@@ -170,6 +175,7 @@ class EvictionCall:
         if self.sink is None:
             weights = scores.softmax(-1)
         else:
+            # (batch, kv_heads, group, n, 1): a column that takes weight but has no value.
             sink = self.sink.to(scores.dtype).view(1, -1, self.group, 1, 1).expand(*scores.shape[:-1], 1)
             weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
         if self.pads is None:

@@ -174,6 +174,7 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
         own = torch.cat([ids[:, :cut], chunk], 1).to(device_of(model))
         with evaluating(model), torch.no_grad():
             model(**_inputs(model, own, torch.arange(own.shape[1], device=own.device)[None]), past_key_values=cache)
+        # Token i of the chunk was read at position cut + i and belongs to position start + i.
         by, layers = torch.tensor(start - cut), []
         for index, layer in enumerate(cache.layers):
             turned = []
@@ -200,6 +201,7 @@ class JoinedLayer(DynamicLayer):
         return super().get_seq_length() + self.dropped
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        # As if the first tokens had been dropped: every stored key is older than the queries, so all are visible.
         return super().get_seq_length() + query_length, self.dropped
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
@@ -215,12 +217,14 @@ class _Recomputing(DynamicCache):
         super().__init__(config=text_config(model))
         self.joined = list(chunks.layers)
         self._places, self._total = places, chunks.ids.shape[1]
+        # (batch, 1, recomputed, stored)
         self._mask = (torch.arange(self._total, device=places.device) <= places[..., None])[:, None]
 
     def awaited(self) -> Bool[Tensor, "batch 1 query stored"]:
         return self._mask
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        # Out of place, because the chunks that are recomputed keep these tensors.
         layer = tuple(
             old.scatter(2, _index(self._places, new), new)
             for old, new in zip(self.joined[layer_idx], (key_states, value_states), strict=True)
@@ -229,6 +233,7 @@ class _Recomputing(DynamicCache):
         return layer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        # As if the recomputed tokens were the last ones, so that queries and columns end at the same place.
         return self._total - self._places.shape[1]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:

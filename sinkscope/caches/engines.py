@@ -102,11 +102,13 @@ class LlamaCpp(ServedCache):
     def staying(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Bool[Tensor, " stored"]:
         stays = torch.ones(len(places), dtype=torch.bool)
         if len(places) + 1 >= cells:
+            # The engine caps n_keep at n_ctx − 4 and drops n_discard = (n_past − n_keep) / 2 tokens after it.
             keep = min(self.keep, cells - 4)
             stays[keep : keep + (len(places) - keep) // 2] = False
         return stays
 
     def turned(self, places: Int[Tensor, " stored"], query: int, cells: int) -> Int[Tensor, " stored"] | None:
+        # The engine's query is at position len(places), so the kept tokens are nearer by the number of dropped ones.
         dropped = query - len(places)
         return torch.where(torch.arange(len(places)) < min(self.keep, cells - 4), dropped, 0) if dropped else None
 
@@ -170,6 +172,7 @@ class ExecuTorchSinks(ServedCache):
             """By how much a position is counted further on than it is."""
             return torch.where(place < self.keep, place, self.keep + (place - self.keep) % ring) - place
 
+        # The query keeps its true place here, so its own move is subtracted from every key's.
         return moved(places) - moved(torch.tensor(query))
 
 
@@ -349,6 +352,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
     def expect(self, coming: Coming) -> None:
         super().expect(coming)
         self._stays = None
+        # Decided before masks are made: `get_mask_sizes` has to announce what `update` will return.
         if self.cells is not None and coming.queries == 1 and len(self._places):
             stays = self.rule.staying(self._places, coming.seen, self.cells)
             self._stays = None if bool(stays.all()) else stays
@@ -367,6 +371,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
             kept = self._stays.nonzero()[:, 0]
             self._places = self._places[kept]
             for stored in (part for parts in self._held for part in parts):
+                # `index_select` copies, so source and target may overlap.
                 stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
             self._stays = None
         start, self._dtype = len(self._places), key_states.dtype
@@ -380,6 +385,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
             decode(tuple(part[:, :, :stop] for part in parts), numbers, x.shape[-1], self._dtype)
             for parts, numbers, x in zip(self._held, sides, states, strict=True)
         )
+        # A pass of several tokens fits as a whole (`read_ahead`): nothing has been dropped or renumbered yet.
         if self.cells is not None and self.rotation is not None and coming.queries == 1:
             # The last key is the query's own, so it is not rotated.
             by = self.rule.turned(self._places[:-1], coming.seen, self.cells)
@@ -433,4 +439,5 @@ def decode(stored: Stored, numbers: Rotated | RowFormat | None, width: int, dtyp
     row, turn = inner_of(numbers), rotation_of(numbers, width)
     assert isinstance(row, RowFormat)
     decoded = row.decode(stored, width)
+    # The Hadamard rotation is its own inverse.
     return (decoded if turn is None else turn(decoded)).to(dtype)

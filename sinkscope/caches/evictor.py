@@ -122,6 +122,7 @@ class Step:
         )
         self.weighed = True
         eager = self.implementation in (None, "eager")  # which returns weights too
+        # A clone, because the next token overwrites the view.
         return output, self.view.weights.flatten(1, 2).clone() if eager else None
 
 
@@ -210,6 +211,7 @@ class Evictor(Editor):
         return self.plan is not None and module in self.modules
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        # A call does not name its cache layer: it is the one that was updated and has not been attended to yet.
         number = next((n for n, layer in enumerate(self.layers) if layer.pending is not None), None)
         if number is None:  # no layer has new keys: an encoder's call, or a sliding window's
             if module in self.layer_of:
@@ -259,6 +261,7 @@ class Evictor(Editor):
     ) -> dict[str, Any]:
         """The function runs on the first group of heads; `returned` computes the output of the other one."""
         groups = layer.groups or []
+        # The stand-in that `KeptSets.update` returned has stride 0; what has been computed from it does not.
         if arguments["key"].stride(2) or not is_plain(module, arguments):
             raise _unsupported(module, "its keys were changed between the cache and the attention function")
         per_kv_head = arguments["query"].shape[1] // sum(len(group.heads) for group in groups)
@@ -310,6 +313,7 @@ class Evictor(Editor):
         if key.shape[2] != stored[2] or key.shape[1] % stored[1]:
             raise _unsupported(module, f"attends to {key.shape[2]} keys, but the cache stores {stored[2]}")
         mask, scaling, sink = inputs.get("attention_mask"), inputs.get("scaling"), inputs.get("s_aux")
+        # A cached latent is expanded to more heads before attention.
         per_cache_head = key.shape[1] // stored[1]
         return EvictionCall(
             query=query,
@@ -353,12 +357,14 @@ class Evictor(Editor):
         if policy.reads_weights and call.layer not in self.checked:
             _check_weights(call, output)
             self.checked.add(call.layer)
+        # Before the first eviction there are no limits, so a single token is treated like a pass of several.
         several = call.queries > 1 or layer.limits is None
         _update_notes(layer.slots, call, policy.needs if several else plan.lasting, layer)
         if call.layer < policy.skipped:
             policy.score(call)
         elif several:
             scores = _pooled(policy.score(call), call.cache_heads)
+            # Scores of padding are arbitrary and must not attract a part of the budget.
             ranked = scores.masked_fill(~layer.real, -torch.inf)
             limits = plan.budget.of_heads(ranked, call.budget, call.layer)
             layer.evict(scores, limits, call.budget, policy.merges)
@@ -371,6 +377,7 @@ class Evictor(Editor):
             layer.evict_one(_pooled(policy.score(call), call.cache_heads))
         if several:
             layer.forget([note for note in policy.needs if note not in plan.lasting])
+            # Eviction and rounding work on one rectangle: heads are split only if decoded tokens do neither.
             if plan.when == "prefill" and pending.plain and layer.gaps and policy.rounding is None:
                 layer.regroup()
         if policy.rounding is not None:
@@ -388,12 +395,14 @@ class Evictor(Editor):
         assert pending.layer.groups is not None
         least = 0 if pending.layer.pads is None else pending.layer.pads[:, None, None].to(output.device)
         of_keys = [note for note in plan.lasting if isinstance(note, KeyNote)]
+        # (batch, query, heads, value_dim), as attention functions return it.
         joined = output.new_empty(*output.shape[:2], pending.query.shape[1], output.shape[3])
         for number, (group, call) in enumerate(zip(pending.layer.groups, pending.calls, strict=True)):
             if number:
                 output = grouped_attention(group, call.query, least, call.scaling).transpose(1, 2)
             joined[:, :, query_heads(group, call.group)] = output
             _update_notes(group.slots, call, of_keys, pending.layer)
+        # Notes of samples cover all query heads, so they get the undivided query, and only once.
         whole = replace(pending.call, query=pending.query.detach())
         of_samples = [note for note in plan.lasting if isinstance(note, RowNote)]
         _update_notes(pending.layer.groups[0].slots, whole, of_samples, pending.layer)
@@ -429,6 +438,7 @@ def _check_weights(call: EvictionCall, output: Tensor) -> None:
     """Refuse a layer whose output differs from what the weights shown to policies give."""
     weights = call.weights(slice(-1, None)).flatten(1, 2)
     value = wide(call.value).repeat_interleave(call.group, 1)
+    # (batch, heads, value_dim), for the last query
     of_layer, of_weights = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
     tolerance = AGREES * of_layer.abs().max() + 1e-6
     if of_layer.shape != of_weights.shape or bool((of_layer - of_weights).abs().max() > tolerance):

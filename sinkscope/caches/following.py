@@ -287,9 +287,11 @@ class FollowingCache(DynamicCache):
         if positions.ndim > 2 and not bool((positions == positions[:1]).all()):
             raise UnsupportedModelError("positions of images differ between axes, which this cache does not follow")
         if coming.seen == 0:
+            # From the row with the most real tokens: one that is all padding does not show where counting starts.
             fullest = int(counted[:, -1].argmax())
             self._first = int(plain.expand(coming.batch, -1)[fullest, -1] - counted[fullest, -1])
         expected = counted + self._first
+        # Positions of padding are arbitrary.
         if plain.shape[1] != expected.shape[1] or not bool(((plain == expected) | (columns < pads)).all()):
             raise InputError(
                 f"position_ids start at {plain[:, 0].tolist()}, but the rows continue at {expected[:, 0].tolist()}: a "
@@ -363,6 +365,7 @@ def _check_use(inputs: Mapping[str, Any], config: Any) -> None:
 
 def _follow(cache: FollowingCache, model: nn.Module) -> None:
     """Show the cache every pass of `model` that receives it, for as long as the cache lives."""
+    # The model holds the hook: with a strong reference, it would keep the cache's keys for as long as it lives.
     reference = weakref.ref(cache)
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,6 +29,8 @@ def by_place(
         return arguments
     query, key = arguments["query"], arguments["key"]
     new, stored = query.shape[2], key.shape[2] - query.shape[2]
+    # One query sees every slot. Flash attention aligns its causal mask with the last key, as needed for new tokens
+    # after stored ones; sdpa's `is_causal` aligns it with the first.
     if mask is None and not layer.gaps and (new == 1 or (implementation or "").startswith("flash")):
         return arguments
     if mask is not None and mask.ndim != 4:
@@ -36,8 +38,10 @@ def by_place(
     if mask is None and implementation not in (None, "eager", "sdpa"):
         raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     kept = layer.real[:, :, :stored]
+    # Without gaps, heads differ in which keys they hold, not in which slots are filled: one mask serves all.
     if not layer.gaps:
         kept = kept[:, :1]
+    # (batch, heads or 1, query, stored)
     kept = _of_queries(kept, query.shape[1])[:, :, None].expand(-1, -1, new, -1)
     new_columns = _triangle(new, key.device) if mask is None else mask[..., -new:]
     new_columns = new_columns.expand(kept.shape[0], max(kept.shape[1], new_columns.shape[1]), -1, -1)
@@ -56,6 +60,7 @@ def seen_by_one(module: nn.Module, implementation: str | None, arguments: dict[s
         return arguments
     if mask.ndim != 4:
         raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
+    # Columns are not in the order of slots. The last is the query's own, hidden only in a row of padding.
     new_column = mask[..., -1:]
     if new_column.dtype == torch.bool and implementation in (None, "eager"):  # eager attention adds the mask
         new_column = addends(new_column, arguments["query"].dtype)
@@ -66,6 +71,7 @@ def is_bias(mask: Tensor | None) -> bool:
     """Whether a mask adds other numbers to scores than 0 and −∞."""
     if mask is None or not mask.is_floating_point():
         return False
+    # Hidden keys have −inf or about the dtype's minimum, depending on what made the mask.
     return bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())
 
 
@@ -103,6 +109,7 @@ def of_group(
 
 def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
     """An additive mask: 0 where visible, the dtype's minimum elsewhere."""
+    # Not −inf: the softmax of a row without visible keys would be NaN.
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 

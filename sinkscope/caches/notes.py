@@ -12,6 +12,7 @@ from torch import Tensor
 from sinkscope.caches.call import EvictionCall, wide
 from sinkscope.errors import InputError
 
+# The sign bit stays clear, so that shifts to the right bring in zeros.
 BITS = 60  # bits used of each 64-bit integer
 
 
@@ -186,15 +187,18 @@ class Pivotal(KeyNote):
 
     def add(self, call: EvictionCall, stored: Int[Tensor, "batch kv_heads key numbers"]) -> None:
         first = call.total - call.queries
+        # Earlier queries of a longer pass would be overwritten by its later ones.
         column = max(first, call.total - self.window)
         while column < call.total:  # all queries that share an integer at once
             slot = column % self.window
             number, bit = divmod(slot, BITS)
+            # Up to the end of the integer, of the ring of bits, or of the pass.
             count = min(BITS - bit, self.window - slot, call.total - column)
             rows = self._rows(call, slice(column - first, column - first + count))
             bits_before = stored[..., number]
             if call.queries == 1:
                 bits = rows[:, :, 0].long()
+                # The new bit replaces that of the query `window` tokens ago.
                 stored[..., -1] += bits - ((bits_before >> bit) & 1)
                 stored[..., number] = (bits_before & ~(1 << bit)) | (bits << bit)
                 return
@@ -210,6 +214,7 @@ class Pivotal(KeyNote):
         if (
             call.queries == 1 and call.pads is None and call.at is not None
         ):  # every slot holds a key that the query sees
+            # A ≥ 1 / n, with n the number of slots.
             return mean * mean.shape[-1] >= 1
         columns = torch.arange(call.total - call.queries, call.total, device=weights.device)[rows]
         seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
@@ -218,6 +223,7 @@ class Pivotal(KeyNote):
 
 def _ones(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """How many bits of each number are set."""
+    # Sums in fields of 2, 4 and 8 bits; the product then adds all bytes up in the highest one.
     pairs = x - ((x >> 1) & 0x5555555555555555)
     fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
     eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F

@@ -45,12 +45,14 @@ class ModuleEvictor(Evictor):
         self, name: str, slopes: Float[Tensor, " heads"], module: nn.Module, args: Any, inputs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
         """Replace ALiBi by index in the cache with ALiBi by each key's place, head by head."""
+        # Modules run in the order of layers, so this one's layer is the first whose `update` is still to come.
         layer = next((layer for layer in self.layers if layer.coming is not None), None)
         if self.plan is None or layer is None or layer.coming is None or layer.whole:
             return None  # the model's own bias is correct until something is dropped
         stored, coming, bias = layer.places, layer.coming, inputs[BIASED[name]]
         new = torch.arange(coming.seen, coming.total, device=stored.device).expand(*stored.shape[:2], -1)
         places = torch.cat([stored, new], -1).to(bias.device)
+        # A constant per query drops out of the softmax; each family keeps its own (BLOOM from 0, MPT up to 0).
         if name == "bloom":  # (batch · heads, 1, key)
             biased = (slopes.to(bias.device)[:, None] * places).flatten(0, 1)[:, None]
         elif bool((places == places[:1]).all()):  # (heads, 1, key)

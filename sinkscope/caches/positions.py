@@ -48,6 +48,7 @@ class Origin:
         """By how much the origin moves before a pass of rows that have seen so many real tokens."""
         if self.limit is None or max(seen) + queries - self.base <= self.limit:
             return 0
+        # To the shortest row, so that no later token gets a negative position. Kept keys may: only distances count.
         step = min(seen) - self.base
         # Not for a small step: rows that are far apart, or a pass beyond the limit. And only once sinks are cached.
         if step < self.limit // 2 or min(seen) < self.sinks:
@@ -62,6 +63,7 @@ class Origin:
             if hasattr(layer, "turn"):
                 layer.turn(by)
             elif layer.is_initialized and isinstance(layer.keys, Tensor):
+                # A layer with transformers' own window: the model gives it positions from the new origin too.
                 moved = torch.tensor(by, device=layer.keys.device)
                 layer.keys = layer.keys if rotation.keys is None else rotation.keys.turn(layer.keys, moved)
                 layer.values = layer.values if rotation.values is None else rotation.values.turn(layer.values, moved)

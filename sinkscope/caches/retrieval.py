@@ -78,6 +78,7 @@ class _Cut(Editor):
         first = (columns[None] - self.pads < self.sinks)[:, None, None]
         causal = columns <= columns[:, None]
         cut_head = torch.arange(query.shape[1], device=key.device) // (query.shape[1] // self.heads) == self.head
+        # (batch, heads, query, key)
         seen = (near | (first & causal) | ~cut_head[:, None, None]) & causal
         if mask is None:
             new_mask = seen if implementation == "sdpa" else addends(seen, query.dtype)

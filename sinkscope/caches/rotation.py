@@ -56,6 +56,7 @@ class Rotation:
         angles = by.to(torch.float64)[..., None] * self._on(x.device)
         kind = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angles.cos().to(kind), angles.sin().to(kind)
+        # The clone keeps the other channels as they are, and lets the second `copy_` read the unrotated `real`.
         turned = x.clone()
         real, imaginary = self.pairs(x.to(kind))
         new_real, new_imaginary = self.pairs(turned)
@@ -73,6 +74,7 @@ class Rotation:
 
     @cached_property
     def _fp64(self) -> Tensor:
+        # Cached across modes: autograd could not save an inference tensor later.
         with torch.inference_mode(False):
             return torch.tensor(self.frequencies, dtype=torch.float64)
 
@@ -169,8 +171,10 @@ def _cached(model: nn.Module) -> _Cached:
     """What each layer caches of one token by itself at each of the places."""
     config = text_config(model)
     limit = getattr(config, "max_position_embeddings", None)
+    # Beyond the limit, a table by position (learned embeddings, GPT-J's sines) has no row.
     near = [place for place in PLACES if not isinstance(limit, int) or place < limit]
     places = torch.tensor(near, device=device_of(model))
+    # Not padding: its embedding may be zero, and keys of zeros look the same at every position.
     token = next(token_id for token_id in (1, 2) if token_id != getattr(config, "pad_token_id", None))
     inputs = {"input_ids": torch.full((len(near), 1), token, device=places.device)}
     if _takes_positions(model):
@@ -200,6 +204,8 @@ def _fit(model: nn.Module, places: Tensor, rows: Tensor, known: list[Rotation], 
         raise InputError(f"the model computes NaN or infinity for a single token, first in layer {layer}")
     tolerance = 4 * torch.finfo(rows.dtype).eps + 1e-4 + 2.5e-7 * places  # the model's own angles are fp32
     rows = rows.to(torch.float64)
+    # Errors are relative to the length of a pair, which a rotation keeps; one of its channels alone may be near 0.
+    # The floor is for pairs that are near 0 as a whole, and `tiny` for keys of zeros.
     floor = 0.05 * rows[0].square().mean().sqrt() + torch.finfo(torch.float32).tiny
 
     def misfit(rotation: Rotation | None) -> float:
@@ -216,6 +222,7 @@ def _fit(model: nn.Module, places: Tensor, rows: Tensor, known: list[Rotation], 
         return None
     for candidates in (iter(known), _candidates(model, rows.shape[-1])):
         # The best fit: in half precision, several may be within rounding.
+        # The index breaks ties, since rotations cannot be ordered.
         errors = ((misfit(candidate), place, candidate) for place, candidate in enumerate(candidates))
         fits = [error for error in errors if error[0] <= 1]
         if fits:
@@ -232,6 +239,7 @@ def _candidates(model: nn.Module, dim: int) -> Iterator[Rotation]:
     for frequencies in dict.fromkeys((*_buffers(model), *_powers(model, dim))):
         if (width := 2 * len(frequencies)) > dim:
             continue
+        # Partial rotations: the first channels (GPT-NeoX, Phi) or the last ones (DeepSeek-V4). nanochat's sign is −1.
         for start in dict.fromkeys((0, dim - width)):
             for layout in ("half", "interleaved"):
                 for sign in (1.0, -1.0):

@@ -43,6 +43,7 @@ class ReceivedByHead(KeyNote):
             columns = torch.arange(first, call.total, device=stored.device)[rows]
             seen = (call.places[:, :, None] <= columns[:, None]) & call.real[:, :, None]
             uniform = (seen / seen.sum(-1, keepdim=True).clamp(min=1)).sum(2)
+            # (batch, kv_heads, group + 1, key), transposed to (…, key, group + 1).
             stored += torch.cat([call.weights(rows).sum(3), uniform[:, :, None]], 2).mT
 
 

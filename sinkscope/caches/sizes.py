@@ -143,7 +143,9 @@ def held(
     for layer in range(layers):
         limit = int(budget.of_layer(layer, layers, torch.tensor([tokens]))[0])
         dropping = layer >= policy.skipped and limit < tokens
+        # One slot more than is kept (`KeptSets.evict`).
         rows = limit + 1 if dropping else tokens
+        # Until something is dropped, places are one row for all heads (`KeptSets.update`).
         stored += rows * row + NUMBER * (rows * heads.kv if dropping else tokens)
         stored += NUMBER * (heads.kv + 1) if layer >= policy.skipped else 0
         noted += rows * note_row + fixed

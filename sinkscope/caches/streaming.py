@@ -132,6 +132,7 @@ class StreamingCache(FollowingCache):
         rotations = measured_rotations(model)
         self.left_alone: dict[int, str] = {}
         for index, layer in enumerate(self.layers):
+            # Only layers that cached keys in the measuring pass have a rotation; the others hold states or nothing.
             self.layers[index] = layer if index not in rotations else self._streaming(model, index, layer, rotations)
         if not self.followed:
             raise UnsupportedModelError(
@@ -191,6 +192,7 @@ class StreamingCache(FollowingCache):
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         if self._strict:
+            # The layer before must have fetched its mask by now; if not, it attended under transformers' own.
             self._check_attended()
             streams = isinstance(self.layers[layer_idx], SinkWindow)
             self._awaited = self._strict_mask(key_states.device) if streams else None
@@ -204,10 +206,12 @@ class StreamingCache(FollowingCache):
 
     def begin(self, forward: Forward, inputs: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, inputs)
+        # After `super().begin`: it checks positions counted from 0, and its `expect` may move the origin.
         return added | self._origin.counted(added.get("position_ids", inputs.get("position_ids")))
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         length, offset = super().get_mask_sizes(query_length, layer_idx)
+        # BLOOM's mask is cut to the kept columns (`with_kept_columns`): keys and queries are numbered within it.
         return length, 0 if self._kept_alone else offset
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
@@ -217,9 +221,11 @@ class StreamingCache(FollowingCache):
         super().expect(coming)
         seen = [coming.seen] if coming.pads is None else [coming.seen - pad for pad in coming.pads.tolist()]
         if by := self._origin.moved(seen, coming.queries):
+            # Kept keys are still rotated to positions counted from the old origin.
             self._origin.turn(self, -by)
         self._masks, self._awaited, self._attended = {}, None, True
         layers, standing = self.followed, {}
+        # All rows are at one place, so their shift is the same and can be computed for later places too.
         if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # the common case
             shown = Shown(coming, self.length - 1, self.sinks, dropped=_DROPPED, everyone=True)
             standing = self._turner.ahead(layers, coming.seen, self._origin.base, self._by)
@@ -248,13 +254,16 @@ class StreamingCache(FollowingCache):
     def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """For a prompt of which only the last logits are asked for, as by `generate`: read all tokens but the last."""
         ids, mask, seen = inputs.get("input_ids"), inputs.get("attention_mask"), self.get_seq_length()
+        # Strict passes come from `_read` itself. Up to `length` tokens nothing is dropped, so a plain pass is exact.
         if self._strict or not isinstance(ids, Tensor) or ids.shape[1] < 2 or seen + ids.shape[1] <= self.length:
             return None
         plain = mask is None or (isinstance(mask, Tensor) and mask.shape == (len(ids), seen + ids.shape[1]))
+        # Other tensors (labels, images) cannot be split with the ids, and hidden states are wanted for every token.
         others = [name for name, value in inputs.items() if name not in PASSED and isinstance(value, Tensor)]
         hidden = inputs.get("output_hidden_states") or inputs.get("output_attentions")
         last = inputs.get("logits_to_keep")
         alone = last == 1 if isinstance(last, int) else False
+        # `_counted`, because `_read` passes no position_ids.
         if not (alone and plain and not others and not hidden and self._counted(inputs) and at_once(model, self)):
             self._warn(model)
             return None
@@ -311,6 +320,7 @@ class StreamingCache(FollowingCache):
         places = torch.tensor(seen)[:, None] + ahead  # of the queries, or of the first one only
         if max(seen) + len(ahead) - 1 < self.length:
             return Shown(coming, kept, self.sinks)
+        # A query at place t sees t + 1 tokens with its own, so from place `length` on its row has dropped some.
         dropped = places >= self.length
         device = None if coming.pads is None else coming.pads.device
         return Shown(
@@ -318,6 +328,7 @@ class StreamingCache(FollowingCache):
             kept,
             self.sinks,
             dropped=dropped.to(device),
+            # Sinks are cached before the origin first moves (`Origin.moved`); queries count from `base`.
             by=(self._by(places) - self._origin.base).to(device),
             copies=strict,
             everyone=min(seen) >= self.length,
@@ -330,6 +341,7 @@ class StreamingCache(FollowingCache):
             raise InputError("this cache was made for another model: make one with StreamingCache(model)")
         plain = chunk == 1 or not at_once(unwrapped(model), self)
         for inputs in parts(unwrapped(model), self.get_seq_length(), ids, 1 if plain else chunk, mask):
+            # Closed before the `yield`: a suspended generator would leave these contexts open in its caller's code.
             with torch.no_grad(), nullcontext() if plain else self._strictly(unwrapped(model)):
                 output = model(**inputs, **more, past_key_values=self, use_cache=True)
             yield output
@@ -341,6 +353,7 @@ class StreamingCache(FollowingCache):
         try:
             with masked(model, self):
                 yield
+            # The last layer has no later `update` that would check it.
             self._check_attended()
         finally:
             self._strict = False
@@ -362,6 +375,7 @@ class StreamingCache(FollowingCache):
     def _by(self, places: Int[Tensor, "batch queries"]) -> Tensor:
         """Positions by which the sinks are rotated forward for queries at these places."""
         sinks = torch.arange(self.sinks)
+        # With t the query's place, t − (j + by) is to be length − 1 − j, min(t − j, window) or t − j, in this order.
         if self.distance == "cache":
             return (places - self.length + 1)[..., None].expand(-1, -1, self.sinks)
         if self.distance == "ceiling":

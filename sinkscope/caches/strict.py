@@ -53,6 +53,7 @@ class StrictMasks(Editor):
             raise UnsupportedModelError(
                 f"attention sees {keys} keys, but its cache gave it {mask.shape[3]}: read token by token, with chunk=1"
             )
+        # Eager attention adds its mask; sdpa takes booleans.
         if implementation != "sdpa":
             mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill_(
                 ~mask, torch.finfo(query.dtype).min

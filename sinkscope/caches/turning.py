@@ -59,8 +59,10 @@ class SinkTurner:
         places.
         """
         held, (start, since) = self._held(layers), self._start
+        # Shifts depend on the origin, so a move of it invalidates all of them.
         if since != base or not start <= place < start + len(self._ahead):
             places = torch.arange(place, place + self.places)[None]
+            # Shifts: (places, 1, 1, sinks), with axes for batch and heads.
             self._start, self._ahead = (place, base), self._turned(held, (by(places) - base)[0, :, None, None])
         return self._ahead[place - self._start[0]]
 
@@ -68,8 +70,10 @@ class SinkTurner:
         """The layers that have sinks by now."""
         held = [layer for layer in layers if layer.first is not None]
         sources = [tensor for layer in held for tensor in layer.first or ()]
+        # By identity: layers replace their sinks and never write into them, and comparing values would wait for a GPU.
         if len(sources) != len(self._sources) or any(a is not b for a, b in zip(sources, self._sources, strict=True)):
             self._groups, self._ahead = _grouped(held), []
+            # `_grouped` has replaced the sinks by views; these are what the next comparison sees.
             self._sources = [tensor for layer in held for tensor in layer.first or ()]
         return held
 

@@ -39,6 +39,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         arms += [_arm(NUMBERS[count], torch.full((len(texts.plain), count), bos)) for count in (1, 2)]
     if added:
         arms.append(unchanged(NUMBERS[0]))
+    # The reference reads bare texts. Where the tokenizer adds a BOS, the arm that does the same takes its place.
     against = usual if added else REFERENCE
     arms = [Arm(one.name, one.open, against=REFERENCE if one.name == against else against) for one in arms]
     trial = run(

@@ -118,6 +118,7 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
 def compared_bytes(trial: Trial, name: str) -> tuple[float, float]:
     """Bytes of a cache after the context of a text, and their share of a cache in 16 bits."""
     held, full = (float(trial.data["bytes"].sel(arm=arm)) for arm in (name, REFERENCE))
+    # The reference cache is in the model's dtype: in 16 bits it would take full · 2 / size.
     size = {"float32": 4, "float64": 8}.get(trial.record["dtype"], 2)
     return held, held / (full * 2 / size)
 

@@ -49,6 +49,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         arms,
         reading=OnePass(from_token=keys),
         controls=0,
+        # As many tokens at once as in batches of the usual texts.
         batch_size=max(1, subject.batch_size * 128 // length),
         seed=subject.seed,
         about={"kind": "check-streaming", "keys": keys},
@@ -71,6 +72,7 @@ def _arm(sinks: int, keys: int, against: str) -> Arm:
     @contextmanager
     def opened(model: nn.Module, texts: Texts) -> Iterator[Cache | None]:
         cache = StreamingCache(model, sinks, keys - sinks)
+        # `cache.read` calls the model itself: `inside` passes those calls on to the original forward.
         inner, inside = model.forward, False
 
         @wraps(inner)

@@ -216,6 +216,7 @@ class _Made:
             raise InputError(
                 f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more"
             )
+        # Where texts are few, at most a quarter of them are set aside for choosing.
         first = max(2, min(self.count, len(ids) - min(CHOOSING, len(ids) // 4)))
         name = f"{kind}{form}"
         says = f"{first} texts of {ids.shape[1]} tokens: {name}"

@@ -118,6 +118,7 @@ def skip_rows(
     chosen = unsafe.skipping(ranked[:count])
 
     def control(draw: int, texts: Texts) -> Arm:
+        # Random among the layers that were not chosen; `counts` leaves at least as many of them.
         others = np.random.default_rng([draw, count]).permutation(ranked[count:])[:count]
         return unsafe.skipping([int(layer) for layer in others]).arm(f"{count} random {draw}")
 
@@ -182,5 +183,6 @@ def bytes_of(subject: CheckedModel, texts: TextSet, trial: Trial, name: str, cho
         model(input_ids=ids.to(device_of(model)), past_key_values=plain)
     sizes = [held_bytes(layer) for layer in plain.layers]
     of_16 = 2 / next(model.parameters()).element_size()
+    # The trial counts whole layers in the model's dtype: of their bytes, the share of_16 remains.
     held = float(trial.data["bytes"].sel(arm=name)) - (1 - of_16) * sum(sizes[layer] for layer in chosen.whole)
     return held, held / (of_16 * float(trial.data["bytes"].sel(arm=REFERENCE)))

@@ -92,6 +92,7 @@ def _starts(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
 def _packed(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[int]]:
     rest: list[int] = []
     for text in texts:
+        # Not verbose: the tokenizer would warn of texts longer than the model takes, which are cut only here.
         rest += tokenizer(text, verbose=False)["input_ids"]
         while len(rest) >= tokens:
             yield rest[:tokens]
@@ -102,6 +103,7 @@ def _within(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         whole = tokenizer(text, verbose=False)["input_ids"]
+        # What the tokenizer puts before the text's own first token.
         lead = whole[: whole.index(ids[0])] if ids and ids[0] in whole else []
         for start in range(0, len(ids) - tokens + 1, tokens):
             yield [*lead, *ids[start : start + tokens]][:tokens]

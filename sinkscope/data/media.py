@@ -76,6 +76,7 @@ def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
     samples = _scaled(raw, width)
     if len(samples) < channels:
         raise InputError(f"the recording {path} is empty")
+    # (frame, channel): channels are interleaved, and an incomplete last frame is dropped.
     return samples[: len(samples) // channels * channels].reshape(-1, channels).mean(1)
 
 
@@ -352,6 +353,7 @@ def _row(inputs: dict[str, Tensor], model: PreTrainedModel, tokens: int) -> Tens
         while ids.shape[1] < tokens:
             known = on_device if encoded is None else {**on_device, "encoder_outputs": encoded}
             output = model(**known, decoder_input_ids=ids, use_cache=False)
+            # The encoder runs once, in the first pass.
             encoded = (output.encoder_last_hidden_state,)
             logits = output.logits[:, -1].float()
             logits[:, ends] = -torch.inf
@@ -365,4 +367,5 @@ def _ends(model: PreTrainedModel) -> list[int]:
     if ends is None:
         ends = model.config.get_text_config(decoder=True).eos_token_id
     rows = [ends] if isinstance(ends, int) else list(ends or [])
+    # An end beyond the head has no column in its logits.
     return [token for token in rows if token < model.get_output_embeddings().weight.shape[0]]

@@ -188,6 +188,7 @@ def _key(source: CorpusSource, config: DataConfig, tokenizer: PreTrainedTokenize
         "split": [config.validation_share, config.split_seed],
         "tokenizers": version("tokenizers"),
     }
+    # The usual split follows from share and seed; any other is named document by document.
     if not _is_plain(source, config):
         parts["documents"] = [source.split.train, source.split.validation]
     if corpus.chat:

@@ -123,6 +123,7 @@ def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
             f"loss.masked: the tokenizer has no mask token (it has {', '.join(tokenizer.all_special_tokens)}); choose "
             "data.tokenizer = bpe:SIZE, which gets one, or a tokenizer that has one"
         )
+    # A copy, so that the caller's tokenizer does not get the token too.
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.add_special_tokens([MASK])
     return type(tokenizer)(
@@ -150,6 +151,7 @@ def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         raise InputError(f"an encoder's tokenizer is made of one trained as bpe:SIZE, not of one with tokens {special}")
     renamed = dict(zip(special, (CLS, SEP, "[PAD]"), strict=True))
     state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # It may name tokens that are renamed below, and is replaced there.
     state["post_processor"] = None
     vocabulary = state["model"]["vocab"]
     state["model"]["vocab"] = {renamed.get(token, token): number for token, number in vocabulary.items()}

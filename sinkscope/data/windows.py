@@ -54,18 +54,23 @@ def framed(
         return stream
     ends = np.flatnonzero(np.asarray(stream.tokens) == eos_id)
     starts = np.concatenate([[0], ends + 1])
+    # After an EOS that ends the stream no document begins.
     starts = starts[starts < len(stream.tokens)]
     tokens, scored = stream.tokens, stream.scored
     if bos_id is not None:
         tokens = np.insert(tokens, starts, bos_id)
         scored = None if scored is None else np.insert(scored, starts, 0)
+        # Before EOS i there are the BOS of documents 0 … i, before BOS j those of documents 0 … j − 1.
         ends, starts = ends + np.arange(1, len(ends) + 1), starts + np.arange(len(starts))
     if not keep_eos:
         tokens = np.delete(tokens, ends)
         scored = None if scored is None else np.delete(scored, ends)
+        # Every start moves by the number of EOS that were before it.
         starts = starts - np.searchsorted(ends, starts)
+    # A document that was nothing but its EOS is gone: its start coincides with the next one's.
     starts = np.unique(starts[starts < len(tokens)])
     if not score_first:
+        # np.array copies: what is stored is a read-only map of a file.
         scored = np.ones(len(tokens), np.uint8) if scored is None else np.array(scored)
         scored[starts] = 0
     return TokenStream(tokens, starts if find_starts else None, scored)
@@ -190,6 +195,7 @@ class Windows(Dataset[Window]):
             labels = labels.masked_fill(~counts, UNSCORED)
         window = {"input_ids": input_ids, "labels": labels}
         if self.starts is not None:
+            # Documents that have begun at each token; less those at the first one, numbers count from 0 in the window.
             numbers = np.searchsorted(self.starts, np.arange(span.start, span.stop), side="right")
             window["document_ids"] = torch.zeros(self.context, dtype=torch.long)
             window["document_ids"][text] = torch.from_numpy(numbers - numbers[0])

@@ -129,6 +129,8 @@ class Contrast:
 
     def over(self, runs: Mapping[str, Sequence[Observed]]) -> Estimate:
         """The effect over all runs of each variation; NaN where one of them has no value."""
+        # One sample for each label. Terms of one label are read from the same runs, so they are not independent: they
+        # are added within a run, before any variance is taken.
         effect = estimate([(1.0, [self.part(label, run) for run in runs[label]]) for label in self.labels])
         return replace(effect, mean=effect.mean + self.constant)
 

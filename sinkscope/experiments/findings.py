@@ -167,6 +167,7 @@ def recorded_runs(folder: Path, question: str, scale: str) -> dict[str, tuple[Ob
     skipped; commands on that question report it.
     """
     path = path_of(folder, question, scale)
+    # The question's own record first: `setdefault` below keeps the first run of a name.
     names = sorted((other.stem for other in path.parent.glob("*.json")), key=lambda name: (name != question, name))
     runs: dict[str, tuple[Observed, Findings]] = {}
     for name in names:

@@ -132,6 +132,7 @@ def _size(assertion: Assertion, effect: Contrast, runs: Cells, notes: _Notes) ->
         kept[label] = [runs[label][seed] for seed in known]
         for seed, value in known.items():
             values.setdefault(seed, {})[label] = value
+    # Cases need a seed that all labels have; the estimate below uses every run.
     whole = {seed: math.fsum(each.values()) for seed, each in values.items() if len(each) == len(effect.labels)}
     cases = [CaseValue(f"seed {seed}", value + effect.constant) for seed, value in sorted(whole.items())]
     return assertion.claim.judge(effect.over(kept), notes.words, cases)
@@ -147,6 +148,7 @@ def _size_by_seed(question: Question, assertion: Assertion, runs: Cells, notes: 
         try:
             value = assertion.effect(recording)
         except KeyError:
+            # Without a missing run the error is the effect's own.
             if not recording.missing:
                 raise
             continue
@@ -204,6 +206,7 @@ def _reads_loss(effect: Contrast | Shares) -> bool:
     watched = _Metrics()
     run = Observed("", "finished", 0, watched)
     with suppress(Exception):
+        # Made-up runs may make it fail; what it has asked for until then is known.
         effect(dict.fromkeys(effect.labels, run))
     return any(name.startswith(("loss", "gap")) for name in watched.names)
 

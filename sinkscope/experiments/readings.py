@@ -92,6 +92,7 @@ def readings(model: PreTrainedModel, windows: Tensor | Windows) -> Metrics:
     """
     windows = by_name(windows)
     text = columns(windows, slice(TOKENS))
+    # Packed rows stay whole: rates divide by all queries of the window, as `Observed` says.
     measured = measure(model, text, (*SINKS, *STATES), batch_size=BATCH, apart=False)
     yield from sink_metrics(measured)
     yield from strongest_metrics(measured)
@@ -193,6 +194,7 @@ def on_other_inputs(model: PreTrainedModel, windows: Windows) -> Metrics:
     for name, inputs in other_inputs(windows, model.config.vocab_size).items():
         yield from at_first(name, model, inputs)
     yield "loss/without_first", mean_loss(model, columns(windows, slice(1, None)))
+    # From the third token on: the targets of the windows without their first token.
     yield "loss/with_first", mean_loss(model, windows, first=2)
 
 
@@ -221,6 +223,7 @@ def mean_loss(model: PreTrainedModel, inputs: Tensor | Windows, first: int = 0) 
     batches = (
         {name: values[start : start + BATCH] for name, values in scored.items()} for start in range(0, count, BATCH)
     )
+    # Rows have equally many scored tokens, so weighting batch means by rows gives the mean over tokens.
     sums = [model(**batch, use_cache=False).loss * len(batch["labels"]) for batch in batches]
     return float(sum(sums) / count)
 

@@ -58,6 +58,7 @@ class Registration:
         try:
             commit = git("rev-parse", "HEAD").decode().strip()
             name = git("ls-files", "--full-name", "--", self.path.name).decode().strip()
+            # A commit is noted only if it holds these bytes: the file may have been edited since.
             same = bool(name) and hashlib.sha256(git("show", f"{commit}:{name}")).hexdigest() == self.sha256
         except (OSError, subprocess.SubprocessError):
             return {}

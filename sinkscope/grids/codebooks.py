@@ -63,6 +63,7 @@ class Codebooks:
     ) -> Float[Tensor, "batch heads token dim"]:
         """Keys before rotation on their levels; protected tokens stay unchanged."""
         codes = self._layer(layer)
+        # (kv_heads, 1, dim), against (batch, kv_heads, token, dim).
         low, high = (end.to(x.device)[:, None] for end in (codes.low, codes.high))
         outliers = (x < low) | (x > high)
         rounded = on_levels(x.detach().float(), low, high, codes.keys)
@@ -108,6 +109,7 @@ def levels_of(
     In increasing order; a level without points stays where it is. If all weights are 0, they count as 1.
     """
     order = points.argsort()
+    # In fp64: the weights are squared gradients of very different sizes, summed over all calibration tokens.
     x, w = points[order].double(), weights[order].double()
     w = torch.ones_like(w) if not bool(w.any()) else w
     mass = w.cumsum(0)
@@ -135,6 +137,7 @@ def on_levels(x: Float[Tensor, "..."], low: Tensor, high: Tensor, levels: Float[
 
 def outlying(x: Float[Tensor, "batch heads token dim"], share: float) -> Bool[Tensor, "batch heads token dim"]:
     """The given share of each token's numbers, over all heads, farthest from its median; the count is floored."""
+    # (batch, token, heads · dim): the numbers of all heads compete for a token's share.
     flat = x.transpose(1, 2).flatten(2)
     count = int(share * flat.shape[-1])
     far = (flat - flat.median(-1, keepdim=True).values).abs()
@@ -146,6 +149,7 @@ def outlying(x: Float[Tensor, "batch heads token dim"], share: float) -> Bool[Te
 
 def token_range(x: Tensor, outliers: Tensor) -> tuple[Tensor, Tensor]:
     """The ends of each token's range over all heads, (batch, 1, token, 1), without its outliers."""
+    # More than half of a token's numbers are left (`check_codebooks`), so both ends are finite.
     return (
         x.masked_fill(outliers, torch.inf).amin((1, 3), keepdim=True),
         x.masked_fill(outliers, -torch.inf).amax((1, 3), keepdim=True),

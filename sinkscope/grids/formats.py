@@ -62,6 +62,7 @@ class RowFormat(ABC):
     def bits(self, width: int) -> float:
         """Bits per number of vectors of this width, scales included."""
         x = torch.zeros(1, width)
+        # Fitted first, because a format whose scale is open refuses to encode.
         stored = self.fitted(x).encode(x)
         return 8 * sum(part.nbytes for part in stored) / width
 
@@ -88,6 +89,7 @@ class Q8_0(RowFormat):
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
         scale = blocks.abs().amax(-1, keepdim=True) / 127
+        # Codes belong to the fp32 scale, although only its fp16 form is stored, as in ggml.
         ratio = torch.where(scale > 0, blocks / scale, 0.0)
         codes = (ratio.abs() + 0.5).floor().mul(ratio.sign()).to(torch.int8)  # halves away from zero, as roundf
         return codes.flatten(-2), scale[..., 0].half()
@@ -107,6 +109,8 @@ class Q4_0(RowFormat):
 
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
+        # Codes −8 … 7 reach further below 0, so the scale gets the sign with which the largest number is code −8.
+        # An equal number of the other sign would be code 8, and is clamped to 7.
         scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / -8
         ratio = torch.where(scale != 0, blocks / scale, 0.0)
         codes = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8)
@@ -184,6 +188,7 @@ class NvFp4(RowFormat):
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
         codes, scale = self._with_largest(blocks, E2M1_MAX)
+        # E2M1 has no number between 4 and 6, so numbers just below the largest err most there; 4 avoids the gap.
         if self.four_over_six:
             others, other = self._with_largest(blocks, 4.0)
             errors = (self._read(codes, scale) - blocks).square().sum(-1, keepdim=True)
@@ -198,6 +203,7 @@ class NvFp4(RowFormat):
     def _with_largest(self, blocks: Tensor, largest: float) -> tuple[Tensor, Tensor]:
         """Codes, and scales on the grid of E4M3, with which max|x| of a block becomes `largest`."""
         whole = _number(self.scale)
+        # Codes belong to the rounded scale. A block whose scale underflows to 0 is stored as zeros.
         scale = _e4m3(_e4m3_bytes(blocks.abs().amax(-1, keepdim=True) / (largest * whole)))
         return _e2m1_codes(torch.where(scale > 0, blocks / (scale * whole), 0.0)), scale
 
@@ -217,6 +223,7 @@ class MxFp4(RowFormat):
 
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
+        # frexp's mantissa is in [½, 1), so its exponent − 1 is ⌊log₂ max|x|⌋, exact also just below a power of two.
         exponent = blocks.abs().amax(-1, keepdim=True).frexp().exponent - 1 - E2M1_EXPONENT
         exponent = exponent.clamp(-127, 127)
         codes = _e2m1_codes(torch.ldexp(blocks, -exponent))
@@ -301,6 +308,7 @@ def _blocks_of(size: int) -> Blocks:
 
 def _e4m3_bytes(x: Tensor) -> UInt8[Tensor, "..."]:
     """E4M3 after saturation, as bytes: few operators take tensors of torch's own type."""
+    # E4M3 has no infinity: without the clamp, torch's cast turns larger numbers into NaN.
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
 
 

@@ -106,6 +106,7 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
     elif protected is not None:
         excluded = grid.cut(protected.expand(x.shape))
     if excluded is not None:
+        # This also drops a NaN that is protected; any other NaN survives amin and amax, and is refused below.
         low, high = low.masked_fill(excluded, torch.inf), high.masked_fill(excluded, -torch.inf)
     low, high = low.amin(axes, keepdim=True), high.amax(axes, keepdim=True)
     empty = low > high  # a range whose entries are all protected
@@ -113,6 +114,7 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
     if not bool((low.isfinite() & high.isfinite()).all()):  # either end is NaN where an entry is
         raise InputError(NOT_FINITE)
     if grid.symmetric:
+        # The maximum is never negative: abs only clears the sign of −0.0.
         return Steps(torch.maximum(high, -low).abs() / grid.top)
     return Steps((high - low) / grid.top, low)
 
@@ -131,6 +133,7 @@ def encode(x: Float[Tensor, "..."], steps: Steps, grid: Grid) -> Integer[Tensor,
     """
     cut = grid.cut(x)
     offset = cut if steps.low is None else cut - steps.low
+    # A product with 1 / step instead of a quotient: so symmetric grids equal torch's fake_quantize bit for bit.
     inverse = torch.where(steps.step > 0, 1 / steps.step, 0)
     lowest = -grid.top if grid.symmetric else 0
     return (offset * inverse).round().clamp(lowest, grid.top).to(torch.int32).reshape(x.shape)
@@ -154,6 +157,7 @@ def fake_quantize(
     """
     if grid.exact:
         return x
+    # In fp32, because the 8 significant bits of bf16 are no finer than a grid of 8 bits.
     numbers = x.detach().float()
     steps = steps_of(numbers, grid, protected) if steps is None else steps
     rounded = _on_grid(numbers, steps, grid).to(x.dtype)
@@ -170,6 +174,7 @@ def _on_grid(x: Float[Tensor, "..."], steps: Steps, grid: Grid) -> Float[Tensor,
     cut = grid.cut(x)
     offset = cut if steps.low is None else cut - steps.low
     inverse = torch.where(steps.step > 0, 1 / steps.step, 0)
+    # The product is a new tensor, so the in-place steps after it never write to x.
     values = (offset * inverse).round_().clamp_(-grid.top if grid.symmetric else 0, grid.top).mul_(steps.step)
     return (values if steps.low is None else values.add_(steps.low)).reshape(x.shape)
 
@@ -214,6 +219,7 @@ def to_fp16(steps: Steps, grid: Grid) -> Steps:
     if steps.low is None:
         return Steps(_up(steps.step))
     low = _down(steps.low)
+    # The lower end moved down, so the step grows until low + top · step reaches the old upper end again.
     return replace(steps, step=_up((steps.low - low + steps.step * grid.top) / grid.top), low=low)
 
 

@@ -27,7 +27,9 @@ def pack(codes: Integer[Tensor, "*rows n"], bits: int) -> UInt8[Tensor, "*rows b
         plane = (codes >> shift).to(torch.uint8) & (2**width - 1)
         per = 8 // width
         size = -(-plane.shape[-1] // per)
+        # (…, codes per byte, bytes)
         plane = functional.pad(plane, (0, size * per - plane.shape[-1])).unflatten(-1, (per, size))
+        # The shifted codes share no bits, so their sum is their bitwise or and fits a byte.
         planes.append((plane << _shifts(width, plane.device)).sum(-2, dtype=torch.uint8))
         shift += width
     return torch.cat(planes, -1)
@@ -36,11 +38,12 @@ def pack(codes: Integer[Tensor, "*rows n"], bits: int) -> UInt8[Tensor, "*rows b
 def unpack(packed: UInt8[Tensor, "*rows bytes"], bits: int, count: int) -> UInt8[Tensor, "*rows n"]:
     """The `count` codes that `pack` packed."""
     if bits == 8:
-        return packed
+        return packed  # the stored bytes themselves, not a copy: callers must not write to them
     codes: Tensor | None = None
     start = shift = 0
     for width in PLANES[bits]:
         size = -(-count * width // 8)
+        # (…, codes per byte, bytes). The shift makes a new tensor, so the in-place operations leave `packed` alone.
         plane = packed[..., None, start : start + size] >> _shifts(width, packed.device)
         plane = plane.bitwise_and_(2**width - 1).flatten(-2)[..., :count]
         codes = plane if codes is None else codes.bitwise_or_(plane.bitwise_left_shift_(shift))

@@ -22,6 +22,7 @@ class Blocks:
     matrix: Float[Tensor, "block block"]
 
     def __call__(self, rows: Float[Tensor, "*row in"]) -> Float[Tensor, "*row in"]:
+        # (…, blocks · block) → (…, blocks, block) and back.
         return (rows.unflatten(-1, (-1, len(self.matrix))) @ self.matrix.to(rows)).flatten(-2)
 
 
@@ -46,6 +47,7 @@ def rotation(width: int, kind: RotationKind, seed: int) -> tuple[Blocks, ...]:
     generator = torch.Generator().manual_seed(seed)
     if kind == "orthogonal" or block < FEWEST:
         return (Blocks(random_orthogonal(width, generator)),)
+    # Without the signs, a block of equal entries would end up in a single one, and every seed would give the same H.
     signs = torch.randint(2, (block,), generator=generator).double() * 2 - 1
     return (Blocks(signs[:, None] * hadamard(block)),)
 
@@ -66,4 +68,5 @@ def hadamard(size: int) -> Float[Tensor, "size size"]:
 def random_orthogonal(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:
     """A matrix drawn uniformly from the orthogonal group: Q of a Gaussian matrix, columns signed by R's diagonal."""
     q, r = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
+    # QR is unique only with a positive diagonal of R: with LAPACK's own signs, Q would not be uniform.
     return q * r.diagonal().sign()

@@ -65,6 +65,7 @@ class LloydMax(RowFormat):
         wide = x.float()
         norms = wide.norm(dim=-1, keepdim=True)
         levels = lloyd_max(x.shape[-1], self.number_bits).to(x.device)
+        # right=True: a number on a border belongs to the upper level, as in vLLM's kernel.
         codes = torch.bucketize(wide / (norms + TINY), (levels[1:] + levels[:-1]) / 2, right=True)
         return pack(codes, self.number_bits), norms.half()
 

@@ -140,6 +140,7 @@ def following(model: nn.Module, read: Reader | None = None) -> Iterator[None]:
 
 def _enter(model: nn.Module, module: nn.Module, read: Reader | None) -> None:
     if module not in _followed:
+        # Only a forward that was set on the instance is put back; deleting ours uncovers that of the class.
         _followed[module] = _Entry(before=vars(module).get("forward"))
         module.forward = _wrapped(module, module.forward, head_count(model, module))
     _followed[module].users += 1
@@ -213,6 +214,7 @@ class _Products(TorchFunctionMode):
         if any(part.ndim not in (3, 4) or part.shape[:-2].numel() % batch for part in parts):
             return "its queries, keys and values are no vectors of (sample, head, position)"
         query, key, value, output = (part.reshape(batch, -1, *part.shape[-2:]) for part in parts)
+        # The second factor of the scores is Kᵀ, (batch, kv_heads, dim, key).
         expected = (heads, queries), (keys, keys), (heads, queries)
         if (query.shape[1:3], (key.shape[3], value.shape[2]), output.shape[1:3]) != expected or heads % key.shape[1]:
             return "its queries, keys and values do not fit to each other"
@@ -235,12 +237,14 @@ class _Products(TorchFunctionMode):
             return func(*args, **kwargs)
         self._softmaxes += 1
         size = scores.numel(), scores.shape[-2:]
+        # If a single product since the last softmax has the scores' size, it is q·k; among several it is unknown.
         products = [(a, b) for a, b, shape in self._before if (shape.numel(), shape[-2:]) == size]
         self._factors = products[0] if len(products) == 1 else None
         self._before.clear()
         scores = self._edited(scores)
         self._weights = scores.shape
         if self._keep:
+            # (batch · heads, query, key) or (batch, heads, query, key) → (batch, heads, query, key)
             inside = scores.detach().reshape(-1, self._heads, *scores.shape[-2:])
             self._visible = unmasked(inside, self._dtype(scores))
             self._scores = inside[:, :, list(_rows(inside.shape[2]))]
@@ -252,6 +256,7 @@ class _Products(TorchFunctionMode):
             if result.ndim >= 3:
                 self._before.append((one.detach(), other.detach(), result.shape))
             return result
+        # The first product whose left factor has the shape of the weights is Σ A v.
         if self._value is None and one.numel() == self._weights.numel() and one.shape[-2:] == self._weights[-2:]:
             self._value = other.detach(), result.detach()
             for editor in self._editors:
@@ -269,6 +274,7 @@ class _Products(TorchFunctionMode):
             return scores
         inside = scores.reshape(-1, self._heads, *scores.shape[-2:])
         visible = unmasked(inside, self._dtype(scores))
+        # Queries and keys are not at hand: empty ones let editors read the sizes, and show below if one is replaced.
         query, key = inside.new_empty(*inside.shape[:3], 0), inside.new_empty(*inside.shape[:2], inside.shape[3], 0)
         arguments: dict[str, Any] = {"query": query, "key": key, "value": key, "attention_mask": visible}
         for editor in self._editors:
@@ -280,6 +286,7 @@ class _Products(TorchFunctionMode):
                     "values; edit its projections"
                 )
             arguments = changed
+        # Scores that the model has hidden keep the value that it gave them.
         hidden = visible & ~arguments["attention_mask"]
         return inside.masked_fill(hidden, torch.finfo(scores.dtype).min).reshape(scores.shape)
 

@@ -83,6 +83,7 @@ def visibility_of(
     places in the row, including padding. Raises the error made by `refuse` for a mask that does more than hide keys.
     """
     if mask is None:
+        # With as many queries as keys, one object for both: by that identity a square call is recognized.
         return Visibility(own.causal if causal else own.full, key if query.count == key.count else query, key)
     allowed = _booleans(mask, refuse)[..., : key.count]
     if allowed.ndim != 4 or allowed.shape[1] != 1 or allowed.shape[2:] != (query.count, key.count):
@@ -195,6 +196,7 @@ class KernelLse(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if operator is _COMPOSITE:  # in inference mode it arrives undecomposed; we need its parts
+            # A mode is off while it handles an operator; entered again, it sees the parts.
             with self:
                 return operator.decompose(*args, **kwargs)
         result = operator(*args, **kwargs)
@@ -260,6 +262,7 @@ def _member(one: Any, members: list[Any]) -> Iterator[None]:
     try:
         yield
     finally:
+        # In place, because the wrapper reads this list; by identity, because members may compare equal.
         members[:] = [other for other in members if other is not one]
         if not _watchers and not _editors:
             _installed.close()
@@ -279,6 +282,7 @@ def _replace(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callab
     setattr(owner, name, wrapped)
 
     def restore() -> None:
+        # If other code has wrapped it since, that stays; our wrapper inside passes calls on when it has no members.
         if vars(owner)[name] is wrapped:
             setattr(owner, name, original)
 
@@ -305,6 +309,7 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
             kernel = KernelLse(in_blocks=hasattr(module, "operation")) if watchers else nullcontext()
             with kernel:
                 result = function(arguments)
+            # Watchers before `returned`: the output they see must follow from the arguments they see.
             for watcher in watchers:
                 shown = Invocation(
                     module,

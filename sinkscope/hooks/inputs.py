@@ -80,6 +80,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, training in modes.items():
+            # Not by `train()`, which would give all its submodules the same mode.
             module.training = training
 
 

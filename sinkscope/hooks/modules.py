@@ -193,6 +193,7 @@ def dispatches(module: nn.Module) -> bool:
         names = _names_in(forward)
         if "ALL_ATTENTION_FUNCTIONS" in names or {"get_interface", "_attn_implementation"} <= names:
             return True
+        # A forward that does not call `super()` replaces those of its bases.
         if "super" not in names:
             return False
     return False
@@ -222,6 +223,7 @@ def blocks(model: nn.Module) -> list[Block]:
     for layer in attention_layers(model).values():
         parts = layer.name.split(".")
         prefixes = (".".join(parts[: end + 1]) for end in range(len(parts)))
+        # Lists inside a block hold its parts, so the outermost one holds the blocks.
         outermost = next((prefix for prefix in prefixes if isinstance(modules[prefix], nn.ModuleList)), None)
         if outermost is not None and not layer.crosses:
             lists.setdefault(outermost, layer.stack)

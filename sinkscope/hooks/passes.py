@@ -106,6 +106,7 @@ class Forward:
         seen = 0 if cache is None else int(cache.get_seq_length())
         lengths: dict[Axis, int] = {}
         if new is not None:
+            # Learned tokens are in the cache once it is filled, so they are added to the first pass only.
             lengths["tokens"] = (seen or learned) + new
         if (memory := _memory_length(named, writes)) is not None:
             lengths["memory"] = memory
@@ -231,6 +232,7 @@ class Passes:
     @property
     def recomputing(self) -> bool:
         """Whether a backward pass runs parts of a finished pass again (gradient checkpointing)."""
+        # There is a graph task only during a backward pass.
         return self.under_way is None and torch._C._current_graph_task_id() != -1
 
     def require(self, met: Callable[[Pass], bool], otherwise: str, stack: ExitStack) -> None:
@@ -245,7 +247,9 @@ class Passes:
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begun = Pass(Forward.of(model, args, kwargs))
         changed = None if self._opened is None else self._opened(begun, args, kwargs)
+        # After `opened`, so that a pass that it refuses never begins.
         self.under_way = self._last = begun
+        # The caller may run the model while handling an error, which is no failure of the pass.
         self._handled = sys.exception()
         return changed
 
@@ -347,6 +351,7 @@ _HOOKS = (
 
 def unobserved(module: nn.Module) -> nn.Module:
     """A copy of the module tree that shares parameters, buffers and settings, but has no hooks and is not observed."""
+    # Without `__init__`, which would make weights again.
     twin: nn.Module = object.__new__(type(module))
     twin.__dict__.update(module.__dict__)
     twin.__dict__.update({name: type(hooks)() for name, hooks in module.__dict__.items() if name in _HOOKS})
@@ -393,7 +398,7 @@ class Samples:
         """Ids of the real tokens, moved to the front, −1 after them and for learned tokens; None if some were not given
         as ids.
         """
-        if not self.ids or self.first:
+        if not self.ids or self.first:  # nothing is known of tokens that were cached before
             return None
         ids = functional.pad(torch.cat(self.ids, 1).cpu(), (self.prefix, 0), value=-1)
         real = self.real["tokens"][:, : ids.shape[1]].cpu() if "tokens" in self.real else torch.ones_like(ids).bool()
@@ -444,6 +449,7 @@ def difference_behind(
     with evaluating(model), torch.no_grad():
         whole = model(ids).logits[:, first:]
         held = cache_of(read(0, first, None)) if cache is None else cache
+        # A pass writes into the cache that it is given, so each reading gets a copy.
         at_once = read(first, ids.shape[1], deepcopy(held)).logits.float()
         held = deepcopy(held)
         single = torch.cat([read(one, one + 1, held).logits.float() for one in range(first, ids.shape[1])], 1)
@@ -508,15 +514,18 @@ def documents_of(
                 f"document_ids {tuple(numbers.shape)}: expected (batch, {total - forward.prefix}), one number for each "
                 "token so far"
             )
+        # Learned tokens get a number that no document has.
         return functional.pad(numbers, (forward.prefix, 0), value=int(numbers.min()) - 1)
     if arguments.get("attention_mask") is not None or forward.cache is not None or forward.prefix:
         return None
     if isinstance(places, Tensor) and places.ndim == 2 and places.shape[1] == total:
+        # A document begins where a position does not follow the one before.
         anew = functional.pad(places.diff(dim=-1) != 1, (1, 0), value=False)
         if bool(anew.any()):
             return anew.cumsum(-1)
     ends = arguments.get("cu_seq_lens_q")
     if isinstance(ends, Tensor) and ends.ndim == 1 and forward.batch == 1 and int(ends[-1]) == total:
+        # ends = [0, e₁, e₂, …]: the number of ends at or before a column is its document's.
         return torch.searchsorted(ends, torch.arange(total, device=ends.device), right=True)[None]
     return None
 

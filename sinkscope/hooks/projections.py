@@ -98,6 +98,7 @@ class Projection:
 
         Raises `UnsupportedModelError` at the end of a pass that never used the module. Readers see the edited x.
         """
+        # Once is enough: later passes of `generate` leave out maps whose output is cached (keys of cross-attention).
         used: list[bool] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,6 +131,7 @@ def replaced(output: Any, columns: Int[Tensor, "column"] | None, edit: Edit) -> 
     """A module's output with these columns replaced by `edit` of them; None: all columns."""
     whole = _returned(output)
     columns_here = None if columns is None else columns.to(whole.device)
+    # index_copy makes a new tensor, so that the original stays as autograd and other readers know it.
     edited = edit(whole) if columns_here is None else whole.index_copy(-1, columns_here, edit(whole[..., columns_here]))
     return (edited, *output[1:]) if isinstance(output, tuple) else edited
 
@@ -274,16 +276,19 @@ def _fused_columns(model: nn.Module, attention: nn.Module, fused: nn.Module, per
     """The columns of a fused map for queries, keys and values; all are `other` if the sizes do not match."""
     heads, width, out = head_count(model, attention), head_width(attention), _width_out(fused)
     columns = torch.arange(out)
+    # out = heads · width for queries + 2 · kv_heads · width for keys and values
     size = (out - heads * width) // 2
     if size <= 0 or size % width or heads * width + 2 * size != out:
         return {"other": columns}
     if parts := INTERLEAVED.get(type(attention).__name__):
+        # (parts, [query, value, key], columns)
         query, value, key = columns.view(parts, 3, -1).unbind(1)
         return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
     if per_head:
         kv_heads = size // width
         if heads % kv_heads:
             return {"other": columns}
+        # (kv_heads, group + 2, width): the queries of the group, its key, its value
         per_group = columns.view(kv_heads, heads // kv_heads + 2, width)
         query, key, value = per_group[:, :-2], per_group[:, -2], per_group[:, -1]
         return {"query": query.flatten(), "key": key.flatten(), "value": value.flatten()}
@@ -337,6 +342,7 @@ def _in_heads(flat: Tensor, width: int, norm: nn.Module) -> Float[Tensor, "batch
     gain = getattr(norm, "weight", None)
     if isinstance(gain, Tensor) and gain.shape == flat.shape[-1:] != (width,):
         return norm(flat).unflatten(-1, (-1, width)).transpose(1, 2)
+    # (batch, position, kv_heads, width)
     keys = flat.unflatten(-1, (-1, width))
     if isinstance(gain, Tensor) and gain.ndim == 2:  # one row of gains per head: the head axis comes before the width
         return norm(keys).transpose(1, 2)

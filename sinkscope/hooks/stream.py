@@ -183,6 +183,7 @@ class OpenStream:
         """
 
         def hook(used: nn.Module, args: tuple[Any, ...]) -> None:
+            # A recomputed checkpoint runs the module again, which is no second use.
             if not self.passes.recomputing and self.passes.now.use(used):
                 raise UnsupportedModelError(
                     f"family '{self.stream.family}' uses one {type(used).__name__} several times in a pass, so no "
@@ -236,6 +237,7 @@ def read_blocks(
 
     def before(block: Block) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # `use` counts every block, which `after` reads as its depth; only before the first block is it 0.
             if passes.under_way is not None and not passes.under_way.use(block.stack):
                 mask = arguments(module, args, kwargs).get("attention_mask")
                 passes.under_way.masks[block.stack] = mask if isinstance(mask, Tensor) else None

@@ -68,6 +68,7 @@ class SuppressBands(Intervention):
         basis, slices = spectral_bands(unembedding(model), self.count)
         if self.seed is not None:
             generator = torch.Generator().manual_seed(self.seed)
+            # Columns of Q span random subspaces: cut into the same slices, the control removes as many directions.
             basis = torch.linalg.qr(torch.randn(basis.shape, generator=generator)).Q
         return torch.cat([basis[:, slices[band]] for band in self.bands], 1)
 
@@ -80,6 +81,7 @@ class SuppressBands(Intervention):
                 )
             away = directions.to(hidden.device)
             wide = hidden.float()
+            # V_b is orthonormal, so this is a projection. From left to right, no (width, width) matrix is formed.
             filtered = (wide - wide @ away @ away.mT).to(hidden.dtype)
             chosen = opened.at(None if self.positions is None else tuple(self.positions), hidden)
             chosen = chosen & ~opened.at(tuple(self.protect), hidden)

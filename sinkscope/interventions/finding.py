@@ -49,6 +49,7 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
         _, length, width = hidden.shape
         real = opened.at(None, hidden).expand(hidden.shape[:2])
         order = opened.tokens(opened.seen, opened.seen + length, hidden.device).order.expand(hidden.shape[:2])[real]
+        # Summed by the position of each token, since padding puts one position into different columns of the rows.
         summed = hidden.new_zeros(length, width, dtype=torch.float32)
         summed.index_add_(0, order, hidden[real].abs().float())
         counts = torch.bincount(order, minlength=length).cpu()
@@ -63,6 +64,7 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
     ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)
     ratios[0] = 0
     largest = ratios.amax(0)
+    # argmax gives the first of equal values, so the first depth that reaches half.
     onset = (ratios >= largest / 2).int().argmax(0)
     order = largest.flatten().topk(min(count, largest.numel())).indices
     activations = []
@@ -89,6 +91,7 @@ def sink_heads(
     mean_or_nan = metrics.nanmean(values, 0)
     if np.isnan(mean_or_nan).all():
         raise InputError(f"no head has a number for the attention to position {position}: activations are not finite")
+    # Heads without a number sort last and exceed no epsilon.
     mean = np.nan_to_num(mean_or_nan, nan=-1.0)
     above = exceeds(mean, epsilon) == 1
     order = np.argsort(-mean, axis=None, kind="stable")

@@ -62,11 +62,13 @@ class Constants:
             if len(donors) not in (1, len(call.query)):
                 raise InputError(f"{len(donors)} donors for {len(call.query)} rows: expected one per row")
             chosen = [each[list(donors)] for each in of_layer]
+        # Clamped for `gather` alone: left padding is negative, and later tokens have no constants (`covered`).
         position = rows.key.position.clamp(0, self.keys.shape[3] - 1)
         covered = (rows.key.real & (rows.key.position < self.keys.shape[3]))[:, None, :, None]
         vectors = []
         for measured, constant in zip((call.wide_key, call.wide_value), chosen, strict=True):
             constant = constant.to(measured.device)
+            # Without padding, one row of positions stands for all texts.
             batch = max(len(measured), len(position))
             index = position.expand(batch, -1)[:, None, :, None].expand(-1, measured.shape[1], -1, measured.shape[3])
             vectors.append(torch.where(covered, constant.expand(batch, -1, -1, -1).gather(2, index), measured))
@@ -79,7 +81,8 @@ class Constants:
         for first, table in self.logits.items():
             table_of_layer = table[rows.layer].to(logits.device)
             position = rows.key.position.clamp(0, table_of_layer.shape[1] - 1)
-            values = table_of_layer[:, position].transpose(0, 1)
+            values = table_of_layer[:, position].transpose(0, 1)  # (heads, batch, key) → (batch, heads, key)
+            # Means depend on the first query, so each target reads the table of its own first query.
             logits = torch.where((starts == first)[:, None, :], values, logits)
         return logits[:, :, None, :]
 
@@ -160,6 +163,7 @@ class FoldSink(Replacing):
             check_places(model, stack)
         layers = Stream.of(model).layers
         for layer, head in self.heads or ():
+            # A layer that does not exist is refused by `opened_layers`.
             if layer < len(layers) and head >= (count := head_count(model, layers[layer])):
                 raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {count - 1}")
         super().attach(model, stack)
@@ -200,6 +204,7 @@ class FoldSink(Replacing):
         """
         pairs, scores = self.targets.pairs(), rows.logits.masked_fill(rows.hit, -torch.inf)
         tables = self.constants.logits
+        # (heads, target), and for which queries a target is folded: (batch, 1, query, target).
         logits = torch.stack([tables[first][rows.layer][:, p] for p, first in pairs], -1).to(scores.device)
         late = torch.stack([rows.query.position >= first for _, first in pairs], -1)[:, None]
         columns = torch.where(late, logits[None, :, None, :], -torch.inf).expand(*scores.shape[:3], -1)
@@ -208,6 +213,7 @@ class FoldSink(Replacing):
         if self.form == "logit":
             return rows.output(token, slot)
         value = self.constants.values[:, rows.layer].mean(0)[:, [p for p, _ in pairs]].to(scores.device)
+        # (kv_heads, target, dim) → (heads, target, dim)
         value = value.repeat_interleave(scores.shape[1] // len(value), 0)
         return rows.output(token, slot, more=torch.einsum("bhqp,hpd->bhqd", folded, value))
 
@@ -295,6 +301,7 @@ def constants(
     def show(invocation: Invocation) -> None:
         call, query, key = calls.of(invocation)
         layer = chosen[invocation.module]
+        # (batch, wanted): the first tokens of a row are in later columns where it is padded on the left.
         column = _first_columns(key, wanted).expand(len(call.query), -1)
         for name, whole in (("keys", call.wide_key), ("values", call.wide_value)):
             index = column[:, None, :, None].expand(len(whole), whole.shape[1], -1, whole.shape[3])
@@ -308,6 +315,7 @@ def constants(
             for first in starts:
                 asks = (asking.position >= first) & asking.real & (asking.document == _first_document(key))
                 seen = asks[:, None, :, None] & (at > -torch.inf)
+                # Not multiplied by `seen`: a masked score is −inf, and −inf · 0 is NaN.
                 total, count = at.where(seen, 0.0).double().sum((0, 2)), seen.sum((0, 2))
                 before = sums[first].get(layer)
                 sums[first][layer] = (total, count) if before is None else (before[0] + total, before[1] + count)
@@ -320,6 +328,7 @@ def constants(
             model(**batch)
     kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
     logits = {
+        # 0 / 0 = NaN marks a position that no query sees.
         first: torch.stack([(by_layer[n][0] / by_layer[n][1]).float().cpu() for n in range(len(chosen))])
         for first, by_layer in sums.items()
         if by_layer
@@ -342,4 +351,5 @@ def _first_columns(key: Places, count: int) -> Tensor:
         raise InputError(
             f"a text for constants has {int(in_first_document.sum(1).min())} tokens, but needs at least {count}"
         )
+    # Stable, so that the document's tokens come first, in their order.
     return torch.argsort((~in_first_document).int(), dim=1, stable=True)[:, :count]

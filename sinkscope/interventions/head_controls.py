@@ -108,6 +108,7 @@ class SameNorm(HeadControl):
 
     def drawn(self, generator: torch.Generator, chosen: Sequence[Head], heads: Sequence[Head]) -> tuple[Head, ...]:
         left, sample = list(self.remaining(chosen, heads)), []
+        # In random order: each draw takes a head away from those after it.
         for index in torch.randperm(len(chosen), generator=generator).tolist():
             near = sorted(left, key=lambda head: self._apart(chosen[index], head))[:NEAREST]
             [picked] = draw(generator, near, 1, "heads")
@@ -120,6 +121,7 @@ class SameNorm(HeadControl):
 
     def _apart(self, one: Head, other: Head) -> float:
         mine, theirs = self._norm(one), self._norm(other)
+        # A head that writes nothing has no logarithm; it is near only to others that write nothing.
         return abs(log(mine) - log(theirs)) if mine > 0 and theirs > 0 else 0.0 if mine == theirs else inf
 
     def _norm(self, head: Head) -> float:
@@ -171,6 +173,7 @@ def _written(
     x: Float[Tensor, "token columns"], weight: Float[Tensor, "out columns"], heads: int
 ) -> Float[Tensor, "heads"]:
     """Σ_t ‖W^h z_t^h‖ of each head."""
+    # W_O z = Σ_h W_O^h z^h: inputs and columns are the heads one after another, (token, head_dim), (out, head_dim).
     parts = zip(x.float().chunk(heads, -1), weight.float().chunk(heads, -1), strict=True)
     return torch.stack([(columns @ head_weight.mT).norm(dim=-1).double().sum() for columns, head_weight in parts]).cpu()
 

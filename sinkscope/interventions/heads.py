@@ -100,6 +100,7 @@ class _Zeroing(Editor):
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         self.opened.edited(module)
         chosen = self.opened.at(None if self.positions is None else tuple(self.positions), output.flatten(2))
+        # Watchers and other editors hold this tensor as what the layer's function returned.
         output = output.clone()
         for head in self.heads[module]:
             output[:, :, head].masked_fill_(chosen[..., None], 0.0)
@@ -149,6 +150,7 @@ class MatchVariance(Intervention):
         """`output` with the variance of `like`."""
         ratio = like.var(-1, correction=0, keepdim=True) / output.var(-1, correction=0, keepdim=True)
         mean = output.mean(-1, keepdim=True) if self.by == "output" else 0.0
+        # An output without variance (x / 0 or 0 / 0) can be scaled to no other, and stays.
         return mean + ratio.sqrt().nan_to_num(1.0, posinf=1.0) * (output - mean)
 
 
@@ -171,11 +173,12 @@ class _Scaling(Editor):
             chosen = self.opened.at((position,), output.flatten(2)).expand(output.shape[:2])
             if not bool(chosen.any(1).all()):
                 raise InputError(f"position {position} is not in this pass: MatchVariance changes whole texts only")
-            at.append(chosen.int().argmax(1))
+            at.append(chosen.int().argmax(1))  # one column per row: padding shifts it
         outputs, like = (output[rows, columns].float() for columns in at)
         scaled = self.change.scaled(outputs, like)
         if self.change.seed is not None:
             generator = torch.Generator().manual_seed(self.change.seed + self.layers[module])
+            # (heads, dim), the same for all texts: the control must not depend on how they are batched.
             direction = torch.randn(outputs.shape[1:], generator=generator).to(outputs)
             far = (scaled - outputs).norm(dim=-1, keepdim=True)
             scaled = outputs + far * direction / direction.norm(dim=-1, keepdim=True)

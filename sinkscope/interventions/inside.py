@@ -106,6 +106,7 @@ class QueryRows:
         self, scores: Float[Tensor, "batch heads query key"]
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query slots"]]:
         """The weights of these scores, with the call's slots."""
+        # A query that sees nothing, such as padding, has a row of −inf, whose softmax is NaN: it gets no weights.
         weights = torch.cat([scores, self.rest], -1).softmax(-1).nan_to_num(0.0)
         return weights[..., : scores.shape[-1]], weights[..., scores.shape[-1] :]
 
@@ -132,14 +133,18 @@ class QueryRows:
         self,
     ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query 1"]]:
         """Output over the keys that are not changed, and slots; and the log-sum-exp of their scores (−inf for none)."""
+        # A copy: all below works in place on it, and `logits` is read again.
         scores = self.logits.clone()
         scores[..., self.hit_columns].masked_fill_(self.hit[..., self.hit_columns], -torch.inf)
         scores = torch.cat([scores, self.rest], -1) if self.rest.shape[-1] else scores
+        # log Σ exp(s) = top + log Σ exp(s − top). The clamp is for rows of −inf: −inf − (−inf) would be NaN; with a
+        # finite top, all terms are 0 and the log-sum-exp is −inf.
         top = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
         terms = scores.sub_(top).exp_()
         total = terms.sum(-1, keepdim=True)
         token, slot = terms[..., self.all_columns], terms[..., self.hit.shape[-1] :]
         summed = aggregated(token, slot, self.call.wide_value, _terms(self.call))
+        # A query that sees nothing else has 0 / tiny = 0.
         return summed / total.clamp(min=torch.finfo(total.dtype).tiny), total.log() + top
 
     def others(self, targets: Targets) -> Bool[Tensor, "_ 1 query key"]:
@@ -170,6 +175,7 @@ class QueryRows:
             total = aggregated(token, slot, call.wide_value, terms)
         else:
             kept = aggregated(token.masked_fill(self.hit, 0.0), slot, call.wide_value, terms)
+            # The values of slots are in `kept` already, hence no terms here.
             total = kept + aggregated(token.masked_fill(~self.hit, 0.0), slot, instead, ())
         total = total if more is None else total + more
         operation, known = call.operation, call.context
@@ -267,6 +273,7 @@ class Replacing(Inside):
         scores, value = self.instead(rows, rows.all_columns)
         if scores is None:
             return rows.output(*rows.weights, value)
+        # A key that the mask hides stays hidden, whatever its new score.
         return rows.output(
             *rows.softmax(torch.where(rows.hit & (rows.logits > -torch.inf), scores, rows.logits)), value
         )
@@ -283,11 +290,15 @@ class Replacing(Inside):
         hit, own, none = rows.hit[..., columns], rows.call.wide_value[:, :, columns], rows.rest[..., :0]
         scores, value = self.instead(rows, columns)
         if scores is None:
+            # The weights stay, so what is left is Σ_p w_p (v'_p − v_p).
             return aggregated(rows.token[..., columns].masked_fill(~hit, 0.0), none, value - own, ())
         output, lse = rows.apart_from_hit
+        # Column 0 is what stays, as one key with logit L_r and value o_r. Other keys among `columns` that are not
+        # changed for a query are part of its L_r, so they are −inf here.
         before = rows.logits[..., columns].masked_fill(~hit, -torch.inf)
         after = torch.where(before > -torch.inf, scores, before)
         old, new = (torch.cat([lse, each], -1).softmax(-1).nan_to_num(0.0) for each in (before, after))
+        # o' − o = Σ_p (w'_p v'_p − w_p v_p) + (w'_r − w_r) o_r
         moved = aggregated(new[..., 1:], none, value, ()) - aggregated(old[..., 1:], none, own, ())
         return moved.addcmul_(new[..., :1] - old[..., :1], output)
 
@@ -336,6 +347,7 @@ def opened_layers(
     numbers = range(len(opened.stream.attention(model))) if layers is None else layers
     chosen = {opened.stream.layer(number): number for number in numbers}
     if layers is None:
+        # `require` asks for one layer of each group: here of all layers together, below of each one that was named.
         opened.require(chosen)
     else:
         opened.require(*([module] for module in chosen))
@@ -369,6 +381,7 @@ class Calls:
                 f"family '{self._family}', layer '{label.name}': it attends to keys other than tokens, so its "
                 "attention cannot be changed key by key"
             )
+        # One query and several may run different kernels, so each is verified once. Dropout makes outputs random.
         kind = module, call.query.shape[2] > 1
         if kind not in self._verified and not invocation.arguments.get("dropout"):
             host = rounding(invocation.output, invocation.arguments["query"])
@@ -378,6 +391,7 @@ class Calls:
         tokens = self.opened.tokens(call.key_start, call.key_start + keys, call.query.device)
         starts = document_starts(invocation.arguments.get("attention_mask"), queries, keys, masked(module))
         known = Places.of(tokens, starts)
+        # The first key may be a later token than the text's first: a sliding cache holds the last ones only.
         start = call.query_start - call.key_start
         return call, known.part(slice(start, start + queries)), known
 
@@ -387,7 +401,7 @@ class Calls:
         call, query, key = self.of(invocation)
         for rows in call.row_parts():
             asking = query.part(rows)
-            hit = targets.hit(asking, key)[:, None]
+            hit = targets.hit(asking, key)[:, None]  # the same for all heads
             reached = targets.asks(asking)[:, None] if beyond else hit.any(-1)
             if bool(reached.any()):
                 yield _rows(call, self.layers[invocation.module], rows, asking, key, hit, reached)
@@ -401,6 +415,7 @@ def differences(
         for rows in calls.rows(invocation, change.targets, beyond=change.beyond):
             difference = change.difference(rows)
             reached = rows.reached.transpose(1, 2)[..., None]  # the other rows stay bit-identical
+            # (batch, heads, query, dim) → (batch, query, heads, dim), as attention functions return it.
             yield rows.rows, difference.transpose(1, 2).where(reached, 0.0)
 
 
@@ -408,6 +423,7 @@ def _rows(
     call: AttentionCall, layer: int, rows: slice, query: Places, key: Places, hit: Tensor, reached: Tensor
 ) -> QueryRows:
     samples, columns = slice(0, len(call.query)), slice(0, call.key.shape[2])
+    # Without slots: zero columns, which `softmax` can concatenate like any others.
     rest = call.wide_query.new_empty(*call.query.shape[:2], rows.stop - rows.start, 0)
     if not call.is_softmax:
         raw = call.operation_weights(rows)
@@ -441,6 +457,7 @@ class Changing(Editor):
         return module in self.calls.layers
 
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        # Held until the function runs; then `noted` keeps the whole call.
         self._running[module] = implementation
         return arguments
 
@@ -450,6 +467,7 @@ class Changing(Editor):
         def noted(owner: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = attend(owner, *args, **kwargs)
             named = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+            # A watcher may run the function `again` on other arguments; the first call is the layer's own.
             self._running.setdefault(owner, Invocation(owner, implementation, named, result[0], None))
             return result
 
@@ -462,6 +480,7 @@ class Changing(Editor):
             )
         self.calls.opened.edited(module)
         invocation: Invocation = self._running.pop(module)
+        # Watchers hold this tensor as the layer's own output.
         output = output.clone()
         for rows, difference in differences(self.calls, self.change, invocation):
             output[:, rows] += difference.to(output.dtype)

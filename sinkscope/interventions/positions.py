@@ -86,11 +86,13 @@ def _give(model: nn.Module, gets: Mapping[int, int], stack: ExitStack) -> None:
         raise InputError(f"position {missing} has no embedding: the table holds positions 0 to {len(rows) - 1}")
     module = dict(model.named_modules()).get(table.path)
     if module is None:
+        # The table is a parameter without a module (image models): its rows are changed, and copied back at the end.
         before = rows.clone()
         stack.callback(rows.copy_, before)
         rows[list(gets)] = before[list(gets.values())]
         return
     opened = OpenStream(model, stack)
+    # Prepended, so that observers of the table see the exchanged embeddings.
     stack.callback(module.register_forward_hook(_Given(opened, table, gets), prepend=True).remove)
     opened.passes.require(
         lambda done: module in done.noted,
@@ -110,28 +112,33 @@ class _Given:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         self.opened.edited(module)
+        # A table that is called on (position,) gives all texts the same rows.
         rows = output if output.ndim == 3 else output[None]
         at = {position: self._columns(position, rows) for position in dict.fromkeys((*self.gets, *self.gets.values()))}
         batch = max(len(rows), *(len(chosen) for chosen in at.values()))
         rows = rows.expand(batch, -1, -1)
+        # Read from `rows`, written to `edited`: in a swap, each side gets what the other had before.
         edited = rows.clone()
         for position, of in self.gets.items():
             for row, column in at[position].expand(batch, -1).nonzero().tolist():
                 partner = at[of].expand(batch, -1)[row].nonzero().flatten().tolist()
                 embedding = rows[row, column]
                 edited[row, column] = rows[row, partner[0]] if partner else self._apart(embedding, of - position)
+        # Padded texts may differ now; their batch axis broadcasts over the token embeddings.
         return edited if output.ndim == 3 or batch > 1 else edited[0]
 
     def _columns(self, position: int, rows: Float[Tensor, "_ position width"]) -> Bool[Tensor, "_ position"]:
         """The columns of a position in the output of the table, which omits learned tokens before a sequence."""
         forward = self.opened.passes.now.forward
         before = forward.prefix if forward.seen == 0 else 0
+        # `at` counts columns of the stream, which begins with the learned tokens; only the shape of `whole` is read.
         whole = rows.new_empty(1, rows.shape[1] + before, 0)
         return self.opened.at((position + forward.prefix,), whole)[:, before:]
 
     def _apart(self, embedding: Float[Tensor, "width"], distance: int) -> Float[Tensor, "width"]:
         """The row of the table `distance` after the one that is `embedding`."""
         rows = self.table.rows
+        # By value: the index that the model looked up is not known here, and need not be the position.
         matches = (rows == embedding.to(rows)).all(-1).nonzero().flatten().tolist()
         if len(matches) != 1:
             raise UnsupportedModelError(

@@ -73,6 +73,7 @@ class SetActivations(Intervention):
         taken = {dim for _, _, dim in self.entries}
         dims = draw(generator, [dim for dim in range(width) if dim not in taken], len(self.entries), "dimensions")
         named = set(self.positions_named)
+        # Where every position is named, the control differs in its dimensions alone.
         others = [position for position in range(length) if position not in named] or list(range(length))
         indices = torch.randint(len(others), (len(self.entries),), generator=generator).tolist()
         entries = [
@@ -116,6 +117,7 @@ class RemoveContribution(_InBlock):
         opened = OpenStream(model, stack)
         entered: list[Tensor] = []
 
+        # One entry at a time: a block's input is put in before it runs, and taken out after.
         def undone(hidden: Tensor) -> Tensor:
             chosen = opened.at(self.positions_named, hidden)
             return torch.where(chosen[..., None], entered.pop().to(hidden), hidden)
@@ -201,6 +203,7 @@ def readers(model: nn.Module, depth: int = 0) -> list[Projection]:
     inside = {module for block in Stream.of(model).blocks[depth:] for module in block.modules()}
     reading = [one for one in projections(model) if one.kind in READING and one.module in inside]
     width = width_of(model)
+    # Maps after a low-rank latent (MLA) have the same kinds, and read the latent instead of the stream.
     return list({one.module: one for one in reading if one.weight.shape[1] == width}.values())
 
 
@@ -221,6 +224,7 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
                 totals[index] += float(hidden[..., dim][chosen].double().sum())
                 counts[index] += int(chosen.sum())
 
+    # A depth that does not exist is refused before anything runs.
     depths = Stream.of(model)
     for depth, _, _ in entries:
         if depth:
@@ -249,6 +253,7 @@ def other_positions(
 
 def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]) -> Edit:
     def edit(hidden: Tensor) -> Tensor:
+        # Observers and collected hidden states may hold this tensor.
         hidden = hidden.clone()
         for position, dim, value in values:
             _check_dim(dim, hidden)

@@ -57,6 +57,7 @@ def perturbation_spread(
             size = moved[0].amax(-1, keepdim=True)  # nothing else moves at depth 0
             parts.append(_in_front(moved / size, real).transpose(0, 1).numpy())
     spread = np.concatenate(parts)
+    # Padding is NaN at every depth, so the longest text ends the axis.
     reached = int((~np.isnan(spread[:, 0])).sum(-1).max())
     return xr.DataArray(spread[..., :reached], dims=("sample", "depth", "position"), name="perturbation_spread")
 
@@ -66,6 +67,7 @@ def _in_front(
 ) -> Float[Tensor, "depth batch position"]:
     """The values of real tokens in order, so that position p is the p-th of a row; NaN after them."""
     real = real.expand(values.shape[1:])
+    # Stable: real tokens keep their order and come before the padding.
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     front = values.gather(-1, order.expand(values.shape))
     return front.masked_fill(~real.gather(-1, order), torch.nan)

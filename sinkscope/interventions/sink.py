@@ -102,6 +102,7 @@ class TrimMass(Inside):
 
     def changed(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         token, slot, moved = trimmed(rows, self)
+        # A query that sees no token has no mass that could be moved, and would lower the mean.
         awake = rows.hit.any(-1) & (rows.token.sum(-1) > 0)
         self.mass.total += float(moved[awake].double().sum())
         self.mass.count += int(awake.sum())
@@ -123,11 +124,14 @@ def trimmed(
 
     Raises `UnsupportedModelError` if the weights are not a softmax.
     """
+    # Raises where weights are not a softmax: only there do rows sum to 1, as the equations below assume.
     _ = rows.logits
     among = rows.hit if trim.off == "sink" else rows.others(trim.targets)
     source = rows.token.masked_fill(~among, 0.0).sum(-1)
     moved = rows.movable(trim.targets)
+    # Where the source has no mass, m is 0 and the quotient 0 / tiny = 0.
     kept = 1 - moved / source.clamp(min=torch.finfo(source.dtype).tiny)
     token = torch.where(among, rows.token * kept[..., None], rows.token)
+    # The two masses sum to at most 1, so m ≤ ¼ and the divisor is at least ¾.
     whole = (1 - moved)[..., None]
     return token / whole, rows.slot / whole, moved

@@ -17,7 +17,7 @@ from sinkscope.interventions.intervention import whole
 from sinkscope.sinks import EPSILON, Measured, Tokens, parse
 
 AFTER = 8  # queries after a sink that keep it: without it they would make the next token the sink
-NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int64).max  # t ≥ NEVER holds for no query, so no second mask is needed
 MASKED = -9e3  # an addend at or below this hides a score
 
 
@@ -89,6 +89,7 @@ class Targets:
     def starts(self, key: Places) -> Int[Tensor, "_ key"]:
         """The first query for which each key is changed, `NEVER` for none."""
         first = torch.as_tensor(self.first, device=key.position.device)
+        # Clamped for `gather` alone: padding on the left is negative. What lies outside is set to NEVER below.
         columns = key.position.clamp(0, first.shape[1] - 1)
         rows = max(len(first), len(columns))
         starts = first.expand(rows, -1).gather(1, columns.expand(rows, -1))
@@ -152,6 +153,7 @@ class Places:
         if starts is None:
             return cls(order, torch.zeros_like(order), real)
         order, starts, real = torch.broadcast_tensors(order, starts, real)
+        # Order increases, so the running maximum over starts is where the current document began.
         begun = torch.where(starts & real, order, 0).cummax(-1).values
         return cls(order - begun, (starts & real).long().cumsum(-1), real)
 
@@ -166,15 +168,18 @@ def document_starts(mask: Any, queries: int, keys: int, changed: bool = False) -
     in a cached step, and if each column sees the previous one (padding begins no document; a row's first token does).
     Raises `InputError` if a document would begin in a mask that another intervention `changed`.
     """
+    # The mask of a cached step lacks the rows of earlier queries.
     if queries != keys or queries < 2:
         return None
     if isinstance(mask, Visibility):
         visible = mask.dense()
     elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[2] in (1, queries):
+        # A static cache's mask covers empty places too; a mask of padding has one row for all queries.
         visible = mask[..., :keys].expand(-1, -1, queries, -1)
         visible = visible if visible.dtype == torch.bool else visible > MASKED
     else:
         return None
+    # (batch, query − 1): whether token t sees token t − 1, in any head, since some heads may see less.
     before = visible.any(1).diagonal(-1, 1, 2)
     if bool(before.all()) or not bool(before.any()):  # no documents, or queries that only see themselves
         return None
@@ -183,4 +188,4 @@ def document_starts(mask: Any, queries: int, keys: int, changed: bool = False) -
             "another intervention hides a token from the next one, so the mask does not show where documents "
             "begin: hide it from later queries only (HideSink with after of 2 or more), or change one thing at a time"
         )
-    return torch.nn.functional.pad(~before, (1, 0), value=True)
+    return torch.nn.functional.pad(~before, (1, 0), value=True)  # the first token begins one

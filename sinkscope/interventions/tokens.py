@@ -55,6 +55,7 @@ class Rearrange(Intervention):
                 order[self.to] = self.source
             return (), {**inputs, name: inputs[name][:, order.to(inputs[name].device)]}
 
+        # Before all other hooks, so that passes and observers read the rearranged ids.
         stack.callback(model.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> Rearrange:
@@ -116,8 +117,10 @@ class ExtraToken(Intervention):
                 output.logits = torch.cat([output.logits[:, : self.at], output.logits[:, self.at + 1 :]], 1)
             return output
 
+        # Before the hooks of `opened`, whose passes then count the extra token.
         stack.callback(model.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
         stack.callback(model.register_forward_hook(after).remove)
+        # At depth 0 rather than in the embedding table: a position embedding is zeroed with it.
         opened.edit(0, lambda hidden: torch.where(opened.at((self.at,), hidden)[..., None], 0.0, hidden))
         for depth in dict.fromkeys(depth for depth, _, _ in self.entries):
             opened.edit(depth, self._moving(opened, depth))
@@ -129,6 +132,7 @@ class ExtraToken(Intervention):
             for (at, source, dim), value in zip(self.entries, self.base, strict=True):
                 if at == depth and source is not None:
                     giver = opened.at((source + (source >= self.at),), hidden).expand(hidden.shape[:2])
+                    # One of each per row, so both masks list rows in the same order; `hidden[..., dim]` is a view.
                     hidden[..., dim][register] += hidden[..., dim][giver] - value
                     hidden[..., dim][giver] = value
             return hidden

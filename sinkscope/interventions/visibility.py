@@ -64,6 +64,7 @@ class FirstTokenView(Intervention):
         _restrict(model, Alone((self.position,)), stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> FirstTokenView:
+        # As many are drawn as are excluded, two; one is needed.
         return FirstTokenView(*other_positions(generator, model, inputs, (0, self.position))[:1])
 
     @property
@@ -164,6 +165,7 @@ class _Restriction(Editor):
             mask = self._unwritten(module, name, arguments, allowed)
         mask = mask[..., :keys].expand(-1, -1, query.shape[2], -1)
         is_bool = mask.dtype == torch.bool
+        # Half of the minimum: where a bias was added, a hidden score is not the minimum itself.
         visible = mask if is_bool else mask > torch.finfo(mask.dtype).min / 2
         hidden = visible & ~allowed[:, None]
         hidden = hidden & (visible & ~hidden).any(-1, keepdim=True)  # a query that would see nothing keeps what it saw
@@ -188,6 +190,7 @@ class _Restriction(Editor):
         total = start + queries
         first = max(0, total - keys)  # a sliding cache holds the last keys only
         cache = self.opened.passes.now.forward.cache
+        # Keys are missing although no layer has a window: they were dropped, and columns give no positions.
         if first and cache is not None and not any(cache.is_sliding):
             raise self._dropped(module)
         query, key = self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
@@ -208,6 +211,8 @@ class _Restriction(Editor):
         argument, queries = arguments.get("is_causal"), like.shape[1]
         causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
         everything = torch.ones(1, 1, *like.shape[1:], dtype=torch.bool, device=like.device)
+        # Eager attention adds the mask that it gets: without one, even a causal layer sees everything.
         if name == "eager":
             return torch.zeros_like(everything, dtype=arguments["query"].dtype)
+        # transformers lets SDPA be causal for several queries only: a single one is the newest and sees all keys.
         return everything.tril(like.shape[2] - queries) if causal and queries > 1 else everything

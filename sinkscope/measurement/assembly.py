@@ -244,10 +244,12 @@ def compact(
     """Move the entries of real tokens to the front of the third axis, and fill the rest with NaN."""
     extra = values.shape[3:]
     missing = real.shape[1] - values.shape[2]
+    # Sums end at the last position to which something was added.
     if missing > 0:
         values = torch.cat([values, values.new_full((*values.shape[:2], missing, *extra), torch.nan)], 2)
     if bool(real.all()):
         return values[:, :, : real.shape[1]]
+    # A stable sort by padding keeps the order of real tokens.
     order = torch.argsort((~real).int(), dim=-1, stable=True)
     tail = torch.arange(real.shape[1]) >= real.sum(-1, keepdim=True)
     shape = (len(real), 1, real.shape[1], *(1 for _ in extra))
@@ -432,6 +434,7 @@ def _from_masks(
             for block, values in ((seen, counts), (uniform, divide(shares, counts))):
                 front = compact(values.nanmean(1, keepdim=True), real)[:, 0].numpy()
                 there = positions < front.shape[1]
+                # Indexing by a list gives a copy, hence written back.
                 part = block[rows, index]
                 part[:, there] = front[:, positions[there]]
                 block[rows, index] = part

@@ -125,6 +125,7 @@ class SeenKeys:
         if place not in self._known:
             while len(self._known) >= KINDS:
                 self._known.pop(next(iter(self._known)))
+            # Held as well, so that its id is not reused while the entry lives.
             self._known[place] = source, _of_mask(call, call.mask, shared)
         return self._known[place][1]
 
@@ -164,6 +165,7 @@ def _of_spans(
     device, keys = call.query.device, call.mask.keys
     first, stop = first.to(device).clamp(0, keys), stop.to(device).clamp(0, keys)
     real = torch.ones(1, keys, dtype=torch.bool, device=device) if padding is None else padding.to(device)
+    # before[k] real keys are in front of column k, so the span first … stop − 1 holds before[stop] − before[first].
     before = functional.pad(real.long().cumsum(-1), (1, 0))
     rows = max(len(first), len(before), 1 if call.real is None else len(call.real))
     first, stop, before = (each.expand(rows, -1) for each in (first, stop, before))
@@ -171,6 +173,8 @@ def _of_spans(
     counted = counts > 0 if call.real is None else (counts > 0) & call.real
     sums = []
     for values in (counted.double(), counted / counts.clamp(min=1).double()):
+        # +v where a span begins, −v where it has ended: the running sum is Σ_t v_t [t sees k], in float64, because it
+        # grows with T and comes down again.
         edges = values.new_zeros(rows, keys + 1).scatter_add(1, first, values).scatter_add_(1, stop, -values)
         sums.append((edges.cumsum(-1)[:, :keys] * real).float()[:, None])
     if shared and isinstance(call.mask, Rule) and call.mask.causal:
@@ -272,6 +276,7 @@ class PlaceSums:
         self.reductions[key] = piece.reduction
         length = values.shape[2] if values.ndim > 2 else None
         total = self._wide_enough(key, piece, batch, 0 if length is None else start + length)
+        # `part` is a view throughout, so that adding to it changes the sum.
         part = total
         if piece.samples is not None and piece.samples.indices(len(total)) != (0, len(total), 1):
             part = total[piece.samples]
@@ -318,6 +323,7 @@ class PlaceSums:
         for (owner, name), values in other.sums.items():
             self.add(owner, Piece(name, values, reduction=other.reductions[owner, name]), len(values))
         self.causal, self.ahead = other.causal, self.ahead or other.ahead
+        # Those of the later pass cover all tokens so far.
         self.real_queries, self.real_keys = other.real_queries, other.real_keys
         self.query_length = max(self.query_length, other.query_length)
         self.key_length = max(self.key_length, other.key_length)

@@ -100,6 +100,7 @@ class PackedDocument:
             if value.ndim > 1 and value.shape[:2] == (batch, length):
                 return self.of(value)
             if value.ndim > 1 and value.shape[0] and value.shape[0] % (batch * length) == 0:
+                # Tokens may be there n times, as for experts that each read all of them: (n, batch, position, …).
                 tokens = value.unflatten(0, (-1, batch, length))[:, self.rows.to(value.device)]
                 return tokens[:, :, self.columns].flatten(0, 2)
             return value
@@ -198,16 +199,21 @@ def documents_of_mask(mask: DenseMask) -> Labels | None:
     queries, keys = visible.shape[-2:]
     if queries != keys or keys < 2 or bool(visible.diagonal(-1, 2, 3).any(1).all()):
         return None  # the usual case, known in O(T): each token sees the one before it
+    # Over heads: one that crosses a border is enough to remove it.
     seen = visible.any(1)
     column, awake = torch.arange(keys, device=seen.device), seen.any(-1)
+    # A document begins at column c if no query from c on sees a key before c (earliest ≥ c), and no query before c sees
+    # c or later (latest < c). Queries that see nothing get limits that forbid no border.
     first = seen.int().argmax(-1).where(awake, keys)
     last = (keys - 1 - seen.flip(-1).int().argmax(-1)).where(awake, -1)
     earliest = first.flip(-1).cummin(-1).values.flip(-1)
     latest = functional.pad(last.cummax(-1).values, (1, -1), value=-1)
     labels = ((earliest >= column) & (latest < column)).cumsum(-1)
+    # Padding sees nothing, or nothing sees it.
     labels = labels.masked_fill(~(seen.any(-2) & awake), -1)
     spans = [_spans(row) for row in labels.cpu()]
     several = any(len(row) > 1 for row in spans)
+    # A mask that shows each token only itself separates no documents.
     long = any(stop - start > 1 for row in spans for start, stop in row)
     return labels if several and long else None
 

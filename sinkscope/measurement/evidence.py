@@ -60,6 +60,7 @@ def rows_of(columns: TokenColumns) -> Rows:
     """The texts of a pass over whole rows."""
     real = columns.real.cpu().numpy()
     order, document = (compact(part.cpu().numpy(), columns) for part in (columns.order, columns.document))
+    # Real tokens are in front now, so that a row's columns from their number on are padding.
     after = np.arange(order.shape[1]) >= real.sum(-1, keepdims=True)
     ids = None if columns.ids is None else compact(columns.ids.cpu().numpy(), columns)
     return Rows(np.where(after, -1, order), document, None if ids is None else np.where(after, -1, ids))
@@ -67,6 +68,7 @@ def rows_of(columns: TokenColumns) -> Rows:
 
 def compact(values: np.ndarray, columns: TokenColumns) -> np.ndarray:
     """(row, column) as (row, token): real tokens moved to the front."""
+    # Stable, so that real tokens keep their order.
     places = np.argsort(~columns.real.cpu().numpy(), axis=-1, kind="stable")
     return np.take_along_axis(values, places, -1)
 

@@ -92,12 +92,14 @@ class _BlockPass:
         """Note what left a state of the stream, if it is the sum of what arrived and what came from its norms."""
         gradient = gradient.detach().float()
         arrived, parts = self.arrived, [self.parts.pop(branch, None) for branch in state.branches]
+        # The backward pass goes from the last state to the first: what leaves this one arrives at the one before.
         self.arrived = gradient
         if arrived is None or not parts or any(part is None for part in parts):
             return
         # Some families (OPT) join rows and positions around a branch.
         came = torch.stack([part.float().reshape(gradient.shape) for part in parts if part is not None])
         arrived = arrived.reshape(gradient.shape)
+        # g₁ + Σ g₃ is ∂L/∂x only if the branches add to x itself, which post-norm blocks do not.
         rest = (gradient - arrived - came.sum(0)).norm(dim=-1)
         if bool((rest > SUMS_UP * (arrived.norm(dim=-1) + came.norm(dim=-1).sum(0))).any()):
             for branch in state.branches:
@@ -232,7 +234,7 @@ class GradientNorms:
         branch: Branch = "mixer" if mixes and "mixer" not in known else "feedforward"
         if (
             norm.read or branch in known
-        ):  # a second branch beside it, or a second module of one, such as a shared expert
+        ):  # another branch that reads the same norm, or another module of one, such as a shared expert
             return
         norm.read = True
         if block.states[-1].value is not norm.given:

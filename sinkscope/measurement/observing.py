@@ -179,9 +179,10 @@ class Observation:
             reason = f"its {batch} rows are not the model's {running.forward.batch} samples"
             running.left_out.layers[kind(layer)] = reason
             return
-        if self._across is not None:
+        if self._across is not None:  # the pass will run again, with whole rows
             return
         sides = axes(layer.stack, self._encoder_decoder)
+        # Before `full_precision` sets its own: the guard allows for the rounding of the layer's arithmetic.
         host = rounding(invocation.output, invocation.arguments["query"])
         with full_precision(invocation.output.device):
             try:
@@ -196,6 +197,7 @@ class Observation:
                 return
             for document, share in self._shares(running):
                 shown = call if document is None else document.call(call, share.samples_before)
+                # A window shows only once the keys outgrow it, so a layer is checked again when they double.
                 usage = (layer.name, shown.query.shape[2] > 1, type(shown.mask), shown.key.shape[2].bit_length())
                 if usage not in self._verified:  # a layer is checked once for each way in which it is used
                     if shown.operation is None and invocation.arguments.get("dropout"):
@@ -332,6 +334,7 @@ class Observation:
         before = sum(batch.size for batch in self._batches)
         row = 1 + max((row for batch in self._batches for row in batch.row), default=-1)
         self._packed = self._across = self._told = None
+        # `before` includes the last batch, whose samples go on here.
         if last is not None and last.continues(forward):
             self._pass = OpenPass(forward, last, before - last.size)
         else:
@@ -355,6 +358,7 @@ class Observation:
         if self._maps is not None:
             self._collect(self._maps, done, output)
         answered = None if self._maps is None else self._maps.answer(output)
+        # In both cases below the sums of this pass are dropped: running it again enters these hooks and counts it.
         if packed is not None and self._across is not None:
             warnings.warn(
                 f"the inputs tell documents apart, but {self._across}: rows are read whole", UserWarning, stacklevel=2
@@ -372,6 +376,7 @@ class Observation:
             share.note_unused_masks()
             share.batch.commit(share, cache if document is None else None)
             if not self._batches or self._batches[-1] is not share.batch:
+                # A new batch has begun, so nothing can continue the one before.
                 for closed in self._batches[-1:]:
                     closed.settle(self.observers, self._shelf)
                 self._batches.append(share.batch)
@@ -414,6 +419,7 @@ class Observation:
         apart, self._apart, self._labels = self._apart, labels is not None, labels
         self._packed = None
         try:
+            # The caller has the first run's output: the second builds no graph and does not advance the random state.
             with torch.no_grad(), torch.random.fork_rng():
                 self.model(*args, **kwargs)
         finally:
@@ -451,6 +457,7 @@ class Observation:
         forward = self._pass.forward
         if sides != ("tokens", "tokens") or not self._apart or forward.cache is not None or forward.seen:
             return
+        # The first layer proposes the documents, and every later one must show the same.
         first = not any(isinstance(place, Layer) and place != call.layer for place in self._pass.places)
         if not first and self._told is None:
             return

@@ -111,7 +111,8 @@ def peaks(model: nn.Module, inputs: Any, places: Sequence[Site]) -> Peaks:
     def largest(name: str) -> Read:
         def read(x: Tensor, start: int) -> None:
             rows = maxima[name][start : start + len(x)]
-            rows.copy_(torch.fmax(rows, x.abs().amax(-1).float().cpu()))  # of a map that is used several times
+            # fmax ignores the NaN that maxima begin with; a map that is used several times keeps its largest.
+            rows.copy_(torch.fmax(rows, x.abs().amax(-1).float().cpu()))
 
         return read
 
@@ -126,9 +127,11 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
     check_whole(model_inputs)
     columns = columns_of(model, model_inputs).index.shape[1]
     unread: dict[str, None] = {}
+    # `shown` reads these as the loop below leaves them for each batch.
     start = rows = 0
 
     def shown(place: Site, read: Read, x: Tensor) -> None:
+        # Some maps get flattened tokens, which reshape undoes; experts get only those that were routed to them.
         if x.shape[:-1].numel() != rows * columns:
             unread[place.name] = None
         else:

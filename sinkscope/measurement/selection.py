@@ -93,6 +93,7 @@ def uniform_received(data: xr.Dataset) -> Float[np.ndarray, "sample layer positi
     before = np.concatenate([[0.0], shares.cumsum()])
     positions = data["position"].values
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Query t sees t + 1 keys: Σ_{k ≤ t < T} 1 / (t + 1) = H_T − H_k, harmonic numbers in `before`.
         causal = (before[tokens] - before[np.minimum(positions, tokens)]) / (tokens - positions)
         uniform = np.where(is_causal(data)[:, None], causal, 1 / tokens)
     return np.where(positions < tokens, uniform, np.nan)

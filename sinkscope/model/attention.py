@@ -33,6 +33,7 @@ class AddedHeads(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, head_dim))
 
     def forward(self, x: Float[Tensor, "batch position heads_dim"]) -> Float[Tensor, "batch position width"]:
+        # W_O is common to all heads, so adding them first leaves one product instead of one per head.
         return F.linear(x.unflatten(-1, (self.heads, -1)).sum(-2), self.weight)
 
 
@@ -48,6 +49,7 @@ class ValueMix(Learned):
         nn.init.constant_(self.share, 0.5)
 
     def forward(self, value: Tensor, first: Tensor) -> Tensor:
+        # lerp takes a single dtype; under autocast values are in bf16 and the share in fp32.
         return torch.lerp(value, first.to(value.dtype), self.share.to(value.dtype))
 
 
@@ -129,6 +131,7 @@ class LabAttention(nn.Module):
             if past_key_values is not None:
                 seen = visibility.key.count
                 key, value, carried = self._remembered(past_key_values, key, value, carried, seen)
+                # After the update, in which a cache may drop keys: only then does it know which are left.
                 visibility = self._kept(visibility, past_key_values, bias)
         # Looked up at each call, as in every transformers model: this lookup is what `observe` wraps.
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
@@ -161,6 +164,7 @@ class LabAttention(nn.Module):
         """Queries; keys and values for the cache, if this layer makes any; and what tokens carry."""
         split = (*hidden_states.shape[:-1], -1, self.head_dim)
         query = self.q_proj(hidden_states).view(split).transpose(1, 2)
+        # No norm of queries before this rotation: `LabConfig` refuses operations with one where layers share keys.
         if not self.supplies:
             return query if rotation is None else rotate(query, rotation), None, None
         key, value = self.k_proj(hidden_states).view(split).transpose(1, 2), self.values(hidden_states)
@@ -179,14 +183,17 @@ class LabAttention(nn.Module):
         keys.
         """
         places: Tensor | None = getattr(cache.layers[self.layer_idx], "places", None)
+        # `places` exists in caches that evict; as many as there are tokens means that nothing was dropped.
         if places is None or places.shape[-1] == visibility.key.count:
             return visibility
+        # A position bias has a column for each key of the text, so it would not line up with the keys that are left.
         reader = f"the bias of position '{self.config.position}'" if bias is not None else None
         reader = reader or self.operation.spec.needs_every_key
         if reader is not None or isinstance(visibility, BesideSinks):
             reader = reader or "a window, prefix or documents together with sink tokens"
             raise UnsupportedModelError(f"the cache dropped keys, and {reader} needs all of them: use a DynamicCache")
         group = self.config.num_attention_heads // self.config.kv_heads
+        # (batch, kv_heads, kept) → (batch, heads, kept): query heads g·i … g·i + g − 1 read key-value head i.
         columns = places if places.shape[1] == 1 else places.repeat_interleave(group, 1)
         return Kept.of_columns(visibility, columns)
 

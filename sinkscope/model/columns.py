@@ -90,6 +90,7 @@ def every_column(
     ids, order = _every_id(forward, total, earlier), index
     document = documents_of(model, forward, arguments(model, (), inputs), total)
     if document is not None:
+        # Every document of a row follows the same learned tokens, so its count continues from theirs.
         learned = (torch.arange(total, device=index.device) < forward.prefix).expand_as(index)
         within = TokenAxis(index, document.expand_as(index), real).within_documents(apart=learned)
         order = torch.where(learned, index, within + forward.prefix)
@@ -101,6 +102,7 @@ def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tens
     """Ids of whole rows, real tokens moved to the front, followed by −1."""
     if ids is None:
         return None
+    # Real tokens sort as 0, padding as 1; stable, so that real tokens keep their order.
     moved = ids.gather(1, torch.argsort((~real).int(), dim=-1, stable=True))
     return moved.masked_fill(torch.arange(moved.shape[1], device=moved.device) >= real.sum(-1, keepdim=True), UNKNOWN)
 
@@ -109,6 +111,7 @@ def _own_ids(forward: Forward) -> Int[Tensor, "batch position"] | None:
     """Ids of a pass, with −1 for the learned tokens before its sequence."""
     if forward.ids is None:
         return None
+    # Learned tokens come with the first pass only; later they are in the cache.
     return functional.pad(forward.ids, (0 if forward.seen else forward.prefix, 0), value=UNKNOWN)
 
 

@@ -198,6 +198,7 @@ def _check_value_residual(config: PreTrainedConfig) -> None:
 
 def _looks_ahead(config: PreTrainedConfig) -> bool:
     """Whether a layer's mask shows any of the first tokens to an earlier one."""
+    # One document, so that no document mask hides what the rest of a mask shows.
     documents = torch.zeros(1, LOOKED_AT, dtype=torch.long)
 
     def looks(mask: Mask) -> bool:

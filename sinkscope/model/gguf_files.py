@@ -145,6 +145,7 @@ def _reader() -> Any:
                 end = at + 8 + int(length[0])
                 parts += [length, data[at + 8 : end]]
                 at = end
+            # parts: type of the items, their count, then length and bytes of each string: strings are at 3, 5, 7, …
             return at - orig_offs, parts, list(range(3, len(parts), 2)), [kind, text]
 
     return Reader
@@ -189,6 +190,7 @@ def _newer_architectures() -> set[str]:
 def _check_types(path: Path, file: Any) -> None:
     from gguf import dequantize
 
+    # One row of one tensor of each type shows whether the type can be dequantized.
     for kind in {tensor.tensor_type: tensor for tensor in file.tensors}.values():
         try:
             dequantize(kind.data.reshape(-1, kind.data.shape[-1])[:1], kind.tensor_type)
@@ -232,6 +234,7 @@ def _save_model(
     if missing := sorted(notes["missing_keys"]):
         raise InputError(f"'{path}' lacks weights of {type(model).__name__} (as {missing[0]}); {_ORIGINAL}")
     weights = model.state_dict()
+    # By address: tied weights have two names here and are one tensor in the file.
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
     if architecture not in _newer_architectures() and stored != _elements(file):
         raise InputError(
@@ -252,6 +255,7 @@ def _fresh(model: PreTrainedModel, weights: dict[str, torch.Tensor], metadata: M
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
     fresh.generation_config = model.generation_config
+    # Chat models end a turn with EOT or EOM rather than EOS, and generation must stop there too.
     ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     if len(ends := list(dict.fromkeys(end for end in ends if end is not None))) > 1:
         fresh.generation_config.eos_token_id = ends
@@ -290,6 +294,7 @@ def _completed(path: Path, config: PreTrainedConfig, file: Any, settings: Mappin
     """Add to `config` what transformers does not take from the file's settings, by llama.cpp's key names."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
+    # GGUF lists the innermost dimension first: (width, vocabulary).
     if embedding := [tensor for tensor in file.tensors if tensor.name == "token_embd.weight"]:
         config.vocab_size = int(embedding[0].shape[1])  # transformers counts the tokenizer's tokens
     if hasattr(config, "head_dim") and (width := settings.get("attention.key_length")):
@@ -299,6 +304,7 @@ def _completed(path: Path, config: PreTrainedConfig, file: Any, settings: Mappin
         is_27b = (config.model_type, config.num_hidden_layers) in (("gemma2", 46), ("gemma3_text", 62))
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if is_27b else config.head_dim
     if (pattern := settings.get("attention.sliding_window_pattern")) is not None:
+        # A number n means that every nth layer sees everything.
         local = (
             pattern if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(config.num_hidden_layers)]
         )
@@ -328,6 +334,7 @@ def _scale_positions(path: Path, config: PreTrainedConfig, file: Any, settings: 
     if kind == "none" and divisors is None:
         return
     rope = config.rope_parameters
+    # Families with windows have parameters for each kind of layer, and scale those of full attention only.
     rope = rope.get("full_attention", rope)
     if divisors is not None:
         rope |= _llama3(path, np.asarray(divisors, np.float64).ravel(), rope["rope_theta"])
@@ -341,8 +348,11 @@ def _scale_positions(path: Path, config: PreTrainedConfig, file: Any, settings: 
 
 def _llama3(path: Path, divisors: np.ndarray, theta: float) -> dict[str, Any]:
     """Llama 3's scaling by the slowest frequency's factor; refused where it does not give the file's divisors."""
+    # The file has divisors only. That of the slowest frequency is the whole factor; the other three numbers are those
+    # of the released Llama 3 models, and for a model with others the comparison fails.
     factor, slow, fast, original = float(divisors.max()), 1.0, 4.0, 8192
     wavelengths = 2 * math.pi * theta ** (np.arange(len(divisors)) / len(divisors))
+    # f ← (1 − smooth) · f / factor + smooth · f: long waves are divided by the factor, short ones stay.
     smooth = np.clip((original / wavelengths - slow) / (fast - slow), 0, 1)
     if not np.allclose(divisors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
         raise InputError(f"'{path}' scales its positions in a way that is not Llama 3's; {_ORIGINAL}")

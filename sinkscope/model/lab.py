@@ -132,6 +132,7 @@ class LabBlock(GradientCheckpointingLayer):
         hidden_states = self.entry_norm(hidden_states)
         normed = self.input_layernorm(hidden_states)
         mixed = self.self_attn(normed, **kwargs)[0] if self.attends else self.mamba(normed, **kwargs)
+        # `alpha` is β: multiplied within the sum, without a scaled copy of the branch.
         added = torch.add(hidden_states, self.mixer_output_norm(mixed), alpha=self.gain)
         hidden_states = self.mixer_sum_norm(added)
         transformed = self.mlp(self.post_attention_layernorm(hidden_states))
@@ -294,18 +295,24 @@ class LabModel(LabPreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         seen = tokens_seen(past_key_values, self.config)
+        # Sink tokens enter with the first pass; afterwards their keys and values are in the cache.
         new = self.config.sink_tokens if seen == 0 else 0
         visible = self._visible(hidden_states, seen, attention_mask, document_ids)
+        # Here rather than in the layers, which gradient checkpointing runs twice.
         if self.training and self.iterates:
             iterate(self)
         positions = TokenPositions.of(
             visible[0], position_ids, sinks=self.config.sink_tokens, restart=self.config.restart_positions
         )
+        # Positions are added before the sink tokens join the text: theirs, −n … −1, have no row in any table. Rotation
+        # and bias below do cover them.
         hidden_states = self.position.embed(hidden_states, positions.query[:, new:])
         if self.sinks is not None and new:
             hidden_states = self.sinks(hidden_states)
         rotation, bias = self.position.rotation(positions), self.position.bias(positions)
         layer_inputs = {"rotation": rotation, "bias": bias, **kwargs}
+        # A block returns the stream alone, so v₀ is computed a second time here. It is that of the same token, and
+        # cached values are mixed already, so a pass needs no v₀ of earlier tokens.
         if self.config.value_residual:
             layer_inputs["first_values"] = self.layers[0].values(hidden_states)  # type: ignore[operator]
         if self.config.shares_kv:
@@ -335,6 +342,7 @@ class LabModel(LabPreTrainedModel):
                     "so far; windows, prefixes and documents belong to the attention operation's mask"
                 )
             attention_mask = attention_mask[:, :text]
+            # A compiled graph cannot branch on data, so there the mask stays.
             if not torch.compiler.is_compiling() and bool(attention_mask.all()):
                 attention_mask = None  # no padding: the causal triangle needs no written mask
         bound = {
@@ -361,6 +369,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
         self.model = LabModel(config)
+        # Chooses transformers' loss function: the first shifts labels by one position, the second does not.
         self.loss_type = "ForCausalLM" if config.is_causal else "ForMaskedLM"
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -394,6 +403,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
             document_ids=document_ids,
             **kwargs,
         )
+        # For the default 0 the slice begins at −0, that is at 0: all positions are kept.
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         if (cap := self.config.logit_softcap) is not None:
@@ -441,6 +451,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
                 rope_parameters=config.rope.parameters,
             )
         )
+        # Strict: module names are Llama's, and softmax, rotary positions and absent norms store nothing.
         llama.load_state_dict(self.state_dict())
         return llama.to(device=self.device, dtype=self.dtype).train(self.training)
 

@@ -64,6 +64,7 @@ class LabMamba(nn.Module):
         real = real.expand_as(order).gather(1, order)
         moved = hidden_states.gather(1, order[..., None].expand_as(hidden_states))
         outputs = self.mixer(moved, cache_params=cache, attention_mask=real)
+        # argsort of a permutation is its inverse.
         return outputs.gather(1, order.argsort(-1)[..., None].expand_as(outputs))
 
 

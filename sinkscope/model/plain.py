@@ -97,6 +97,7 @@ def _filled(
     plain: GraniteSWAForCausalLM, weights: Mapping[str, Tensor], model: PreTrainedModel
 ) -> GraniteSWAForCausalLM:
     """`plain` with these weights, which must make it equal to `model`."""
+    # named_parameters lists a tied weight once, under the embedding's name, so lm_head.weight is missing then.
     missing, unexpected = plain.load_state_dict(weights, strict=False)
     if model.config.tie_word_embeddings:
         missing = [name for name in missing if name != "lm_head.weight"]
@@ -118,6 +119,7 @@ def with_window_sinks(model: nn.Module, sinks: Sequence[Float[Tensor, " heads"]]
     """
     model = unwrapped(model)
     config: Any = getattr(model, "config", None)
+    # Read off a cache: there transformers has applied each family's rule of which layers have a window.
     windows = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
     if None in windows:
         raise UnsupportedModelError(
@@ -144,6 +146,7 @@ def with_window_sinks(model: nn.Module, sinks: Sequence[Float[Tensor, " heads"]]
     weights = {name: value.detach() for name, value in model.named_parameters()}
     names = [_sink(number) for number in range(len(windows))]
     closed = {name: torch.full_like(plain.get_parameter(name), CLOSED) for name in names}
+    # With closed sinks it must equal the original, which is checked; the logits then change it on purpose.
     plain = _filled(plain, weights | closed, model)
     with torch.no_grad():
         for name, values in zip(names, sinks, strict=True):
@@ -168,6 +171,7 @@ def zero_heads(model: nn.Module, heads: Iterable[tuple[int, int]]) -> None:
             raise UnsupportedModelError(f"family '{family(model)}': its output projection is no map of single heads")
         width = weight.shape[1] // count
         with torch.no_grad():
+            # (out, heads · width). A bias of W_O belongs to no head and stays.
             weight[:, head * width : (head + 1) * width] = 0
 
 
@@ -195,12 +199,14 @@ def _sinks(module: nn.Module, heads: int) -> Tensor:
         case (LogitSlot(reads_input=False),):
             values, without = operation.slot_modules[0].logit.detach(), replace(spec, slots=())  # type: ignore[union-attr, index]
         case _:
+            # The slots stay in `without`, so the comparison below refuses it.
             values, without = torch.zeros(heads), spec
     if without != CATALOG["softmax"]:
         raise UnsupportedModelError(
             f"'{name_of(spec)}' cannot be written as GraniteSWA: it has softmax with one logit per head; what can be "
             "written: sink_logit, softmax_off_by_one, softmax"
         )
+    # A copy: where dtype and device agree, `to` returns the operation's own parameter.
     return values.to(like).clone()
 
 
@@ -214,6 +220,7 @@ def _check_equal(model: PreTrainedModel, plain: PreTrainedModel) -> None:
         wanted, found = model(input_ids=ids).logits.float(), plain(input_ids=ids).logits.float()
     error, scale = float((wanted - found).abs().max()), float(wanted.abs().max())
     allowed = max(TOLERANCE, 8 * torch.finfo(model.dtype).eps)
+    # Negated, so that NaN is refused too.
     if not error <= allowed * scale:
         raise UnsupportedModelError(
             f"written as GraniteSWA, its logits differ by {error:.2g} at a scale of {scale:.2g} (rope_parameters "

@@ -65,9 +65,11 @@ class TokenPositions:
         query = key[:, tokens.count - queries :]
         if position_ids is None:
             return cls(query, key, visibility)
+        # Without a cache the keys are the queries' own tokens, so the caller's positions are theirs too.
         if queries == tokens.count:
             positions = _after_sinks(position_ids, queries - sinks, sinks)
             return cls(positions, positions, visibility)
+        # With a cache, sink tokens are among the cached keys: none are in front of this pass.
         return cls(_after_sinks(position_ids, queries, 0), key, visibility, own=query)
 
     def known(self) -> TokenPositions:
@@ -161,6 +163,7 @@ class LearnedTable(PositionScheme):
                 f"a token is at position {int(positions.max())}, but learned positions end at {length - 1} "
                 "(max_position_embeddings)"
             )
+        # Padding on the left has position −1, for which the table has no row; nothing reads what it gets.
         return hidden + self.table(positions.clamp(min=0)).to(hidden.dtype)
 
 
@@ -254,6 +257,8 @@ class Rope:
         if self.scaling is None:
             exponent = torch.arange(0, self.channels, 2, dtype=torch.float32, device="cpu") / self.channels
             return self.theta**-exponent, 1.0
+        # One head exactly as wide as the rotating channels: from a whole head's width transformers would compute other
+        # frequencies under a partial rotation.
         like = LlamaConfig(
             hidden_size=self.channels,
             num_attention_heads=1,
@@ -280,6 +285,7 @@ class Rotary(PositionScheme):
         frequency = torch.tensor(self.frequencies, device=positions.query.device)
         # fp32 whatever the model's dtype: bf16 has no odd integers above 256, so neighbors would share an angle.
         angle = positions.query[..., None].float() * frequency
+        # The factor multiplies queries and keys alike, so scores get its square, as YaRN intends.
         return angle.cos() * self.factor, angle.sin() * self.factor
 
 
@@ -290,6 +296,7 @@ def rotate(
 
     A rotation of fewer channels leaves the last ones as they are.
     """
+    # (batch, 1, position, channels / 2): all heads turn by the same angles, which were computed in fp32.
     cos, sin = (part.unsqueeze(1).to(x.dtype) for part in rotation)
     turning, still = x.split([2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], -1)
     first, second = turning.chunk(2, -1)
@@ -379,6 +386,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
 
     Otherwise those of the next lower power n, then every other slope of 2n, which lie between them.
     """
+    # log2 is exact at powers of two, so none of them is taken for the next lower one.
     power = 2 ** int(math.log2(heads))
     between = torch.arange(1, 2 * power + 1, 2)[: heads - power] / (2 * power)
     return torch.cat([2.0 ** (-8 * torch.arange(1, power + 1) / power), 2.0 ** (-8 * between)])
@@ -395,6 +403,8 @@ def bucket(distance: Int[Tensor, "*n"], *, two_sided: bool = False) -> Int[Tenso
         buckets //= 2
         offset = buckets * (distance < 0)
         distance = distance.abs()
+    # From d = steps on: steps + ⌊log(d / steps) / log(128 / steps) · (buckets − steps)⌋. `where` computes both
+    # branches, so the logarithm needs d ≥ 1 also where d < steps.
     steps = buckets // 2
     growth = (distance.clamp(min=1).float() / steps).log() / math.log(REACH / steps)
     far = (steps + (growth * (buckets - steps)).long()).clamp(max=buckets - 1)
@@ -409,6 +419,7 @@ def _bound(positions: TokenPositions, of: Callable[[Tensor], Tensor]) -> Distanc
 def _looked_up(
     table: Float[Tensor, "buckets heads"], two_sided: bool, distance: Int[Tensor, "batch rows key"]
 ) -> Float[Tensor, "batch heads rows key"]:
+    # (batch, rows, key, heads) → (batch, heads, rows, key)
     return table[bucket(distance, two_sided=two_sided)].movedim(-1, 1).float()
 
 

@@ -60,6 +60,7 @@ class Sigma(nn.Module):
     def iterate(self, weight: Float[Tensor, "out in"]) -> None:
         """One step of power iteration."""
         with torch.autocast(weight.device.type, enabled=False):
+            # v first: u is computed from the new v, which makes this one step of power iteration on WWᵀ.
             self.v.copy_(F.normalize(_wide(weight).T @ _wide(self.u), dim=0))
             self.u.copy_(F.normalize(_wide(weight) @ _wide(self.v), dim=0))
 

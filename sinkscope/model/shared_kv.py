@@ -56,9 +56,11 @@ class Exchange:
         """Keys, values and mask for a layer, which first hands in what it `made` of this pass's tokens, if anything."""
         if made is not None:
             self.made[layer], self.whole[layer] = made, self._kept(layer, made)
+        # `whole` has the supplier's entry by now: layers run in order, and those below the repeated ones ran before.
         supplier = self.suppliers[layer]
         if supplier <= layer:
             return *self.whole[supplier], self.visible[layer]
+        # (batch, kv_heads, token, dim), for the first run, which has none before it.
         nothing = query.new_zeros(len(query), self.kv_heads, *query.shape[2:])
         known = self._behind_past(supplier, self.before.get(supplier, (nothing, nothing)))
         # Strict: its own key from the run before would make a token depend on itself, and runs need not settle.
@@ -109,11 +111,13 @@ def run_layers(
 
     again, before = _repeated(suppliers), dict[int, KeysValues]()
     runs = _with_gradient(config, queries, layers.training) if again else []
+    # Twins share all parameters and have no hooks, so observers see only the last run.
     twins = [unobserved(layer) for layer in layers[again.start : again.stop]] if runs else []
     lower = begin(cache)  # layers below run once, so they write the cache at once; repeated ones only in the last run
     hidden_states = run(layers[: again.start], hidden_states, lower)
     for with_gradient in runs:
         exchange = begin(None, before, whole=dict(lower.whole))
+        # A caller's no_grad stays in force: set_grad_enabled(True) alone would override it.
         with torch.set_grad_enabled(with_gradient and torch.is_grad_enabled()):
             run(twins, hidden_states, exchange)
         if not layers.training and not torch.compiler.is_compiling() and exchange.repeats():
@@ -131,9 +135,11 @@ def _repeated(suppliers: list[int]) -> range:
 def _with_gradient(config: LabConfig, queries: int, training: bool) -> list[bool]:
     """The runs before the last one, and through which of them gradients flow."""
     if not training:
+        # With the final one as many runs as queries, after which every token is exact.
         return [True] * (queries - 1)
     runs = min(config.kv_iterations + config.kv_gradient_iterations, queries)
     with_gradient = min(config.kv_gradient_iterations, runs)
+    # One fewer with gradient: the final run, which is not in this list, has it always.
     return [False] * (runs - with_gradient) + [True] * (with_gradient - 1)
 
 
@@ -143,6 +149,7 @@ def _past(cache: Cache | None, suppliers: list[int], seen: int) -> dict[int, Key
     kept = {}
     for supplier in suppliers:
         layer = cache.layers[supplier]
+        # Exact types: subclasses such as sliding windows drop keys, or store them rounded.
         if type(layer) not in (DynamicLayer, StaticLayer):
             raise InputError(f"shared keys and values cannot be read back from a {type(layer).__name__} of a cache")
         kept[supplier] = layer.keys[:, :, :seen], layer.values[:, :, :seen]

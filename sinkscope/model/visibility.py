@@ -42,6 +42,7 @@ def longest_prefix(mask: Mask) -> int:
 def _looks_back(mask: Mask) -> bool:
     """Whether no query sees a later token but those of a prefix."""
     if isinstance(mask, And):
+        # An intersection shows no more than either part, a union no less: hence `or` here and `and` below.
         return _looks_back(mask.first) or _looks_back(mask.second)
     if isinstance(mask, Or):
         return _looks_back(mask.first) and _looks_back(mask.second)
@@ -86,6 +87,7 @@ def bind(
     if documents is None and any(isinstance(leaf, Document) for leaf in leaves(mask)):
         documents = torch.zeros(1, text, dtype=torch.long, device=device)
     if documents is not None:
+        # −1 is the number of no document: sink tokens belong to none, and are always real.
         documents = F.pad(documents, (sinks, 0), value=-1)
     if attention_mask is not None:
         attention_mask = F.pad(attention_mask, (sinks, 0), value=1)
@@ -113,11 +115,15 @@ class BesideSinks(Visibility):
 
     def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
         query, text = self.query if rows is None else self.query.part(rows), self.key.part(slice(self.sinks, None))
+        # (batch, query, 1): which queries are sink tokens. In the text's count their positions are negative, for which
+        # the mask means nothing: `where` replaces their rows.
         sinking = (query.order < self.sinks)[:, :, None]
         seen = self.mask.visible(_shifted(query, -self.sinks), _shifted(text, -self.sinks))
         seen = torch.where(sinking, torch.full_like(seen, self._sinks_read), seen)
+        # (batch, query, sinks). No sink token is ahead of a query of the text.
         ahead = self.key.order[:, None, : self.sinks] > query.order[:, :, None]
         before = ~ahead if self.is_causal else torch.ones_like(ahead)
+        # Either may be a batch of one that all samples share.
         batch = max(len(before), len(seen))
         allowed = torch.cat([part.expand(batch, -1, -1) for part in (before, seen)], -1)
         if self.further is not None:

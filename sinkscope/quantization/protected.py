@@ -65,6 +65,7 @@ def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch positi
     chosen = torch.from_numpy(np.array(protect.any_head())).to(columns.order.device)
     if protect.rows is None:
         inside = (columns.order >= 0) & (columns.order < chosen.shape[1])
+        # Clamped only to index safely: `inside` excludes what lies beyond.
         return chosen[0][columns.order.clamp(0, chosen.shape[1] - 1)] & inside & columns.real
     alike = _alike(protect, columns)
     if not bool(alike.any(-1).all()):
@@ -73,8 +74,10 @@ def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch positi
             f"row {row} of this pass is not one of the {len(chosen)} texts in which tokens were chosen: choose them in "
             "the texts that the model reads (find_tokens)"
         )
+    # By `index`, not by `order`: known rows count their tokens over all documents of a row.
     index = columns.index.clamp(0, chosen.shape[1] - 1)
     inside = columns.real & (columns.index >= 0) & (columns.index < chosen.shape[1])
+    # argmax takes the first text that fits; `_check_one` refuses rows where that choice matters and is still open.
     mask = chosen[alike.int().argmax(-1)].gather(1, index) & inside
     _check_one(chosen, alike, index, inside, mask, protect, columns)
     return mask
@@ -226,12 +229,15 @@ def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
     width = max(text.shape[1], stored_ids.shape[1])
     stored_ids, real = (functional.pad(x, (0, width - x.shape[1])) for x in (stored_ids, real))
     text = functional.pad(text, (0, width - text.shape[1]), value=UNKNOWN)
+    # (batch, row, token): texts are compared as far as the pass has read, and at most to their own ends.
     visible = torch.arange(width, device=text.device) < columns.so_far[:, None]
     alike = ((text[:, None] == stored_ids[None]) | ~visible[:, None] | ~real[None]).all(-1)
     row_count, count = alike.shape
     starts = count - row_count + 1
     if starts < 1:
         return alike
+    # blocks[s]: whether the rows of the pass can be texts s, s + 1, …. If some s fits, only such runs count, so that
+    # rows that begin alike are told apart by their order.
     blocks = torch.stack([alike[row, row : row + starts] for row in range(row_count)]).all(0)
     if not bool(blocks.any()):
         return alike

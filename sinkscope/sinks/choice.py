@@ -147,6 +147,7 @@ class Measured(Choice):
         wide = np.zeros((len(rows), *mask.shape[1:3], rows.order.shape[1]), dtype=bool)
         for sample, (row, start) in enumerate(zip(known.row.tolist(), known.start.tolist(), strict=True)):
             stop = min(start + mask.shape[-1], wide.shape[-1])
+            # Several documents of a row are samples of their own, each put back where it starts.
             wide[row, ..., start:stop] |= mask[sample, ..., : stop - start]
         return Tokens(wide & rows.real[:, None, None], rows, known.layers, str(self), about)
 
@@ -231,6 +232,7 @@ class Positions(Choice):
         return True
 
     def places(self, order: Any, ids: Any, real: Any) -> Any:
+        # By comparisons: `isin` is one function in numpy and another in torch.
         mask = (order == self.positions[0]) & real
         for position in self.positions[1:]:
             mask = mask | ((order == position) & real)
@@ -380,6 +382,7 @@ class Sum(Choice):
             try:
                 one = part.resolve(evidence)
             except NothingChosenError as error:
+                # A sum chooses nothing only if every part does; the first message is then the reason.
                 nothing = nothing or str(error)
                 continue
             tokens = one if tokens is None else tokens | one

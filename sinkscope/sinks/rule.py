@@ -40,6 +40,7 @@ def chosen(received: Any, visible: Any, uniform: Any, most: Any, epsilon: float 
     same document in the same layer. All broadcast against each other. Where α or a count is NaN, nothing is chosen.
     """
     check_epsilon(epsilon)
+    # ≥ min(17, N), by comparisons alone: numpy arrays and torch tensors have them in common.
     enough = (visible >= FEWEST) | (visible >= most)
     return (received > epsilon) & enough & (visible > 0) & (received >= LIFT * uniform)
 
@@ -79,6 +80,7 @@ def by_position(
     mean = nanmean(np.where(counts[:, :, None], received, np.nan), 0)
     flat = nanmean(np.where(counts, uniform, np.nan), 0)
     with np.errstate(invalid="ignore"):
+        # The means are already over samples with enough queries, so `often` takes the place of the count: 1 of 1, or 0.
         return np.asarray(chosen(mean, often[:, None].astype(float), flat[:, None], 1.0, epsilon))
 
 

@@ -50,6 +50,7 @@ class Rows:
         for number in np.unique(self.document):
             in_document = (self.document == number) & self.real
             lengths = np.where(in_document, in_document.sum(-1, keepdims=True), lengths)
+        # In a document of n tokens, position p is seen by itself and all later ones: n − p.
         return np.where(self.real, lengths - self.order, 0)
 
     @property
@@ -117,6 +118,7 @@ class Tokens:
         if len(known.rows) != len(real) or (known.rows.real.sum(-1) != real.sum(-1)).any():
             raise InputError("these tokens were chosen in texts with other numbers of real tokens than the mask has")
         mask = np.zeros_like(real)
+        # Both masks list real tokens row by row; they match, since each row has equally many.
         mask[real] = known.any_head()[known.rows.real]
         return mask
 
@@ -129,6 +131,7 @@ class Tokens:
             return self
         if heads % group:
             raise InputError(f"{heads} heads do not form groups of {group}: the tokens are of another model")
+        # (row, layer, kv_heads, group, token): the query heads of a group are consecutive.
         grouped = self.mask.reshape(*self.mask.shape[:2], heads // group, group, -1).any(3)
         return replace(self, mask=np.asarray(grouped))
 
@@ -149,6 +152,7 @@ class Tokens:
             return self
         width = self.mask.shape[-1]
         inside = (rows.order >= 0) & (rows.order < width)
+        # Column 0 stands in for tokens beyond the mask, which `inside` then clears.
         place = np.where(inside, rows.order, 0)
         wide: np.ndarray = np.take_along_axis(
             np.broadcast_to(self.mask, (len(rows), *self.mask.shape[1:])),
@@ -222,6 +226,7 @@ class Tokens:
                         f"{'enough' if kind else 'few'} queries see; choose fewer, or give longer texts"
                     )
                 new = rng.permutation(others)[: len(old)]
+                # A token moves with its layers and heads, so each head keeps its number; `mask[row]` is a view.
                 mask[row][..., new] = known.mask[row][..., old]
         return replace(known, mask=mask, chosen_by=f"random, as many as {self.chosen_by or 'chosen'}")
 

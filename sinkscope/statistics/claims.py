@@ -114,6 +114,7 @@ class EachWithin:
         return f"≤ {self.tolerance:g}"
 
     def judge(self, cases: Sequence[CaseValue]) -> Judgment:
+        # NaN is the worst case, and no comparison with it holds.
         worst = max(cases, key=lambda each: math.inf if math.isnan(each.value) else abs(each.value))
         return _of_worst(abs(worst.value) <= self.tolerance, worst, abs(worst.value))
 
@@ -163,6 +164,7 @@ class Count:
             first, second = counts
             return fisher(first, second), fisher(second, first)
         ((k, n),) = counts
+        # P(X ≥ k) and P(X ≤ k): bdtrc(k − 1, …) is P(X > k − 1).
         return float(bdtrc(k - 1, n, self.share)), float(bdtr(k, n, self.share))
 
     def judge(self, counts: Sequence[ModelCount]) -> Judgment:
@@ -255,6 +257,7 @@ class Size:
     def _p(self, effect: Estimate) -> float:
         limit = self._limit()
         if self.side == "within":
+            # Two one-sided tests: both must reject, so the larger p-value decides.
             return max(1 - effect.above(limit), effect.above(-limit))
         return effect.above(limit) if self.side == "above" else 1 - effect.above(limit)
 
@@ -263,6 +266,7 @@ class Size:
         if math.isnan(effect.error) or effect.error == 0:
             return None
         largest = max(effect.n)
+        # If enough models did not decide, at least one more is needed.
         for n in range(max(self.least, largest + (min(effect.n) >= self.least)), MOST + 1):
             factor = n / largest
             more = replace(effect, error=effect.error / math.sqrt(factor), df=effect.df * factor)
@@ -398,6 +402,7 @@ def share_interval(counted: ModelCount, level: float = BOUND) -> tuple[float, fl
 
     (k, n), tail = counted, (1 - level) / 2
     return (
+        # At k = 0 and k = n one end is known, and its beta distribution has a parameter of 0.
         float(betaincinv(k, n - k + 1, tail)) if k else 0.0,
         float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0,
     )
@@ -409,6 +414,7 @@ def fisher(first: ModelCount, second: ModelCount) -> float:
     Σ over x ≥ k of C(n₁, x) C(n₂, K − x) / C(n₁ + n₂, K), K = k₁ + k₂.
     """
     both = first.k + second.k
+    # In integers, which are exact, with one division at the end.
     ways = sum(math.comb(first.n, k) * math.comb(second.n, both - k) for k in range(first.k, min(first.n, both) + 1))
     return ways / math.comb(first.n + second.n, both)
 

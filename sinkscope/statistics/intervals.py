@@ -70,13 +70,16 @@ def share_bounds(
     values outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
+    # A mean of shares may leave the range by rounding.
     if bool((array < -1e-9).any()) or bool((array > 1 + 1e-9).any()):
         raise InputError(f"shares lie between 0 and 1, not {np.nanmin(array):g} to {np.nanmax(array):g}")
     mean, error, varies = _moments(array, level)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # d logit(m) / dm = 1 / (m (1 − m)), which turns the half-width into one on the logit scale.
         center = np.log(mean / (1 - mean))
         width = error / (mean * (1 - mean))
         low, high = (1 / (1 + np.exp(-(center + sign * width))) for sign in (-1, 1))
+    # A mean of 0 or 1 has no logit; all texts agree there, so it does not vary.
     return np.where(varies, low, mean - error), np.where(varies, high, mean + error)
 
 
@@ -102,6 +105,7 @@ def ratio_interval(
     if not len(top) or float(bottom.mean()) == 0:
         return Interval(math.nan, math.nan, math.nan)
     ratio = float(top.mean() / bottom.mean())
+    # a − r·b has mean 0 by the choice of r: only its spread is used.
     _, error, _ = _moments((top - ratio * bottom) / bottom.mean(), level)
     return Interval(ratio, ratio - float(error), ratio + float(error))
 
@@ -149,6 +153,7 @@ def _moments(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray, 
     count = (~np.isnan(array)).sum(0)
     mean = nanmean(array, 0)
     with quiet():
+        # By the range: equal values have a deviation above 0 where their mean is rounded.
         varies = np.asarray(np.nanmax(array, 0) > np.nanmin(array, 0)) if len(array) else np.zeros(mean.shape, bool)
         deviation = np.asarray(np.nanstd(array, 0, ddof=1)) if len(array) else mean
     df = np.maximum(count - 1, 1)

@@ -17,6 +17,8 @@ def ranks(values: Float[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
     order = np.argsort(flat, axis=1, kind="stable")  # NaN last
     ordered = np.take_along_axis(flat, order, 1)
     places = np.broadcast_to(np.arange(flat.shape[1]), flat.shape)
+    # Ties are runs of equal values: `first` and `last` are the ends of each value's run. NaN differs from NaN, so each
+    # is a run of its own.
     differs = ordered[:, 1:] != ordered[:, :-1]
     ends = np.ones((len(flat), 1), dtype=bool)
     first = np.maximum.accumulate(np.where(np.hstack([ends, differs]), places, 0), 1)
@@ -36,6 +38,7 @@ def rank_correlation(
     """
     known = ~np.isnan(one) & ~np.isnan(other)
     count = known.sum(-1)
+    # Ranks among the entries that both sides have: those over one side's entries would have gaps.
     sides = [_centered(ranks(np.where(known, side, np.nan)), known) for side in (one, other)]
     product, first, second = ((a * b).sum(-1) for a, b in ((sides[0], sides[1]), *((side, side) for side in sides)))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -43,9 +43,11 @@ def band_slices(width: int, count: int) -> list[slice]:
 
 def _directions(unembedding: Tensor) -> Float[Tensor, "width width"]:
     """V, cached as long as the weight lives and is not written to: it takes a second for GPT-2."""
+    # The version counts writes in place, and an exchanged `.data` has another address.
     state = (unembedding._version, unembedding.data_ptr())
     known = _KNOWN.get(unembedding)
     if known is None or known[0] != state:
+        # WᵀW has the squares of W's singular values: in fp32 the smallest (the dark band) would be lost in rounding.
         ascending = torch.linalg.eigh(_products(unembedding.detach()), UPLO="L").eigenvectors
         known = (state, ascending.flip(-1).float())
         _KNOWN[unembedding] = known

@@ -65,6 +65,7 @@ def _check_targets(config: LabConfig, operations: Sequence[AttentionSpec], loss:
             f"loss.prefix = {loss.prefix}: in a bidirectional model (model.is_causal = false) every token sees all"
         )
     shown = max(longest_prefix(spec.mask) for spec in operations)
+    # A prefix of one token shows nothing that causality would hide.
     if config.is_causal and shown > max(1, loss.prefix):
         raise InputError(
             f"attention.mask shows the first {shown} tokens to each other, and the loss would predict them: set "

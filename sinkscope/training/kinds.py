@@ -108,6 +108,7 @@ def encoder_data(recipe: Recipe) -> PreparedData:
 
     The corpus's own end-of-document token is the tokenizer's [SEP], which therefore also separates documents.
     """
+    # The frame's [CLS] is the first token, where a BOS would be.
     config = recipe.data.model_copy(update={"bos": "none"})
     data = prepare(config, recipe.context - FRAME, recipe.seed)
     return replace(data, tokenizer=as_encoder(data.tokenizer))

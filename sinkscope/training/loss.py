@@ -65,6 +65,7 @@ class _WithoutPrefix(Dataset[Mapping[str, Tensor]]):
 
     def __getitem__(self, index: int) -> Mapping[str, Tensor]:
         window = dict(self.windows[index])
+        # A copy: what a dataset returns may be what it keeps.
         window["labels"] = window["labels"].clone()
         window["labels"][: self.prefix] = UNSCORED
         return window

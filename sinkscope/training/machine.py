@@ -101,6 +101,7 @@ def processors() -> int:
 def preserved_rng() -> Iterator[None]:
     """Restore the random generators of Python, NumPy and torch (also the GPUs') on exit, also after an error."""
     python, numpy = random.getstate(), np.random.get_state()
+    # Reading the state of a CUDA that is not in use would initialize it.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=devices):

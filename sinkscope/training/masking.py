@@ -60,8 +60,10 @@ class Masked(Dataset[Window]):
         ids, generator = window["input_ids"].clone(), seeded("mask", *self.draw, item)
         chosen = (torch.rand(len(ids), generator=generator) < self.masked.share) & self._maskable(window)
         window["labels"] = torch.where(chosen, ids, UNSCORED)
+        # Drawn for every token, so that a token's fate does not depend on how many before it were chosen.
         fate = torch.rand(len(ids), generator=generator)
         drawn = self.ordinary[torch.randint(len(self.ordinary), (len(ids),), generator=generator)]
+        # In place on the clone; `labels` above were copied from it while it still held the text.
         ids[chosen & (fate < self.masked.mask)] = self.mask_token
         replaced = chosen & (fate >= self.masked.mask) & (fate < self.masked.mask + self.masked.random)
         ids[replaced] = drawn[replaced]

@@ -102,6 +102,7 @@ class PenalizedActivations:
     def term(self) -> Float[Tensor, ""]:
         """strength · p of the latest forward pass, with its gradient."""
         formula = FORMULAS[self.penalty.kind]
+        # Handed over rather than read: the notes hold the graph of the pass, which must end with its backward pass.
         activations, self._activations = self._activations, {}
         terms = [formula(hidden.float()) for _, hidden in sorted(activations.items())]
         return self.penalty.strength * torch.stack(terms).mean()
@@ -117,4 +118,5 @@ def _penalized(penalty: ActivationPenalty, model: LabForCausalLM, depth: int) ->
         return model.model.embed_tokens
     block = model.model.layers[depth - 1]
     mixer = "self_attn" if block.attends else "mamba"
+    # The empty path is the block itself.
     return block.get_submodule({"stream": "", "attention": mixer, "feedforward": "mlp"}[penalty.of])

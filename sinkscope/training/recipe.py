@@ -246,6 +246,7 @@ class Recipe(ConfigPart):
             mask = mask & Document()
         if self.loss.window is not None:
             mask = mask & Window(self.loss.window)
+        # Last and by union: a prefix stays visible where a window hides it, in its own document if these are apart.
         if self.loss.prefix:
             prefix = VisiblePrefix(self.loss.prefix)
             mask = mask | (prefix & Document() if by_document else prefix)

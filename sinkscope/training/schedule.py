@@ -72,4 +72,5 @@ def _trapezoid(step: int, *, warmup: int, start: int, steps: int, floor: float) 
     """The factor on lr. The `warmup_stable_decay` of transformers warms up from `floor`, this one from 0."""
     if step < start:
         return step / warmup if step < warmup else 1.0
+    # steps − start is 0 or less where the warm-up takes all steps.
     return 1 + (floor - 1) * min(1.0, (step - start) / max(1, steps - start))

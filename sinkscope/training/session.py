@@ -187,6 +187,7 @@ def train_kind(
         return Run(folder)
     with ExitStack() as stack:
         processes.from_main(lambda: stack.enter_context(locked(folder)))
+        # Asked again, under the lock: another process may have finished the run since.
         if not processes.from_main(lambda: settled(folder)):
             before = processes.from_main(lambda: open_run(folder, resolved, data.fingerprint, resume=resume))
             session = processes.together(
@@ -222,6 +223,7 @@ class _Session:
         if self.checkpoint is not None and bool(before.get("host", {}).get("compiled")) != recipe.compile:
             self._announce("compiled from here on" if recipe.compile else "not compiled from here on")
         self.rows = self._rows()
+        # Right before the model, so that nothing else draws between the seed and the initial weights.
         set_seed(recipe.seed)
         self.model = kind.model(recipe, data.tokenizer)
         self.trainer = self._trainer(device)
@@ -249,6 +251,7 @@ class _Session:
             with suppress(InputError):  # a full disk must not hide why the run failed
                 self._write_record("failed", f"{type(error).__name__}: {error}")
             raise
+        # Last, since a record that says "finished" promises a model.
         self.processes.from_main(lambda: self._write_record("finished"))
 
     def _newest_checkpoint(self) -> Path | None:
@@ -305,7 +308,9 @@ class _Session:
             before_saving=self.rows.flush,
             processes=self.processes,
         )
+        # From `validation` rather than `scored`: the sink is measured on text in which no token is hidden.
         inputs = inputs_of(spread(validation, SINK_SAMPLES), kind.sink_tokens)
+        # Before the sink's callback: the end of a step must be noted when measuring begins, whose time does not count.
         trainer.add_callback(self.rows)
         heads = self._head_numbers(inputs)
         sinks = SinkCallback(

@@ -131,6 +131,7 @@ class SinkCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         if self.gradients and state.is_world_process_zero and self._due(state.global_step + 1, state):
+            # Entered here and left in `on_step_end`: the training's own backward pass lies between the two.
             self._reading = GradientNorms(kwargs["model"]).__enter__()
         return control
 
@@ -272,6 +273,7 @@ def _first_tokens(trainer: Trainer, tokens: int, samples: int) -> Tensor:
     if dataset is None or isinstance(dataset, IterableDataset):
         raise InputError("SinkCallback needs inputs: the trainer has no dataset with an order to take items from")
     rows: list[Tensor] = []
+    # A dataset may draw at random when an item is read.
     with preserved_rng():
         for index in range(len(dataset)):
             ids = _unpadded(dataset[index])

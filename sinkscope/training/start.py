@@ -76,6 +76,7 @@ def _check_config(recipe: Recipe, start: LabConfig, tokenizer: PreTrainedTokeniz
             raise InputError(
                 f"start_from '{recipe.start_from}': its model.{field} is {loaded!r}, the recipe's is {asked!r}"
             )
+    # Apart from masks, which data and loss of the new recipe may change.
     if [replace(spec, mask=Causal()) for spec in start.specs] != [
         replace(spec, mask=Causal()) for spec in config.specs
     ]:

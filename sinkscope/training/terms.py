@@ -50,4 +50,5 @@ class Terms:
         `mean`: over processes; all of them must call this.
         """
         added, self._added = self._added, defaultdict(list)
+        # len(terms) = steps · passes, so this is the total divided by the number of steps.
         return {name: float(mean(torch.stack(terms).sum())) * passes / len(terms) for name, terms in added.items()}

@@ -100,6 +100,7 @@ class RecipeTrainer(Trainer):
     ) -> Any:
         count = num_items_in_batch
         if isinstance(count, Tensor):  # over all processes and passes of a step; clamped, since 0 / 0 is no loss
+            # Trainer counts a step after its last pass: during the passes global_step is that of the step before.
             self._scored_tokens[self.state.global_step + 1], count = count, count.clamp(min=1)
         loss, outputs = super().compute_loss(model, inputs, True, count)
         if model.training:
@@ -110,6 +111,7 @@ class RecipeTrainer(Trainer):
         """The loss plus the terms that the recipe adds to it in training."""
         self.terms.begin()
         if self.penalized is not None:
+            # A mean over the pass's sequences: a step's passes add up to one mean, and DDP averages those of processes.
             self.terms.add("activation_penalty", term := self.penalized.term() / self.args.gradient_accumulation_steps)
             loss = loss + term
         if strength := self.recipe.loss.z_loss:
@@ -122,6 +124,7 @@ class RecipeTrainer(Trainer):
         return loss
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        # The power iteration of σReparam takes its step in the first pass of a step, and none in the others.
         first, self._begun = self._begun != self.state.global_step, self.state.global_step
         with nullcontext() if first else held(self.model):
             loss = super().training_step(model, inputs, num_items_in_batch)
@@ -134,11 +137,13 @@ class RecipeTrainer(Trainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Keeps the loss and the number of tokens of every sequence: Trainer's mean would weigh batches equally."""
         model_inputs = dict(self._prepare_inputs(inputs))
+        # Without labels the model computes no loss of its own, which would be a mean over this batch.
         labels = model_inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**model_inputs)["logits"]
         sequences = by_sequence(logits, labels, shifted=self._loss_shifts_labels)
         self._validation_losses.append(self.gather_function(sequences))
+        # Trainer needs a loss for each batch; `evaluation_loop` replaces the mean that it makes of them.
         return sequences[:, 0].sum() / sequences[:, 1].sum().clamp(min=1), None, None
 
     def evaluation_loop(
@@ -182,6 +187,7 @@ class RecipeTrainer(Trainer):
 
     def _require_finite(self) -> None:
         losses, self._losses = self._losses, []
+        # NaN in one process is NaN in the mean, so all processes stop at the same step.
         means = self.accelerator.reduce(torch.stack([loss for _, loss in losses]), reduction="mean")
         for (step, _), loss in zip(losses, means.tolist(), strict=True):
             if not math.isfinite(loss):
@@ -206,6 +212,7 @@ class RecipeTrainer(Trainer):
             super()._save_checkpoint(*args, **kwargs)
             if not self.processes.main:
                 return
+            # Before the seal, whose manifest lists every file.
             (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
             checkpoints.seal(checkpoint)
         except (OSError, RuntimeError, SafetensorError, InputError) as error:
@@ -213,6 +220,7 @@ class RecipeTrainer(Trainer):
             kept = list_checkpoints(folder)
             last = f"{kept[-1].name} is whole" if kept else "there is none before it"
             raise InputError(f"cannot save {checkpoint} ({' '.join(str(error).split())}); {last}") from error
+        # Old checkpoints go only after the new one is sealed, so that a whole one is there at any time.
         checkpoints.prune(folder, self.recipe.keep)
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -243,18 +251,22 @@ def arguments(
             per_device_train_batch_size=batch.train,
             gradient_accumulation_steps=batch.accumulation,
             per_device_eval_batch_size=batch.scored,
+            # One denominator for the whole batch: the scored tokens of all processes.
             average_tokens_across_devices=True,
             ddp_find_unused_parameters=False,
+            # Trainer takes 0 for no clipping.
             max_grad_norm=recipe.optimizer.clip or 0.0,
             seed=recipe.seed,
             bf16=recipe.precision == "bf16",
             torch_compile=recipe.compile,
             use_cpu=device == "cpu",
+            # `TrainingOrder` is in random order already.
             train_sampling_strategy="sequential",
             remove_unused_columns=False,
             dataloader_pin_memory=device != "cpu" and torch.cuda.is_available(),
             prediction_loss_only=True,
             logging_steps=recipe.log_every,
+            # The filter would log a NaN as the mean of earlier losses, and divergence would not be seen.
             logging_nan_inf_filter=False,
             eval_strategy="steps",
             eval_steps=recipe.eval_every,

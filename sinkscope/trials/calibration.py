@@ -161,6 +161,7 @@ def _arm(name: str, calibration: Intervention, control: Control, same: tuple[str
 def _elsewhere(model: nn.Module, calibration: Intervention, texts: Texts, notes: list[str]) -> Control:
     """The calibration's own control: the same change of something random."""
     try:
+        # Tried once before anything runs: a missing control becomes a note, not an error halfway.
         calibration.control(torch.Generator().manual_seed(0), model, texts.inputs)
     except InputError as error:
         notes.append(f"{str(error).removesuffix('.')}.")

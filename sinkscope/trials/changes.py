@@ -319,9 +319,11 @@ def rates_of(data: xr.Dataset, stack: str, epsilon: float) -> Float[np.ndarray, 
     received = data["attention_received"].transpose("sample", "layer", "head", "position").values[:, layers]
     rates = metrics.sample_rates(received, epsilon)
     if "visible_queries" in data:
+        # In the layer where most queries see a position: a window leaves fewer in others.
         visible = data["visible_queries"].transpose("sample", "layer", "position").values[:, layers].max(1)
     else:
         real = ~np.isnan(rates)
+        # Without counts, those of a causal text: a position is seen by itself and all later real ones.
         visible = real[:, ::-1].cumsum(-1)[:, ::-1] * real
     return np.where(counted(visible.astype(float)), rates, np.nan)
 
@@ -455,6 +457,7 @@ def intervention_arm(
 
     def control(draw: int, texts: Texts) -> Arm | None:
         tries = 0
+        # One generator draws them in sequence, so a draw needs all before it; repeated ones are discarded.
         while len(drawn) <= draw - seed and tries < DRAWS:
             tries += 1
             other = intervention.control(generator, model, inputs)

@@ -126,6 +126,7 @@ def chunk_arms(
 
     arms = [_arm("joined", encoder, lambda chunks, model, texts: chunks, baseline=True)]
     for count in recompute:
+        # `k=count`: without it, all of them would see the last count of the loop.
         chosen: dict[Repair, Select] = {
             "first": lambda model, ids, texts, k=count: first_of_chunks(lengths, k, ids),  # type: ignore[misc]
             "received": lambda model, ids, texts, k=count: encoder.strongest(model, ids, k),  # type: ignore[misc]
@@ -238,10 +239,12 @@ class _Encoder:
     def deviating(self, model: nn.Module, ids: Tensor, count: int) -> Bool[Tensor, "text token"]:
         """The tokens of all later chunks whose values at layer 1 deviate most from reading at once."""
         deviation = self.joined(model, ids).deviation(self.at_once(model, ids)).cpu()
+        # Deviations are sums of squares, so −1 ranks the first chunk below all others.
         best = deviation.masked_fill(~_later(self.lengths, ids), -1.0).topk(count).indices
         return torch.zeros_like(ids, dtype=torch.bool).scatter_(1, best, True)
 
     def _once(self, ids: Tensor, what: Any, make: Callable[[], Any]) -> Any:
+        # All arms read one batch before the next, so only its encodings are kept.
         if (texts := Texts.of_ids(ids).digest()) != self._texts:
             self._texts, self._known = texts, {}
         if what not in self._known:
@@ -275,6 +278,7 @@ def _dropping(encoder: _Encoder) -> Arm:
                 if number:
                     part = torch.zeros_like(mask)
                     part[:, start : start + length] = free[:, start : start + length]
+                    # A seed per chunk: with one seed, chunks of one length would all drop the same place.
                     mask |= _drawn(part, 1, draw + 1000 * number, texts)
             return chunks.without(mask)
 

@@ -152,6 +152,7 @@ def head_terms(
         token_logs, counted = next_tokens(logits, batch, image_token(model), from_token)
         value = objectives(token_logs, batch["input_ids"], counted, (objective,))[objective]
         factors = [mixed.factors[module] for module in layers]
+        # Texts do not see each other and each has factors of its own, so the sum's gradient holds that of every text.
         slope = _stacked(torch.autograd.grad(value.sum(), factors, retain_graph=draws > 0))
         bend = torch.zeros_like(slope)
         number = counted.sum(-1)
@@ -161,6 +162,7 @@ def head_terms(
             drawn = draw_tokens(cumulative, first, draw).to(token_logs.device)
             log_p = (token_logs.gather(-1, drawn[..., None])[..., 0] * counted).sum(-1)
             score = _stacked(torch.autograd.grad(log_p.sum(), factors, retain_graph=draw + 1 < draws))
+            # F / 2: per prediction, as the loss is, and a mean over draws.
             bend = bend + score**2 / number[:, None, None, None].to(score) / draws / 2
     return -slope, bend
 
@@ -169,6 +171,7 @@ def _stacked(by_layer: Sequence[Tensor]) -> Float[Tensor, "text option layer hea
     """Layers may have different numbers of heads: missing ones are 0."""
     most = max(each.shape[-1] for each in by_layer)
     whole = [torch.nn.functional.pad(each, (0, most - each.shape[-1])) for each in by_layer]
+    # (option, text, head) of each layer → (text, option, layer, head)
     return torch.stack(whole, 2).transpose(0, 1).double().cpu()
 
 
@@ -181,7 +184,9 @@ def draw_tokens(cumulative: Float[Tensor, "text place vocabulary"], first: int, 
     texts = []
     for row, probabilities in enumerate(cumulative):
         generator = torch.Generator().manual_seed(1_000_003 * draw + first + row)
+        # A sum of probabilities in fp32 does not end at 1 exactly, so u is a share of what it ends at.
         uniform = torch.rand(len(probabilities), 1, generator=generator) * probabilities[:, -1:]
+        # right=True: a token of probability 0, whose sum equals the one before, is never drawn.
         tokens = torch.searchsorted(probabilities, uniform, right=True)[:, 0]
         texts.append(tokens.clamp(max=probabilities.shape[-1] - 1))
     return torch.stack(texts)

@@ -261,6 +261,7 @@ class Displaced(Protect):
         score = super().score(call)
         if self.gone is None:
             return score
+        # Recent tokens stay, sinks or not. The minimum, not −inf: a key at −inf is not kept even where there is room.
         displaced = among(self.gone, call) & (call.places < call.total - self.recent)
         return score.masked_fill(displaced, torch.finfo(score.dtype).min)
 
@@ -289,6 +290,7 @@ class _Setting:
             numbers = tuple(range(texts.rows.start, texts.rows.stop))
             used = replace(policy, texts=numbers) if isinstance(policy, RandomKeys | RandomLike) else policy
             if displaced:
+                # Random tokens are protected in their place, so as many keys as before are left to the policy's choice.
                 replaced = self._displaced(policy, tokens, texts)
                 kept: Policy = Displaced(used, self._instead(replaced, numbers), self.recent, replaced)
             else:
@@ -346,6 +348,7 @@ class _Setting:
         free = (rows.order >= NEVER_DRAWN) & (rows.order < rows.order.max() + 1 - self.recent)
         for row, number in enumerate(numbers):
             place = slice(row, row + 1)
+            # Seeded by the text's number, so that draws do not depend on batches.
             drawn = displaced.part(place).random(np.random.default_rng([self.seed, number]), free=free[place])
             masks.append(drawn.mask)
         return replace(displaced, mask=np.concatenate(masks), chosen_by="random tokens in the place of sinks")
@@ -377,6 +380,7 @@ def _arms(
             used = setting.prepared(policy)
             _check_room(setting, title, budget_keys, used.least)
             keys = budget_keys
+            # Equal bytes rather than equal keys: some policies store more than keys, or keep whole layers.
             if budget_keys < setting.context:
                 try:
                     keys = keys_within(share, used, setting.model, setting.context, setting.when)
@@ -452,6 +456,7 @@ def keys_of(budget: Budget, context: int) -> int:
     """The keys per head of a budget. Raises `InputError` for a number or share out of range."""
     if isinstance(budget, bool) or budget <= 0 or (isinstance(budget, float) and budget > 1):
         raise InputError(f"budget {budget}: a number of keys of at least 1, or a share above 0 and at most 100%")
+    # 0.29 · 100 is 28.999… in floating point: rounding must not cost a key.
     return max(1, int(budget * context + 1e-9)) if isinstance(budget, float) else budget
 
 

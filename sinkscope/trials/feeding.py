@@ -58,6 +58,7 @@ class Feed:
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
         inputs |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
         inputs |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}
+        # Families that do not take `logits_to_keep` return the logits of all tokens.
         logits: Tensor = self.model(**inputs).logits[:, -kept:]
         self.seen += ids.shape[1]
         return logits.float()
@@ -67,6 +68,7 @@ class Feed:
 def feeding(model: nn.Module, arm: Arm, ids: Int[Tensor, "text token"], start: int = 0) -> Iterator[Feed]:
     """The model as the arm has it for these texts, with an empty cache, in eval mode and without gradients."""
     with evaluating(model), torch.no_grad(), arm.open(model, Texts.of_ids(ids, start)) as cache:
+        # With the configuration, by which layers with a window get a sliding cache.
         yield Feed(model, DynamicCache(config=model.config) if cache is None else cache)
 
 
@@ -83,6 +85,7 @@ def stream_nll(
     steps = []
     with feeding(model, arm, ids) as feed:
         for place in range(context, ids.shape[1]):
+            # The whole context at first, then the one token that was predicted last.
             logs = feed.read(ids[:, feed.seen : place]).log_softmax(-1).cpu()
             steps.append(logs.gather(1, ids[:, place : place + 1].cpu())[:, 0].double().neg())
     return torch.stack(steps, 1)

@@ -97,6 +97,7 @@ class _LogitTotals:
 
     @property
     def logit_std(self) -> Tensor:
+        # E[x²] − E[x]² falls below 0 by rounding where x hardly varies.
         return (self.square / self.count - self.logit_mean**2).clamp(min=0).sqrt()
 
     @property
@@ -145,6 +146,7 @@ class _FoldMixing(Editor):
     def _count(self, rows: Any) -> None:
         scores = rows.logits.double()
         seen = (rows.hit & (scores > -torch.inf)).expand_as(scores)
+        # Not multiplied by `seen`: −inf · 0 is NaN.
         logits, weights = scores.where(seen, 0.0), rows.token.double().where(seen, 0.0)
         sums = [each.sum((0, 2, 3)).cpu() for each in (seen.double(), logits, logits**2, weights)]
         if (totals := self.totals.get(rows.layer)) is None:

@@ -63,6 +63,7 @@ def cut(context: list[int], continuation: list[int], longest: int) -> list[int]:
             f"a context of {len(context)} tokens and a continuation of {len(continuation)}: both need one at least, "
             f"and the model reads {longest}"
         )
+    # One token more than the model reads: the last of the continuation is only predicted.
     return (context + continuation)[-longest - 1 : -len(continuation)]
 
 

@@ -211,6 +211,7 @@ def noise(
     factors, shifts = torch.tensor(_FACTORS), torch.tensor(_SHIFTS)
     for step in range(length):
         chain[:, step] = state
+        # Each map is a permutation of the 64 states, so all of them stay equally likely.
         state = (factors[choice[:, step]] * state + shifts[choice[:, step]]) % size
     return first + chain
 
@@ -231,4 +232,5 @@ def _without_repetition(
 ) -> Int[Tensor, "row drawn"]:
     """`count` different numbers of [start, end) for each row."""
     start, end = span
+    # Sorting random numbers gives a random permutation of each row.
     return start + torch.rand(rows, end - start, generator=generator).argsort(-1)[:, :count]

@@ -144,6 +144,7 @@ def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anato
     dims = [dim for dim in strongest if massive[:, dim].any()] or strongest[:1]
     entries = []
     for dim in dims:
+        # Row 0 of `ratios` is depth 1; argmax gives the first that reaches half.
         onset = int((ratios[:, dim] >= ratios[:, dim].max() / 2).int().argmax()) + 1
         entries.append((onset, sink, dim))
     first = min(depth for depth, _, _ in entries)
@@ -153,6 +154,7 @@ def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anato
         int((ratio[1:] - ratio[:-1]).argmax()) + 1,
         tuple(entries),
         bool(massive.any()),
+        # The depths that blocks read, hence without the last, unless the onset is there.
         {depth: _median(whole[depth][:, others]) for depth in range(first, max(first + 1, last))},
         {path: _median(torch.cat(kept)[:, others]) for path, kept in inputs.items() if path in deep},
         torch.stack([torch.cat(outputs[layer]).mean(0) for layer in range(len(layers))]),
@@ -204,6 +206,7 @@ class OriginArms:
         def control(draw: int, texts: Texts) -> Arm | None:
             number = draw - self.seed
             other = self.change(what, np.random.default_rng([self.seed, number, ORIGIN.index(what)]))
+            # In `rates`, number 0 is the test itself.
             return None if other is None else self._arm(what, other, number + 1)
 
         change = self.change(what, None)
@@ -369,6 +372,7 @@ def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
         rates = np.concatenate(arms.rates[what, draw]) / 100
         at_sink.append(rates[:, arms.anatomy.sink])
         at_test.append(rates[:, arms.place(what)])
+        # `relocate` makes texts one token longer.
         every.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
     if not np.isfinite(np.stack(at_test)).any():
         raise InputError(

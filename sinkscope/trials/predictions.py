@@ -95,6 +95,7 @@ def next_tokens(
     ids, mask = batch["input_ids"], batch.get("attention_mask")
     counted = torch.ones_like(ids[:, 1:], dtype=torch.bool)
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        # Both the token that predicts and the one that is predicted must be real.
         counted = (mask[:, 1:] & mask[:, :-1]).bool()
     counted = counted if image is None else counted & (ids[:, 1:] != image)
     counted[:, :from_token] = False
@@ -113,6 +114,7 @@ def shared_tokens(inputs: Mapping[str, Any]) -> int:
     padded = isinstance(mask := inputs.get("attention_mask"), Tensor) and not bool(mask.all())
     if not isinstance(ids, Tensor) or len(ids) < 2 or padded or {*others} - {"attention_mask"}:
         return 0
+    # cumprod then counts columns up to the first in which texts differ.
     same = (ids == ids[0]).all(0)
     return 0 if bool(same.all()) else int(same.int().cumprod(0).sum())
 
@@ -126,6 +128,7 @@ def objectives(
     """Means over the places of each text that count."""
     formulas: dict[str, Callable[[], Tensor]] = {
         "loss": lambda: -logs.gather(-1, ids[:, 1:, None])[..., 0],
+        # p log p is 0 · −inf = NaN at p = 0, where its limit is 0.
         "entropy": lambda: -(logs.exp() * logs).nan_to_num(0.0).sum(-1),
         "error": lambda: (logs.argmax(-1) != ids[:, 1:]).float(),
     }

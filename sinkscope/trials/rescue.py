@@ -83,6 +83,7 @@ def rounding_costs(
         x = args[0].detach()
         with torch.no_grad():
             error = functional.linear(_rounded_input(x, quantizer), _rounded_weight(module, quantizer))
+            # Both without the bias, which is not rounded.
             error -= functional.linear(x, module.weight.detach())
         # A copy, whose gradient is that of this map alone.
         copied = output.clone()
@@ -123,6 +124,7 @@ def _rounded_input(x: Tensor, quantizer: QuantizeLinear) -> Tensor:
         return x
     if not isinstance(grid, Grid):
         return grid.rounded(x)
+    # (text, token, in): a range over the tensor becomes one per text, which does not depend on the batch.
     flat = x.reshape(-1, *x.shape[-2:])
     return fake_quantize(flat, replace(grid, over="head") if grid.over == "tensor" else grid).reshape(x.shape)
 
@@ -144,6 +146,7 @@ def _credited(
     if not isinstance(grid, Grid) or grid.over == "token":
         return cost
     size = x.double().abs().amax(-1).cpu()
+    # a_1 ≥ a_2 ≥ … and 0 after the last: the shares of a text telescope to 1.
     ordered, places = size.sort(-1, descending=True)
     ends = functional.pad(ordered, (0, 1)).square()
     shares = (ends[:, :-1] - ends[:, 1:]) / ends[:, :1].clamp(min=1e-30)
@@ -332,6 +335,7 @@ class _Verifying:
         ranked = list(maps)
         drawn = rng.permutation(ranked).tolist()
         tokens, random_tokens = self._nested(credits, rng)
+        # The same in all arms and runs, so that all are scored on the same predictions.
         touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
         every = 1 if self.most >= MANY else 2
         counts = [count for count in MAPS[::every] if count < len(ranked)]
@@ -348,6 +352,7 @@ class _Verifying:
         if cost.low > 0:
             between = {"maps": self._between("maps", share, len(ranked)), "tokens": self._between("tokens", share)}
             left = self.most - self.runs - 4  # the unchanged model twice more, and two controls
+            # One of the runs that are left is for tokens.
             more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
             more += [self._tokens(count, tokens, touched) for count in between["tokens"][: left > 0]]
             self._run(more)
@@ -392,6 +397,7 @@ class _Verifying:
         """For each token its rank among the first ones, and among random others; −1 beyond the largest count."""
         if credits is None:
             return None, None
+        # A third of a text at most: as many random tokens are drawn, and some must be left to score.
         count, ranks = min(max(TOKENS), credits.shape[1] // 3), np.full(credits.shape, -1)
         random = np.full(credits.shape, -1)
         for row, values in enumerate(credits):
@@ -443,6 +449,7 @@ class _Verifying:
             if arm.name == BASE:
                 continue
             *random, what, count = arm.name.split()
+            # The first run's baseline serves all: later ones read the same texts and leave it out.
             unrecovered = ratio_interval(trial.values(arm.name), self.base)
             row = {"what": what, "count": int(count), "random": bool(random)}
             row |= {"recovered": 1 - unrecovered.value, "low": 1 - unrecovered.high, "high": 1 - unrecovered.low}

@@ -186,6 +186,7 @@ def _error(model: nn.Module, inputs: Any, name: str) -> dict[str, float]:
     def read(layer: int, keys: Tensor, values: Tensor, counted: Tensor) -> None:
         scheme = made.scheme.at(layer)
         for side, (x, numbers) in enumerate(((keys, scheme.keys), (values, scheme.values))):
+            # Padding is left out of ranges (`~counted`) and of sums (`rows`).
             rows = counted[:, None, :, None].expand(x.shape)
             errors[side] += float((rounded_states(x, numbers, ~counted) - x)[rows].double().square().sum())
             sizes[side] += float(x[rows].double().square().sum())
@@ -207,6 +208,7 @@ def key_shapes(model: nn.Module, inputs: Any) -> list[dict[str, float]]:
         picked = [x.transpose(1, 2)[counted].float() for x in (keys, values)]  # (token, heads, dim)
         norms = [x.norm(dim=-1).median() for x in picked]
         mean = picked[0].mean(0, keepdim=True)
+        # Root mean square distance of a key from the mean key of its head.
         spread = (picked[0] - mean).square().sum(-1).mean().sqrt()
         rows.append(
             {

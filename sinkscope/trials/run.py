@@ -187,6 +187,7 @@ def _plan(arms: Sequence[Arm], texts: Texts, controls: int, seed: int, reference
     for index, one in enumerate(plan):
         if one.arm.same is None:
             continue
+        # Arms that do the same still differ in KL where they are compared with different references.
         if (earlier := first.setdefault((one.arm.same, one.arm.against), one.arm.name)) != one.arm.name:
             plan[index] = replace(one, equal_to=earlier)
     return plan
@@ -208,6 +209,7 @@ def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm
     """The arms still to run, after those that they are compared with, in the trial's order."""
     if not missing:
         return []
+    # Stored scores hold no predictions, so a resumed batch runs its references again.
     needed = {arm.name for arm in missing} | {arm.against for arm in missing} | {REFERENCE}
     return [arm for arm in running if arm.name in needed]
 
@@ -352,6 +354,7 @@ def _dataset(
         )
 
     arrays: dict[str, Any] = {name: (("arm", "text"), stacked(name)) for name in score}
+    # The same in all arms, since no arm is scored where any touches.
     scored_places = stacked("scored")[0]
     if not scored_places.any():
         raise InputError("no prediction is left to score: every one is at a token that some arm touches")

@@ -242,6 +242,7 @@ class SchemeArms:
     def arm(
         self, name: str, tokens: Tokens | None, fitted: Tokens | None, *, choice: Protect | None = None, **options: Any
     ) -> Arm:
+        # Fitted when the arm first runs, and once for all batches.
         made = cache(lambda: self.made(tokens, fitted))
         self.by_arm[name] = made, choice, None
 
@@ -260,6 +261,7 @@ class SchemeArms:
 
         def control(draw: int, texts: Texts) -> Arm:
             assert tokens is not None
+            # Two streams of one draw: tokens of the scored texts, and of those that are fitted on.
             random = tokens.random(np.random.default_rng([draw, 0]), free=drawn_from(tokens, self.context))
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
             return self.arm(f"{name} {draw}", random, other)

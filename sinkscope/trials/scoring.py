@@ -139,6 +139,7 @@ def _predicted(
         logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
         prompt = _Prompt.of(logs[0], feed.cache)
     held = held_bytes(feed.cache)
+    # The last token is predicted, not read.
     rest = ids[:, reading.context : -1]
     for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():
         logs.append(feed.read_all(chunk).log_softmax(-1).cpu())
@@ -151,6 +152,7 @@ def _compared(
 ) -> Scores:
     held = predicted.bytes / texts.count
     if predicted.written:
+        # cumprod: 1 up to the first token that differs, 0 from there on.
         same = (predicted.logs == reference.logs).long().cumprod(1).double().mean(1)
         nothing = torch.full((texts.count,), torch.nan, dtype=torch.float64)
         count = torch.full((texts.count,), float(predicted.logs.shape[1]), dtype=torch.float64)
@@ -162,9 +164,11 @@ def _compared(
         if predicted.logs.ndim > 3
         else predicted.logs[:, None]
     )
+    # Now (text, place, vocabulary): a model that predicts once per text has one place.
     against = reference.logs.view(logs.shape)
     counted, targets = _places(logs, predicted.first, texts, left_out)
     kl, same = torch.empty(logs.shape[:2], dtype=torch.float64), torch.empty(logs.shape[:2], dtype=torch.float64)
+    # The reference itself: exactly 0, without a pass over the vocabulary.
     if against.data_ptr() == logs.data_ptr():
         kl.zero_(), same.fill_(1.0)
     else:
@@ -212,6 +216,7 @@ def _places(
     counted = real[:, window].cpu()
     if left_out is not None:
         counted = counted & ~left_out[:, window].cpu()
+    # The place of token t predicts token t + 1, which must be real as well.
     follows = functional.pad(real, (0, 1), value=False)[:, first + 1 : first + 1 + places].cpu()
     if ids is None or not texts.predicts_next:
         return counted & follows if texts.predicts_next else counted, None

@@ -71,6 +71,7 @@ def speeds(
 
 def _now(model: nn.Module, clock: object) -> float:
     if device_of(model).type == "cuda":
+        # Kernels run asynchronously: without waiting, only their launch would be timed.
         torch.cuda.synchronize()
     assert callable(clock)
     return float(clock())

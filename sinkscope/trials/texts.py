@@ -73,6 +73,7 @@ def split(
             f"give {max(4, first + 2)} or more, or texts to calibrate on"
         )
     parts = texts.part(slice(0, first)), texts.part(slice(first, texts.count))
+    # Numbered from 0 again: draws, tokens and stored rows count the scored texts.
     scored = Texts(parts[1].inputs, parts[1].count, slice(0, parts[1].count), texts.mask_name, texts.predicts_next)
     return Split(parts[0], scored, _described(parts[0], source, in_sample=False))
 

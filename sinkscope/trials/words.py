@@ -73,6 +73,7 @@ def _enough(kl: Interval, texts: int, tolerance: float) -> str:
     half = kl.high - kl.value
     if not math.isfinite(half):
         return "one text has no interval"
+    # It suffices that the interval leaves out one bound; the farther one takes fewer texts.
     margins = [abs(kl.value - tolerance), SMALL * tolerance - kl.value]
     margin = max(margins)
     if margin <= 0 or half <= 0:

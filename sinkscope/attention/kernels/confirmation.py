@@ -96,6 +96,7 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
     """
     if (outcome := known(specialization, device)) is None:
         with _comparing:
+            # Asked again: another thread may have compared while this one waited.
             outcome = known(specialization, device) or _compared_once(specialization, device)
     if outcome.problem is not None and _warning.acquire(blocking=False):  # never released: once in a process
         message = f"the fused kernels are {outcome}; the slower exact path runs instead"

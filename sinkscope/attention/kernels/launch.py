@@ -80,6 +80,7 @@ def forward(
     query, key, value = (_adjacent(tensor) for tensor in (query, key, value))
     output = _like_projected(query, value.shape[-1])
     state = [query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2 if plan.divides else 0)]
+    # Kernels need some pointer, which they do not touch where rows are not divided.
     denominator, shift = state or (output, output)
     tiling = forward_tiling(max(query.shape[-1], value.shape[-1]), query.element_size())
     batch, heads, queries = query.shape[:3]
@@ -112,6 +113,7 @@ def backward(
         *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_query)),
         **sizes,
     )  # fmt: skip
+    # After `query_kernel`, whose δ it reads.
     key_kernel[(triton.cdiv(key.shape[2], tiling.columns), key.shape[1], batch)](
         query, key, value, upstream, denominator, shift, delta, to_key, to_value,
         *(tensor.stride()[:3] for tensor in (query, key, value, upstream, to_key, to_value)),

@@ -28,6 +28,7 @@ from sinkscope.attention.kernels.tiles import (
 )
 
 
+# Triton would compile other code for sizes of 1 and for multiples of 16, which a `Specialization` does not tell apart.
 @triton.jit(do_not_specialize=["group", "queries", "keys", "window"])
 @no_type_check
 def forward_kernel(
@@ -64,6 +65,7 @@ def forward_kernel(
     heads per key head.
     """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest causal rows start first
+    # In 64 bits, because offsets into large tensors exceed 2³¹.
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
     key = matrix(key, key_strides, batch, head // group)
@@ -87,6 +89,8 @@ def forward_kernel(
             scores = scaling * product(queried, tl.trans(keyed), WIDEN)
             visible = sees(places[:, None], columns[None, :], keys, window, CAUSAL)
             if ACTIVATION == "softpick":
+                # m = max(max s, 0) starts at 0, so hidden scores set to 0 never raise it. When it rises, sums taken
+                # under the old m shrink by e^(old − new), as in flash attention.
                 heard = scores if run == 1 else tl.where(visible, scores, 0.0)
                 higher = tl.maximum(peak, tl.max(heard, 1))
                 fade = tl.exp(peak - higher)
@@ -102,6 +106,7 @@ def forward_kernel(
             values = load_tile(value, columns, value_strides[2], keys, VALUE_DIM, VALUE_WIDTH)
             gathered += product(weight.to(values.dtype), values, WIDEN)
     if NORMALIZED:
+        # `EPSILON` of `plan.py`, written out: compiled kernels read no globals.
         total += 1e-8
         gathered = gathered / total[:, None]
         stored = (batch * tl.num_programs(1) + head) * queries + rows
@@ -165,6 +170,7 @@ def query_kernel(
     last = tl.minimum(tile * ROWS + ROWS, queries) - 1
 
     if NORMALIZED:
+        # δ is a sum over all keys, so it takes a pass of its own before the first ds. Rows past the end divide by 1.
         total = tl.load(denominator + stored, mask=rows < queries, other=1.0)
         balance = tl.zeros((ROWS,), tl.float32)
         for run in tl.static_range(3):
@@ -257,6 +263,7 @@ def key_kernel(
         head = own_head * group + member
         queries_at = matrix(query, query_strides, batch, head)
         upstream_at = matrix(upstream, upstream_strides, batch, head)
+        # This grid counts key heads: times `group` they are the query heads, by which rows are stored.
         stored = (batch * tl.num_programs(1) * group + head) * queries
         for run in tl.static_range(3):
             begin, end = queries_seeing(tile * COLUMNS, last, queries, offset, window, ROWS, CAUSAL, run)
@@ -273,6 +280,7 @@ def key_kernel(
                 weight, _, slope, share_slope = weigh(scores, peak[None, :], seen, ACTIVATION)
                 score_slope = slope * product(values, tl.trans(sent), WIDEN)
                 if NORMALIZED:
+                    # 1 past the end, where 0 / 0 would be NaN and spoil the sums over queries.
                     total = tl.load(denominator + stored + rows, mask=rows < queries, other=1.0)[None, :]
                     balance = tl.load(delta + stored + rows, mask=rows < queries, other=0.0)[None, :]
                     weight = weight / total

@@ -36,9 +36,11 @@ def weigh(
         if ACTIVATION == "sigmoid" or ACTIVATION == "sigmoid_minus_log_n":
             if ACTIVATION == "sigmoid_minus_log_n":
                 scores = scores - tl.log(seen)
+            # e^−s = inf gives the right limit, 0.
             weight = 1.0 / (1.0 + tl.exp(-scores))
             slope = weight * (1.0 - weight)
         elif ACTIVATION == "elu":
+            # e^min(s, 0) is the slope on both sides of 0, and below it the weight as well.
             slope = tl.exp(tl.minimum(scores, 0.0))
             weight = tl.where(scores > 0, scores + 1.0, slope)
         else:
@@ -83,6 +85,7 @@ def keys_seen(
     if CAUSAL:
         start = tl.maximum(first - window + 1, 0) // STEP * STEP
         stop = tl.minimum(last + 1, keys)
+        # From `inner` on no window cuts; up to `outer` even the first query sees all.
         inner = tl.cdiv(tl.maximum(last - window + 1, 0), STEP) * STEP
         outer = tl.minimum(first + 1, keys) // STEP * STEP
     else:
@@ -112,6 +115,7 @@ def queries_seeing(
     if CAUSAL:
         start = tl.maximum(first - offset, 0) // STEP * STEP
         stop = tl.maximum(tl.minimum(last + window - offset, queries), 0)
+        # From `inner` on queries see the last key; up to `outer` their window still holds the first.
         inner = tl.cdiv(tl.maximum(last - offset, 0), STEP) * STEP
         outer = tl.maximum(tl.minimum(first + window - offset, queries), 0) // STEP * STEP
     else:
@@ -126,6 +130,7 @@ def queries_seeing(
 @no_type_check
 def run_of(start: int, inner: int, outer: int, stop: int, RUN: tl.constexpr) -> tuple[int, int]:
     """[start, inner), [inner, outer) or [outer, stop), in order and within `stop` whatever the borders are."""
+    # Where a window is narrower than a tile, the borders cross: the middle run is then empty.
     inner = tl.minimum(inner, stop)
     outer = tl.maximum(inner, outer)
     begin = start if RUN == 0 else (inner if RUN == 1 else outer)

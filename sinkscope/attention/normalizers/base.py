@@ -50,6 +50,7 @@ class Normalizer:
 class Fraction:
     """Weights u / Z: the numerator u, the divisor Z of each row (None is 1), and what `slope` reuses."""
 
+    # Kept apart, so that a path can divide rows of outputs instead of query × key weights.
     numerator: Map
     divisor: PerQuery | None = None
     inner: Tensor | None = None

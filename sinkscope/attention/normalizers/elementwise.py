@@ -74,6 +74,7 @@ class Elu(_Elementwise):
         return scores.relu() + exponential(scores.clamp(max=0))
 
     def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:
+        # f' is 1 where f > 1, and e^s = f below.
         return weights.clamp(max=1).mul_(upstream)
 
 
@@ -94,6 +95,7 @@ class Relu(_Elementwise):
         weights, n = scores.relu(), count if self.over_n else None
         if not self.normalized:
             return Fraction(weights, n)
+        # (relu / n) / (Σ relu / n + ε) = relu / (Σ relu + ε n)
         return Fraction(weights, weights.sum(-1, keepdim=True) + (EPSILON if n is None else EPSILON * n))
 
     def _times_slope(self, upstream: Tensor, weights: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Entmax(Differentiated):
         with torch.no_grad():
             largest = scores.amax(-1, keepdim=True)
             shifted = (self.alpha - 1) * (scores - largest)
-            threshold = torch.full_like(largest, -1.0)
+            threshold = torch.full_like(largest, -1.0)  # where the largest, shifted to 0, weighs 1 already
             for _ in range(STEPS):
                 threshold = threshold + self._step(shifted, threshold)
         # The last step is differentiated: with τ and the slope constant, its derivative is that of τ by the implicit
@@ -43,6 +43,7 @@ class Entmax(Differentiated):
     def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """g · (upstream − Σ g · upstream / Σ g) with g = w^(2 − α) where w > 0."""
         weights = split.numerator
+        # At α = 2 the exponent is 0, and 0⁰ = 1 would give keys of weight 0 a slope.
         each = weights.pow(2 - self.alpha).masked_fill(weights <= 0, 0.0)
         mean = (each * upstream).sum(-1, keepdim=True) / each.sum(-1, keepdim=True)
         return upstream.sub_(mean).mul_(each)
@@ -61,5 +62,6 @@ class Entmax(Differentiated):
     def _step(self, shifted: Tensor, threshold: Tensor) -> Tensor:
         """(Σ w − 1) / −∂Σ w / ∂τ, the slope being Σ g / (α − 1)."""
         above = shifted - threshold
+        # Never 0: the largest score stays above τ.
         falls = self._each(above.detach().relu()).sum(-1, keepdim=True) / (self.alpha - 1)
         return (self._power(above).sum(-1, keepdim=True) - 1) / falls

@@ -77,6 +77,7 @@ class PowerSoftmax(Differentiated):
     def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
         """x − softmax(p · s) · Σ x with x = w · upstream."""
         assert split.inner is not None
+        # ∂w_j/∂s_i = w_j (δ_ij − softmax(p · s)_i): the p of the inner derivative cancels the root's 1 / p.
         each = upstream.mul_(split.numerator)
         return each - exponential(split.inner).mul_(each.sum(-1, keepdim=True))
 
@@ -123,6 +124,7 @@ class ClippedSoftmax(Differentiated):
 
     def split(self, scores: Map, count: PerQuery) -> Fraction:
         gamma = self._gamma(count)
+        # γ ≤ 0 keeps hidden keys, whose share is 0, at weight 0.
         shares = torch.softmax(scores, -1)
         return Fraction((shares * (self.zeta - gamma) + gamma).clamp(0, 1), inner=shares)
 
@@ -132,7 +134,7 @@ class ClippedSoftmax(Differentiated):
         gamma, shares = self._gamma(count), split.inner
         clipped = (split.numerator <= 0) | (split.numerator >= 1)
         stretched = upstream.masked_fill_(clipped, 0.0).mul_(self.zeta - gamma)
-        return torch.ops.aten._softmax_backward_data(stretched, shares, -1, shares.dtype)
+        return torch.ops.aten._softmax_backward_data(stretched, shares, -1, shares.dtype)  # shares · (g − Σ shares · g)
 
     def _gamma(self, count: Tensor) -> Tensor | float:
         if self.alpha is not None:

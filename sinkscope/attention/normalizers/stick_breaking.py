@@ -27,6 +27,8 @@ class StickBreaking(Differentiated):
         return False  # a slot gets what no token took, and takes nothing from them
 
     def split(self, scores: Map, count: PerQuery) -> Fraction:
+        # log σ(−s), 0 at a hidden score: hidden keys take nothing. Above its threshold softplus is linear; the default,
+        # 20, would leave out e^−20, which fp64 resolves.
         left = F.softplus(scores, threshold=40).neg()
         after = F.pad(left[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)  # the own term would drown it where s is huge
         return Fraction(exponential(scores + left + after))

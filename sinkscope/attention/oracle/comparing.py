@@ -274,6 +274,7 @@ class _Comparison:
         lse, sides = lse[some], {name: side[some] for name, side in sides.items()}
         scale = 1 + wanted.tokens[some].abs().max().item()
         errors = {name: (lse.double() - side).abs().max().item() / scale for name, side in sides.items()}
+        # Without a sink, or with a closed one, both conventions give the same number.
         tellable = problem.case.sink in ("beside", "far")
         if self.lse is None and tellable:
             self.lse = next((name for name, error in errors.items() if error <= limit), None)
@@ -324,6 +325,7 @@ def _lse_gradient(
     wide = {name: tensor.double().requires_grad_() for name, tensor in problem.inputs.items()}
     wanted = exact(problem.on(wide))
     total = convention == "total" and problem.sink is not None
+    # Over tokens a query without keys has −∞ and no gradient; with the sink it has b, whose gradient is 1.
     some = torch.ones_like(wanted.tokens, dtype=torch.bool) if total else wanted.tokens.isfinite()
     side = (wanted.total if total else wanted.tokens)[some]
     direction = torch.randn(side.shape, generator=torch.Generator().manual_seed(2)).to(lse.device)
@@ -358,6 +360,7 @@ def _gradients(
     computed = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True, retain_graph=keep)
     wanted = torch.autograd.grad(reference, list(wide.values()), direction.double())
     least = _usual(problem, direction)
+    # A gradient that does not arrive counts as 0, which is right only where 0 is wanted.
     filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
         f"d{name}": _error(one, other, least[name]) / _roundings(problem, one)

@@ -158,6 +158,7 @@ class OwnGate(Learned):
         self, gated: Float[Tensor, "batch heads token dim"], own: Tensor | None
     ) -> Float[Tensor, "batch heads token dim"]:
         value = own if self.reads_own and own is not None else gated
+        # Query head h belongs to key-value head h // group.
         value = value.repeat_interleave(gated.shape[1] // value.shape[1], 1)
         score = (value * self.weight[:, None].to(value.dtype)).sum(-1) + self.bias[:, None].to(value.dtype)
         opened = torch.sigmoid(score)[..., None]
@@ -262,8 +263,9 @@ class _HeadGate(Learned):
             return self.bias.new_zeros(1, 1, 1)
         x = required_hidden(hidden)
         x = x[..., : self.spec.reads] if isinstance(self.spec.reads, int) else x
+        # (batch, query, heads, width / heads), or (batch, query, 1, width) where all heads read the same
         read = x.unflatten(-1, (len(self.weight), -1)) if self.spec.reads == "slice" else x.unsqueeze(2)
         read = read.transpose(1, 2)  # (batch, heads or 1, query, width)
         if self.inner is not None:
             read = (read @ self.inner.to(x.dtype).transpose(1, 2)).relu()
-        return (read * self.weight[:, None].to(x.dtype)).sum(-1)
+        return (read * self.weight[:, None].to(x.dtype)).sum(-1)  # (batch, heads, query)

@@ -37,8 +37,10 @@ def rows_of(visibility: Visibility, step: int) -> Iterator[RowBlock]:
 
 def _rows(visibility: Visibility, rows: slice) -> RowBlock:
     reach, bare = visibility.reach(rows), visibility.unmasked(rows)
+    # An empty `bare` is at the end of the reach, so that the first edge is all of it.
     edges = [edge for edge in (slice(reach.start, bare.start), slice(bare.stop, reach.stop)) if edge.start < edge.stop]
     visible = [visibility.upto(edge).dense(rows) for edge in edges]
+    # Every query sees the bare keys, so that only edges are counted.
     seen = torch.full((1, 1, rows.stop - rows.start, 1), bare.stop - bare.start, device=visibility.key.order.device)
     for part in visible:
         seen = seen + part.sum(-1, keepdim=True)

@@ -46,6 +46,7 @@ def squares_of(visibility: Visibility) -> list[list[Square]] | None:
     spans, query = visibility.spans, visibility.query
     if spans is None or query is not visibility.key or not visibility.mask.solid(query, query):
         return None
+    # Samples that are all alike become one entry; otherwise each needs its own, because squares go by sample index.
     rows = torch.stack(torch.broadcast_tensors(*spans), -1).unique_consecutive(dim=0)
     if len(rows) > 1 and len(rows) < max(len(spans[0]), len(spans[1])):
         rows = torch.stack(torch.broadcast_tensors(*spans), -1)
@@ -59,11 +60,15 @@ def squares_of(visibility: Visibility) -> list[list[Square]] | None:
 def _squares(first: Int[Tensor, "query"], stop: Int[Tensor, "query"]) -> list[Square] | None:
     """From the columns `first` … `stop` that each query of a sample sees."""
     seeing = first < stop
+    # Runs of queries whose keys begin at the same column, −1 where nothing is seen. `at`: the first row of each run,
+    # which sees itself alone or, where there is one, the whole prefix.
     begin, lengths = torch.where(seeing, first, -1).unique_consecutive(return_counts=True)
     at = lengths.cumsum(0) - lengths
     ahead = stop[at].where(begin >= 0, 0)
+    # In a square, row t sees columns up to max(t + 1, end of the prefix).
     itself = torch.arange(1, len(first) + 1, device=first.device)
     reached = torch.maximum(itself, ahead.repeat_interleave(lengths))
+    # A square begins on the diagonal, and its prefix ends inside it.
     fits = (begin == at) & (ahead <= at + lengths) | (begin < 0)
     if not bool(fits.all()) or not bool(((stop == reached) | ~seeing).all()):
         return None
@@ -73,7 +78,7 @@ def _squares(first: Int[Tensor, "query"], stop: Int[Tensor, "query"]) -> list[Sq
 
 try:
     from torch.utils._python_dispatch import _disable_current_modes as unwatched
-except ImportError:  # torch calls it its own: without it who watches sees one call more, and computes L itself
+except ImportError:  # it is private to torch; without it watchers see one more call, and compute L themselves
     unwatched = nullcontext  # type: ignore[assignment]
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -119,6 +124,7 @@ class _Map:
     @cached_property
     def _squares(self) -> list[tuple[slice, Square]] | None:
         by_sample = squares_of(self.visibility)
+        # Short rows fit one block for all samples: one call under a written mask instead of one per sample and square.
         if by_sample is None or (len(by_sample) > 1 and self.visibility.query.count <= ROWS):
             return None
         if len(by_sample) == 1:
@@ -142,6 +148,7 @@ def _differ(visibility: Visibility) -> bool:
     reached = [
         (first.amin(1), stop.amax(1)) for first, stop in zip(*(span.split(ROWS, 1) for span in spans), strict=True)
     ]
+    # Blocks have equally many rows, so that numbers of columns stand for numbers of scores.
     separate = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
     joint = sum((stop.amax() - first.amin()).clamp(min=0) * len(first) for first, stop in reached)
     return bool(separate <= APART * joint)
@@ -188,6 +195,7 @@ class _FlashWithSink(torch.autograd.Function):
         gradients = _backward(upstream, query, key, value, output, total, ctx.map)
         if not logits.shape[-1]:
             return *gradients, None, None, None
+        # Autocast would round both products to bf16.
         with torch.autocast("cpu", enabled=False):
             wide = upstream.to(logits.dtype)
             shares = (logits - total[..., None]).exp()
@@ -206,9 +214,10 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, of: _Map) -> tuple[Tenso
         rows, keys = (samples, slice(None), block.rows), (samples, slice(None), block.keys)
         mask = _written(block, query.dtype)
         part, total = FORWARD(query[rows], key[keys], value[keys], 0.0, False, attn_mask=mask, scale=of.scaling)
+        # Filling is always right, but costs a copy; a compiled graph cannot ask whether it is needed.
         if block.blank is not None and (torch.compiler.is_compiling() or bool(block.blank.any())):
             part, total = part.masked_fill(block.blank, 0.0), total.masked_fill(block.blank[..., 0], torch.inf)
-        if part.shape == query.shape:
+        if part.shape == query.shape:  # a single block is the whole, without a copy
             return part, total
         lse = total.new_empty(query.shape[:3]) if lse is None else lse
         output[rows], lse[rows] = part, total
@@ -230,6 +239,7 @@ def _backward(
     to_query, to_key, to_value = torch.empty_like(query), *(torch.zeros_like(x, dtype=wide) for x in (key, value))
     for samples, block in of.blocks(len(query)):
         rows, keys = (samples, slice(None), block.rows), (samples, slice(None), block.keys)
+        # Rows that see nothing, unmasked here, have L' = +inf: their weights exp(s − L') are 0, and so are gradients.
         mask, known = _written(block, query.dtype), (output[rows], total[rows], 0.0, False)
         parts = BACKWARD(upstream[rows], query[rows], key[keys], value[keys], *known, attn_mask=mask, scale=of.scaling)
         to_query[rows] = parts[0]
@@ -247,9 +257,10 @@ def _forward_squares(
         at = (samples, slice(None), slice(square.start, square.stop))
         part, total = FORWARD(query[at], key[at], value[at], 0.0, True, scale=scaling)
         if square.ahead > square.start + 1:
+            # The triangle hides later tokens of the prefix: these rows are replaced by a call without a mask.
             first = (samples, slice(None), slice(square.start, square.ahead))
             ahead = slice(0, square.ahead - square.start)
-            with unwatched():  # who watches the kernel sees the square's L, which this completes
+            with unwatched():  # watchers of the kernel get the square's L, which the lines below complete in place
                 some, known = FORWARD(query[first], key[first], value[first], 0.0, scale=scaling)
             part[:, :, ahead], total[:, :, ahead] = some, known
         if part.shape == query.shape:
@@ -260,6 +271,7 @@ def _forward_squares(
     if lse is None:
         lse = torch.full(query.shape[:3], torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
     if seen < query.shape[0] * query.shape[2]:
+        # Rows in no square were never written.
         output.masked_fill_((lse == torch.inf)[..., None], 0.0)
     return output, lse
 
@@ -288,6 +300,7 @@ def _backward_squares(
             first = (samples, slice(None), slice(square.start, square.ahead))
             known = (query[first], key[first], value[first], output[first], total[first], 0.0, False)
             for part, more in zip(parts, BACKWARD(upstream[first], *known, scale=scaling), strict=True):
+                # The prefix's queries have 0 so far; its keys and values have the part that comes from later rows.
                 part[:, :, ahead] += more
         if parts[0].shape == query.shape:
             return parts[0], parts[1], parts[2]

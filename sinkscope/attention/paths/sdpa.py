@@ -62,6 +62,7 @@ def attention(
     query = _with_channels(query, slots)
     key = _with_slot_keys(key, slots, scaling)
     value = _with_slot_values(value, slots)
+    # Logits made queries and keys wider, and widths must stay equal.
     value = F.pad(value, (0, query.shape[-1] - value_dim))
     causal = visibility.is_causal_square
     if causal:
@@ -121,6 +122,7 @@ def _by_flash(
     query: Tensor, key: Tensor, value: Tensor, slots: Sequence[SlotTerms], visibility: Visibility, scaling: float
 ) -> Tensor:
     """On the CPU's kernel itself: blocks of queries under a mask, and slots by its log-sum-exp."""
+    # For the slots' logits, which are fp32 at least; the kernel gets queries as they are.
     read = wide(query)
     if not slots:
         none = read.new_zeros(0, query.shape[1], value.shape[-1])
@@ -144,13 +146,14 @@ def _with_channels(query: Tensor, slots: Sequence[SlotTerms]) -> Tensor:
         if terms.logit is not None:
             lowest = torch.finfo(query.dtype).min / 4  # −inf would meet the zeros of other keys and become NaN
             logit = terms.logit.to(query.dtype).clamp(min=lowest)
-            logit = logit[None, :, None] if logit.ndim == 1 else logit
+            logit = logit[None, :, None] if logit.ndim == 1 else logit  # (#batch, heads, #query)
             channels.append(logit.expand(query.shape[:3])[..., None])
     return torch.cat([query, *channels], -1) if channels else query
 
 
 def _with_slot_keys(key: Tensor, slots: Sequence[SlotTerms], scaling: float) -> Tensor:
     batch, kv_heads, _, dim = key.shape
+    # A channel for each logit, in which all other slots and the tokens are 0.
     channels = sum(terms.logit is not None for terms in slots)
     rows, channel = [], 0
     for terms in slots:
@@ -160,6 +163,7 @@ def _with_slot_keys(key: Tensor, slots: Sequence[SlotTerms], scaling: float) -> 
             row = row + F.one_hot(row.new_tensor(dim + channel, dtype=torch.long), dim + channels).to(row) / scaling
             channel += 1
         rows.append(row)
+    # (batch, kv_heads, slots, dim + channels), in front of the tokens
     stacked = torch.stack(rows, 1)[None].expand(batch, -1, -1, -1)
     return torch.cat([stacked, F.pad(key, (0, channels))], 2)
 

@@ -50,6 +50,7 @@ def attention(
     """Weights times values; equals the reference up to rounding. Raises `InputError` where differentiated twice."""
     batch, heads, queries, dim = query.shape
     kv_heads = key.shape[1]
+    # Scaled outside the autograd function: autograd then multiplies the queries' gradient by the same factor.
     grouped = scaling * query.reshape(batch * kv_heads, heads // kv_heads, queries, dim)
     problem = _Problem(normalizer, visibility, kv_heads)
     output = _StreamedAttention.apply(grouped, key.flatten(0, 1), value.flatten(0, 1), problem)
@@ -103,6 +104,7 @@ class _Block:
     def hide(self, scores: Tensor, value: float) -> Tensor:
         """`value` for every key that is not visible, in place."""
         for columns, hidden in self.part.hidden:
+            # Slices are views, so this writes into `scores`.
             scores[..., columns].masked_fill_(self._own(hidden), value)
         return scores
 
@@ -112,8 +114,8 @@ class _Block:
 
     def _own(self, shared: Tensor) -> Tensor:
         if shared.shape[1] > 1:  # heads that see different keys
-            return shared.unflatten(1, (self.kv_heads, -1)).flatten(0, 1)[self.heads]
-        return shared if len(shared) == 1 else shared[self.samples]
+            return shared.unflatten(1, (self.kv_heads, -1)).flatten(0, 1)[self.heads]  # (head, group, query, n)
+        return shared if len(shared) == 1 else shared[self.samples]  # (head or 1, 1, query, n)
 
 
 class _StreamedAttention(torch.autograd.Function):
@@ -122,6 +124,7 @@ class _StreamedAttention(torch.autograd.Function):
         output = query.new_empty(*query.shape[:3], value.shape[-1])
         for block in problem.blocks(query):
             split = problem.normalizer.split(block.scores(query, key), block.count())
+            # With no visible key all scores are equal, and hidden keys may have weights: `seen` makes such rows 0.
             block.queries(output).copy_(block.seen(_divided(_times(split.numerator, block.keys(value)), split)))
         return output
 
@@ -146,10 +149,13 @@ class _StreamedAttention(torch.autograd.Function):
                 # Σ_k w · upstream over all keys is upstream · output: no second pass over the row is needed.
                 delta = (gradient * block.queries(output)).sum(-1, keepdim=True)
                 slope = normalizer.slope(scores, count, split, _times(gradient, block.keys(value).mT), delta)
+                # At −1e30 weights are flat and the slope is 0 by itself; at 0 they are not.
                 if normalizer.hidden == 0:
                     slope = block.hide(slope, 0.0)
+                # A query is in one block and is written once; a key is in several, which add up.
                 block.queries(to_query).copy_(_times(slope, block.keys(key)))
                 _add(block.keys(to_key), slope, block.queries(query))
+                # w · g = u · (g / Z). `slope` may overwrite what it is given as upstream, but not the numerator.
                 _add(block.keys(to_value), split.numerator, gradient)
         return to_query, to_key, to_value, None
 

@@ -52,6 +52,7 @@ class _ForgettingGate(Learned):
         """log f of every token, a channel for each query head of a group, in fp32 at least."""
         wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
         kept = F.logsigmoid(F.linear(wide, self.weight.to(wide.dtype), self.bias.to(wide.dtype)))
+        # (batch, key, heads) to (batch, kv_heads, key, group): the layout in which caches store keys.
         return kept.unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
 
@@ -64,6 +65,7 @@ class Forgotten:
 
     def rows(self, rows: slice, keys: slice) -> Float[Tensor, "batch heads query key"]:
         """−|Σ log f| between the queries in `rows` and these keys."""
+        # c never rises, since log f ≤ 0: −|c_q − c_k| is the sum between q and k, whichever comes first.
         queries = self.total[:, :, self.total.shape[2] - self.queries :]
         return (queries[:, :, rows, None] - self.total[:, :, None, keys]).abs().neg()
 
@@ -87,12 +89,14 @@ def accumulated(
     Over real tokens. If masks separate documents, over the tokens of the document, and those with a negative number,
     which come before every document (sink tokens).
     """
+    # (batch, kv_heads, key, group) to (batch, heads, key)
     logs, tokens = carried.double().transpose(2, 3).flatten(1, 2), visibility.key
     if tokens.valid is not None:
         logs = logs.masked_fill(~tokens.valid[:, None], 0.0)
     if tokens.document is None or not any(isinstance(mask, Document) for mask in conjuncts(visibility.mask)):
         return logs.cumsum(2)
     document = tokens.document.expand(len(logs), -1)
+    # One cumulative sum over the tokens sorted by document, minus what it was at each document's start.
     order = document.argsort(dim=-1, stable=True)
     index = order[:, None].expand_as(logs)
     sums = logs.gather(2, index).cumsum(2)
@@ -103,5 +107,6 @@ def accumulated(
     first = places.where(starts, 0).cummax(-1).values[:, None].expand_as(logs)
     before = F.pad(sums, (1, 0)).gather(2, first)  # the sum over earlier documents
     within = torch.empty_like(logs).scatter(2, index, sums - before)
+    # Sink tokens precede every document, so each token of the text is after all of them.
     common = (document < 0)[:, None]
     return within + torch.where(common, 0.0, logs.masked_fill(~common, 0.0).sum(2, keepdim=True))

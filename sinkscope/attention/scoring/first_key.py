@@ -69,4 +69,5 @@ def first_keys(visibility: Visibility) -> Bool[Tensor, "#batch key"]:
     tokens = visibility.key
     apart = any(isinstance(mask, Document) for mask in leaves(visibility.mask))
     first = (tokens.within_documents() if apart else tokens.order) == 0
+    # Padding can have index 0 too: right padding repeats the index of the last real token.
     return first if tokens.valid is None else first & tokens.valid

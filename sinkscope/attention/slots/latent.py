@@ -60,4 +60,5 @@ class _LatentSlots(Learned):
         return tuple(SlotTerms(key=key, value=value) for key, value in zip(keys, values, strict=True))
 
     def _rows(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        # (count, kv_heads · head_dim) to `count` tensors (kv_heads, head_dim)
         return F.linear(normed, weight).unflatten(-1, self.shape).unbind(0)

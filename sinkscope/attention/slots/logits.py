@@ -99,7 +99,7 @@ class _LogitSlot(Learned):
             raise InputError("an input-dependent sink logit reads the block's input: pass `hidden`")
         weight = self.weight.to(context.hidden.dtype)
         read: Float[Tensor, "batch query heads"] = F.linear(context.hidden, weight, self.logit.to(weight.dtype))
-        return SlotTerms(logit=read.transpose(1, 2))
+        return SlotTerms(logit=read.transpose(1, 2))  # (batch, heads, query)
 
 
 class _SuffixSlot(nn.Module):
@@ -117,6 +117,7 @@ class _SuffixSlot(nn.Module):
         """The positions of queries in their row, or in their document if masks separate documents."""
         if not any(isinstance(mask, Document) for mask in leaves(visibility.mask)):
             return visibility.query.order
+        # Counted over all keys: with a cache a document may begin before the first query.
         return visibility.key.within_documents()[:, -visibility.query.count :]
 
     def _mass(self, place: Tensor, gamma: float) -> Tensor:
@@ -124,5 +125,6 @@ class _SuffixSlot(nn.Module):
         left = (self.context - 1 - place).clamp(min=0)
         if gamma == 0:
             return left.log()
+        # Σ_{j=t+1}^{C−1} e^−γj = e^−γ(t+1) (1 − e^−γ·left) / (1 − e^−γ), with C the context and left = C − 1 − t.
         # expm1, since 1 − e^−γ cancels for the small γ of ALiBi's last heads.
         return -gamma * (place + 1) + (-torch.expm1(-gamma * left)).log() - math.log(-math.expm1(-gamma))

@@ -31,6 +31,7 @@ def split(slots: Slots) -> list[Group] | None:
     counts = held.sum(-1).amax(0)
     order = counts.argsort(stable=True)
     widths = counts[order].tolist()
+    # Slots per sample if the `cut` shortest heads form a rectangle: each is as wide as its longest head.
     sizes = [cut * widths[cut - 1] + (len(widths) - cut) * widths[-1] for cut in range(1, len(widths))]
     if not sizes or min(sizes) >= WORTH * len(widths) * slots.used:
         return None
@@ -38,6 +39,7 @@ def split(slots: Slots) -> list[Group] | None:
     groups = []
     for heads in (order[:cut].sort().values, order[cut:].sort().values):
         width = max(1, int(counts[heads].max()))
+        # Empty slots come first, so the last `width` hold everything.
         rows = {name: rows[:, heads][:, :, slots.used - width : slots.used] for name, rows in slots.rows.items()}
         gaps = not bool(held[:, heads][:, :, slots.used - width :].all())
         groups.append(Group(heads, Slots.of(rows, SPARE), gaps))
@@ -60,6 +62,7 @@ def grouped_attention(
 ) -> Float[Tensor, "batch group_heads 1 value_dim"]:
     """Softmax attention of a group's query heads over its keys; slots with a place below `least` are masked."""
     key, value = group.slots["keys"], group.slots["values"]
+    # (batch, kv_heads, group, dim): a group's heads are rows of one product, as one token needs no causal mask.
     packed = query.unflatten(1, (key.shape[1], -1))[:, :, :, 0]
     mask = (group.slots["places"] >= least)[:, :, None] if group.gaps else None
     output = functional.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)

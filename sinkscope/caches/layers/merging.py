@@ -23,9 +23,11 @@ def merged(
     and its evicted keys; "pivot": mean of c and all (e + c) / 2; "weighted": mean of c and all cos(e, c) · e. Source:
     Wan et al. 2024.
     """
+    # All real keys except the kept ones: also those of `index` whose slots are to be empty.
     goes = real.scatter(-1, index, real.gather(-1, index) & ~kept)
     unit = functional.normalize(key.float(), dim=-1)
     kept_keys = _at(unit, index)
+    # (batch, heads, stored, n)
     likeness = (unit @ kept_keys.mT).masked_fill(~kept[:, :, None], -torch.inf)
     cosine, to = likeness.max(-1)
     merged_rows = []
@@ -35,6 +37,7 @@ def merged(
             contributions = (rows + _at(kept_rows, to)) / 2
         else:
             contributions = rows if how == "averaged" else rows * cosine[..., None].to(rows.dtype)
+        # The kept row itself counts too: means are of 1 + n rows.
         counts = torch.ones_like(kept, dtype=rows.dtype).scatter_add_(-1, to, goes.to(rows.dtype))
         sums = kept_rows.clone().scatter_add_(2, _wide(to, rows), contributions * goes[..., None])
         merged_rows.append(sums / counts[..., None])

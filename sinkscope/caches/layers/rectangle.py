@@ -97,6 +97,7 @@ class Slots:
 
     def _fill(self, index: Int[Tensor, "batch heads 1"]) -> None:
         for rows in self.rows.values():
+            # A clone, because source and target share memory.
             rows.scatter_(2, in_heads(index, rows), rows.narrow(2, self.used, 1).clone())
 
     @property
@@ -105,6 +106,7 @@ class Slots:
 
     def _grow(self, needed: int, new: dict[str, Tensor]) -> None:
         capacity = needed + max(SPARE, needed // 8)
+        # Notes grow too; their new rows come later, through `note`.
         for name, like in (new | self.rows).items():
             rows = _allocated(like, (*like.shape[:2], capacity, *like.shape[3:])).zero_()
             if name in self.rows:

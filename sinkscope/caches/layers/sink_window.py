@@ -58,6 +58,7 @@ class Shown:
         dropped = self.dropped.cpu().expand(self.coming.batch, -1)
         first = self.pads()[:, None] + torch.arange(self.sinks)
         if self.copies:
+            # (batch, query · sink), in the order in which `_with_copies` lays the keys out.
             front = torch.where(dropped[:, :, None], first[:, None], -1).flatten(1)
             return torch.cat([front, columns], 1)[:, None]
         front = torch.where(dropped, first, columns[:, : self.sinks])
@@ -72,8 +73,11 @@ class Shown:
         seen = (columns <= queries) & (columns >= pads)
         if self.dropped is not None:
             dropped = self.dropped.cpu()[:, :, None]
+            # The sinks of a row that has dropped tokens are its copies. The first kept keys, which may be sinks that
+            # `_stand` wrote for an earlier query, are always hidden by the window.
             seen = seen & (~dropped | (columns > queries - window))
             if self.copies:
+                # Column i · sinks + j is query i's copy of sink j.
                 own_copy = torch.eye(coming.queries, dtype=torch.bool).repeat_interleave(self.sinks, 1)[None]
                 seen = torch.cat([(own_copy & dropped).expand(coming.batch, -1, -1), seen], -1)
         # A row that is all padding so far sees itself: the softmax of an empty set is NaN.
@@ -119,6 +123,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def __init__(self, sinks: int, window: int, rotation: LayerRotation, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sinks, self.window, self.rotation = sinks, window, rotation
+        # `SinkTurner` notices new sinks by the identity of these tensors.
         self.first: Pair | None = None  # the sinks as they were cached; replaced, never overwritten
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
@@ -179,6 +184,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """Rotate the window by so many positions, after the origin has moved."""
         if self._buffers is None:
             return
+        # `first` stays as it was cached: `Shown.by` takes the origin into account.
         for buffer, rotation in zip(self._buffers, (self.rotation.keys, self.rotation.values), strict=True):
             if rotation is not None:
                 window = buffer[:, :, self._end - self.kept : self._end]
@@ -204,6 +210,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         if self._buffers is None or tokens_to_remove >= 0:
             return
+        # Nothing has been dropped (`uncroppable`), so the buffer has every token. Removed ones may remain in `first`
+        # until `_keep_first` replaces them by those that follow, which is before anything is dropped.
         start = self._end - self._seen
         self._end, self._seen, self._shown = self._end + tokens_to_remove, self._seen + tokens_to_remove, None
         self._expose(start)
@@ -252,8 +260,10 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             return
         with _plain():
             device = states[0].device
+            # (batch, sink): where sink j, which is in column pads + j, is among the new tokens.
             at = torch.tensor(pads)[:, None] + torch.arange(self.sinks) - coming.seen
             here = ((at >= 0) & (at < coming.queries)).expand(coming.batch, -1)[:, None, :, None].to(device)
+            # Indices outside the pass are clamped for `gather` only; `here` discards what they read.
             at = at.clamp(0, coming.queries - 1).expand(coming.batch, -1)[:, None, :, None].to(device)
 
             def kept(new: Tensor, old: Tensor) -> Tensor:
@@ -265,6 +275,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """Store new tokens; returns what the pass sees."""
         assert self._buffers is not None
         queries, kept, room = states[0].shape[2], self.kept, self._buffers[0].shape[2]
+        # Both branches move the kept tokens to the front, which the concatenation below relies on.
         if self._end + queries > room and room < self.room:
             room = min(self.room, kept + queries + max(SPARE, (kept + queries) // 8))
             self._move(kept, room)
@@ -279,6 +290,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
             self._end += queries
             self._expose(start)
             return self.keys, self.values  # type: ignore[return-value]
+        # The pass is longer than the buffer: it sees a concatenation, and only what the next pass sees is stored.
         keys, values = (
             torch.cat([buffer[:, :, :kept], new], 2) if kept else new
             for buffer, new in zip(self._buffers, states, strict=True)
@@ -302,6 +314,8 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """Write the rotated sinks over the first rows of what is seen, for rows that have dropped tokens."""
         assert self._standing is not None
         for seen, sinks in zip(returned, self._standing, strict=True):
+            # Usually a view of the buffer: tokens that have left the window, or sinks of an earlier pass. A row that
+            # has dropped tokens needs sinks here from then on, so nothing of use is lost.
             front = seen.narrow(2, 0, self.sinks)
             if shown.everyone:
                 front.copy_(sinks)
@@ -312,6 +326,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         """One copy of the sinks per query, rotated for it, followed by what is seen."""
         assert self.first is not None
         assert shown.by is not None
+        # (batch, 1, query, sink), against copies of (batch, heads, query, sink, dim).
         by = shown.by[:, None].to(returned[0].device)
         both = []
         for seen, first, rotation in zip(returned, self.first, (self.rotation.keys, self.rotation.values), strict=True):
@@ -340,6 +355,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
 
 def rows_of(sinks: int, window: int) -> int:
     """Rows of a buffer for so many sinks and a window, not counting the original sinks."""
+    # All rows move to the front once per window / 16 tokens, which amounts to about 16 rows per token.
     return sinks + window + max(1, window // 16)
 
 
@@ -347,6 +363,7 @@ class _plain:
     """Tensors created inside can be written to later, in inference mode or not."""
 
     def __enter__(self) -> None:
+        # Leaving inference mode turns gradients on, so they are switched off separately.
         self._modes = torch.inference_mode(False), torch.no_grad()
         for mode in self._modes:
             mode.__enter__()

@@ -122,6 +122,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
             columns = torch.tensor(coming.seen, device=key_states.device)[None]
         else:
             columns = torch.arange(coming.seen, coming.total, device=key_states.device)
+        # Places are an expanded view: until they are first copied, all samples and heads share one row.
         new = {"keys": key_states, "values": value_states, "places": columns.expand(*key_states.shape[:2], -1)}
         if self.groups is not None and coming.queries > 1:
             self.slots, self.groups = join(self.groups), None
@@ -161,6 +162,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
         return [(group.slots, {name: rows[:, group.heads] for name, rows in new.items()}) for group in self.groups]
 
     def _stand_in(self, like: Tensor) -> Tensor:
+        # Of stride 0, by which `Evictor` notices if something else reaches the attention function.
         return like.new_zeros(1).expand(*like.shape[:2], self.used, like.shape[3])
 
     def _all_slots(self) -> list[Slots]:
@@ -212,15 +214,20 @@ class KeptSets(FollowedLayer, DynamicLayer):
         self.gaps = bool((held != width).any())
         if not self.gaps and width == self.slots.used:
             return
+        # Stable sorts by place and then by score: the newest of equal scores come last, and the last ones stay.
         by_place = self.places.argsort(dim=-1, stable=True)
         order = by_place.gather(-1, scores.gather(-1, by_place).argsort(dim=-1, stable=True))[..., -width:]
         chosen = torch.arange(width, device=held.device) >= width - held[..., None]
         places = self.places.gather(-1, order).masked_fill(~chosen, EMPTY)
+        # In the order of places again; empty slots (−1) come first, where `groups.split` cuts them off.
         index = order.gather(-1, places.argsort(dim=-1, stable=True))
         rows = None
         if merges is not None:
+            # Before `keep`, which frees the evicted keys.
             rows = merged(self.slots["keys"], self.slots["values"], index, places.sort(-1).values >= 0, real, merges)
+        # A full rectangle gets one slot more, for a next token that then replaces a key; any other one will grow.
         self.slots.keep(index, max(SPARE, width // 8) if self.rectangle > width else 1)
+        # `keep` has copied real places into empty slots too.
         self.places.copy_(places.sort(-1).values)
         if rows is not None:
             self.slots["keys"].copy_(rows[0])
@@ -240,14 +247,17 @@ class KeptSets(FollowedLayer, DynamicLayer):
             return
         real = self.real
         scores = scores.masked_fill(~real, -torch.inf)  # scores of padding are arbitrary, even NaN
+        # With a surplus slot, each head frees one: a real key's if it is over its limit, else an empty one or padding.
         over = (real.sum(-1) > self.limits)[..., None]
         leaves = torch.where(over, real, ~real)
         lowest = _lowest(scores.masked_fill(~leaves, torch.inf))
+        # `seen` is above every place, so argmin finds the oldest candidate.
         places = self.places.masked_fill(~(leaves & (scores <= lowest)), self.seen)
         index = places.argmin(-1, keepdim=True)
         if surplus:
             self.slots.overwrite(index)
         else:
+            # No slot is surplus, so nothing moves: a head over its limit gets an empty slot in place of the key.
             emptied = torch.where(over, EMPTY, self.places.gather(-1, index))
             self.places.scatter_(-1, index, emptied)
 

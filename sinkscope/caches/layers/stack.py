@@ -42,11 +42,13 @@ class Stack:
                     rows[name][number, :, :, :used].copy_(layer.slots[name])
                     layer.slots.rows[name] = rows[name][number]
             group = query_heads // heads
+            # A single key is enough to learn the dtype; `wide` would convert all of them.
             weights = torch.zeros(
                 (*sizes, heads, group, 1, used + 1), dtype=wide(first.rows["keys"][:1, :1, :1]).dtype, device=device
             )
             counts = [layer.count for layer in layers if layer.count is not None]
             self.budget = torch.cat(counts)
+        # Views of the memory that the layers' slots are views of.
         self.rows = {name: stored.flatten(0, 1) for name, stored in rows.items()}
         self.weights, self.hole = weights.flatten(0, 1), self._hole.flatten(0, 1)
         self.samples: dict[object, Tensor] = {}
@@ -55,6 +57,7 @@ class Stack:
         for number, layer in enumerate(layers):
             layer.slots.hole = hole = self._hole[number]
             keys, values = rows["keys"][number], rows["values"][number]
+            # Views of the hole too: `close` moves it in place, and each layer's next key follows.
             into = in_heads(hole, keys), in_heads(hole, values)
             layer.view = StackView(self.identity, keys, values, *into, weights[number])
 

@@ -36,6 +36,7 @@ class QueryMoments(RowNote):
         if call.rotation is not None:
             query = call.rotation.turn(query, -positions[:, None].clamp(min=0))
         counts = (positions >= self.sinks)[:, None, :, None]
+        # Sinks and padding alone give n = 0: the share below is 0, and the moments stay as they were.
         number = counts.sum(2)[..., None].double()
         if call.queries == 1:  # it is its own mean
             mean, spread = query, query.new_zeros(1)
@@ -96,8 +97,10 @@ class ExpectedAttention(Policy):
         if call.rotation is not None:
             tokens = call.tokens if call.pads is not None else call.tokens[:1]
             ahead = _mean_turn(call.rotation, mean.shape[-1], self.future, mean.device).expand(len(tokens), -1, -1)
+            # R(tokens + i) = R(i) R(tokens): the mean over i is cached, and rotated by the current length.
             forward = call.rotation.turn(ahead, tokens[:, None])[:, None].to(mean.dtype)
             mean = (mean[:, :, None] @ forward)[:, :, 0]
+            # forwardᵀ Σ forward, because Σ is symmetric.
             covariance = (covariance @ forward).mT @ forward
         group, (heads, dim) = call.group, call.key.shape[1::2]
         # k·μ s + kᵀΣk s²/2 = k·(Σk s²/2 + μ s): one product of matrices, whose columns are those of a group's heads

@@ -77,6 +77,7 @@ class FastGen(Policy):
         tokens = call.tokens[:, None].expand(-1, call.key.shape[1])
         sets = self._sets(call, tokens)
         reach = (tokens * self.window).long()[:, :, None, None]
+        # (set, batch, kv_heads)
         mass = torch.zeros(4, *tokens.shape, device=tokens.device)
         for rows in call.row_parts():
             weights = call.weights(rows).mean(2)
@@ -85,8 +86,10 @@ class FastGen(Policy):
             for number, members in enumerate(sets):
                 mass[number] += (weights * members[:, :, None]).sum((-1, -2))
             mass[3] += (weights * (sets[2][:, :, None] | near)).sum((-1, -2))
+        # Real queries only: those of padding have weights of 0.
         queries = torch.minimum(call.tokens, torch.tensor(call.queries))[:, None]
         enough = torch.cat([mass / queries >= self.threshold, torch.ones_like(mass[:1], dtype=torch.bool)])
+        # `argmax` finds the first set that is enough; the last one, everything, always is.
         return torch.stack([enough.int().argmax(0), tokens], -1)
 
     def _sets(

@@ -74,6 +74,7 @@ class ImageEdges(Policy):
         begin, end = (call.places[..., None] - call.notes[note][:, None, None] for note in self.needs)
         border = ((begin >= -4) & (begin < 8)).any(-1) | ((end >= -8) & (end < 4)).any(-1)
         stays = (call.positions < self.sinks) | (call.places >= call.total - self.recent)
+        # 2^40 exceeds every place, and fp64 holds the sum exactly.
         return (call.places.double() + border * 2.0**40).masked_fill(stays, torch.inf)
 
 

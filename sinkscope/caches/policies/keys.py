@@ -89,6 +89,7 @@ class LagKV(Policy):
         if call.lowest and call.places.shape[2] >= self.sinks + 2 * self.lag:
             return self._of_first(call)
         count = call.real.sum(-1)
+        # Padding and empty slots come first, so a head's keys are the last `count` of this order.
         order = call.places.masked_fill(~call.real, -1).argsort(-1)
         scores = torch.zeros(order.shape, device=order.device)
         for size in count.unique().tolist():
@@ -135,5 +136,6 @@ def _spread(x: Float[Tensor, "n part lag dim"]) -> Float[Tensor, "n part_but_las
     # A channel that is constant in a part says nothing about the previous one; 0/0 would make the token NaN.
     factor = torch.where(high > low, 1 / (high - low), 0.0)
     share = torch.addcmul(-low * factor, x[:, :-1], factor)
+    # E[x²] − E[x]², which rounding can make negative; below it becomes unbiased, as in torch.std.
     variance = (share.square().mean(-1) - share.mean(-1).square()).clamp(min=0)
     return (variance * (x.shape[-1] / (x.shape[-1] - 1))).sqrt().softmax(-1)

@@ -172,6 +172,7 @@ def _last(call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
     weights = LastQueries(1).weights(call).mean((2, 3))
     if torch.equal(call.places, call.places[:, :1].expand_as(call.places)):
         return weights.mean(1, keepdim=True).expand_as(weights)
+    # Heads hold different keys, so weights are added up by place; empty slots add their 0 to place 0.
     places = call.places.clamp(min=0).flatten(1)
     sums = weights.new_zeros(len(weights), call.total)
     sums.scatter_add_(1, places, weights.masked_fill(~call.real, 0.0).flatten(1))

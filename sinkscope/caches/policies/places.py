@@ -30,6 +30,7 @@ class Streaming(Policy):
         return self.sinks + 1
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
+        # In fp32, places beyond 2^24 would be rounded and their scores equal.
         return call.places.double().masked_fill(call.positions < self.sinks, torch.inf)
 
 
@@ -53,6 +54,7 @@ class RandomKeys(Policy):
         stream = (self.seed * 4099 + call.layer) * 4099 + heads
         if self.texts:
             stream = stream + _mixed(torch.tensor(self.texts, device=device) + 1)[:, None, None]
+        # fp64 holds 31-bit numbers exactly; fp32 would make neighbors equal.
         return _mixed(_mixed(stream) + call.positions).double()
 
 
@@ -75,6 +77,7 @@ class RandomLike(Wrapping):
 
     def score(self, call: EvictionCall) -> Float[Tensor, "batch kv_heads key"]:
         scores, ranks = self.policy.score(call), self.policy.ranks(call)
+        # Below 1, so that the class of a key outweighs its place in the order.
         order = RandomKeys(self.seed, self.texts).score(call) / 2**31
         order = order if ranks is None else order + ranks
         order = order.masked_fill(scores == torch.inf, torch.inf)

@@ -79,6 +79,7 @@ class QHitter(Policy):
         score = self.attention * _scaled(received, real) + (1 - self.attention) * (1 - error)
         newest = call.places >= call.total - (call.budget * self.recent).long()[:, None, None]
         heaviest = _largest(received.masked_fill(~real | newest, -torch.inf), (call.budget * self.first).long())
+        # Scores are at most 1, so the heaviest hitters rank above all others.
         return (score + heaviest * 2).masked_fill(newest, torch.inf)
 
 

@@ -108,6 +108,7 @@ def _store(texts: Iterable[str], limit: int, draft: Path) -> None:
             if characters > limit:
                 truncated = True
                 break
+            # `read_text` refuses files with NUL, and a lone surrogate has no UTF-8.
             raw = text.replace("\0", "").encode("utf-8", "replace")
             bounds.append(bounds[-1] + stream.write(raw))
     write_json(draft / "index.json", {"bounds": bounds, "truncated": truncated})

@@ -112,6 +112,7 @@ def _store(whole: Corpus, part: Callable[[TextDocument], NamedTexts], draft: Pat
     with (draft / "text").open("wb") as stream:
         for entry in whole.entries:
             for name, text in part(TextDocument(entry.name, entry.read())):
+                # Evaluated from left to right: the end before this text, and the one after it.
                 index[name] = (end, end := end + stream.write(text.encode()))
     write_json(draft / "index.json", index)
 

@@ -182,6 +182,7 @@ def _pieces(path: Path) -> list[CorpusEntry]:
             size = stream.seek(0, os.SEEK_END)
             while bounds[-1] < size:
                 stream.seek(bounds[-1] + PIECE_BYTES)
+                # On to a line end, which cuts no character: in UTF-8 its byte is part of no other one.
                 stream.readline()
                 bounds.append(min(stream.tell(), size))
     except OSError as error:

@@ -91,6 +91,7 @@ class Pool:
                 yield Ended(name, code)
                 continue
             worker.end()
+            # Popen gives minus the signal's number for a process that a signal ended.
             if -code in FROM_OUTSIDE and self.killed[name] < RETRIES:
                 self.killed[name] += 1
                 self.start(name)
@@ -147,6 +148,7 @@ class _Worker:
 
     def answer(self) -> int | None:
         """The exit code of the work, or of the process if it ended without an answer; None while it works."""
+        # Polled before reading: a process may answer and end in between, and its answer must not be lost.
         ended = self.process.poll()
         if answer := self.answers.read(16):
             return int(answer)

@@ -37,6 +37,7 @@ class RunStore:
         Raises `Busy` if another process holds the run, and `InputError` for a run that cannot be trained.
         """
         run = self.run(job)
+        # Observed below like any other run: its record says that it diverged.
         with suppress(TrainingDiverged):
             job.train(self.path, device)
         with locked(run.path, "observing"):

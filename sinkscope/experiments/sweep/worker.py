@@ -50,6 +50,7 @@ def work(job: Job, out: Path, device: str = "auto") -> int:
 
 def main() -> int:
     """Serve orders until a run fails; return its exit code."""
+    # Answers keep the real stdout; what is printed, also by C code, goes where stderr goes.
     answers = os.fdopen(os.dup(STDOUT), "wb", buffering=0)
     os.dup2(STDERR, STDOUT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which ends its workers

@@ -73,6 +73,7 @@ class ACT(HeadChange):
                 "ACT computes its sinks where rows begin, and this pass continues other rows: apply it before the "
                 "prompt, one batch after the other"
             )
+        # Later passes bring new keys, which are no sinks; a sliding cache may have lost the first ones.
         first = call.opened.seen + call.query.shape[2] - keys if not call.starts else 0
         return functional.pad(sinks_here, (0, max(0, first + keys - sinks_here.shape[-1])))[..., max(0, first) :][
             ..., :keys
@@ -87,6 +88,7 @@ def sinks_of(call: Call, threshold: float, *, guarded: bool) -> Sets:
     received = call.received()
     alpha = received / queries.clamp(min=1)[:, None].to(received)
     sinks = (alpha > threshold) & _counted(call, guarded=guarded)[:, None]
+    # The running count is 1 at the first selected column, which keeps its weight.
     return sinks if guarded else sinks & (sinks.cumsum(-1) > 1)
 
 
@@ -96,6 +98,7 @@ def calibrated(call: Call, sinks: Sets, beta: float) -> Float[Tensor, "batch hea
         return call.output
     on_sinks, on_rest = call.part(sinks), call.part(~sinks)
     mass, remaining = call.masses(sinks, ~sinks)
+    # `part` leaves the values of slots out of both sums, and their weight does not change.
     slots = call.constant if call.has_slot_values else 0.0
     return torch.where(
         (remaining > 0)[..., None], redistributed(on_sinks, on_rest, mass, remaining, beta) + slots, call.output
@@ -139,5 +142,6 @@ def _elsewhere(sinks: Sets, eligible: Bool[Tensor, "batch key"], seed: int) -> S
     generator = torch.Generator().manual_seed(seed)
     draws = torch.rand(sinks.shape, generator=generator).to(sinks.device)
     free = eligible[:, None] & ~sinks
+    # argsort of argsort is the rank of a column by its draw; −1 puts those that are not free last.
     rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
     return (rank < sinks.sum(-1, keepdim=True)) & free

@@ -112,6 +112,7 @@ class Call:
         """Σ_{k in a set} A[t, k] for each set, by the function itself: small masses keep their relative precision."""
 
         def marked(masks: tuple[Tensor, ...]) -> Tensor:
+            # Set s is marked in channel s, so one run gives A 1_S for all of them.
             marks = torch.zeros_like(self.value)
             for channel, chosen in enumerate(masks):
                 marks[..., channel] = chosen.to(marks.dtype)
@@ -131,18 +132,24 @@ class Call:
         """
         if all(chosen.ndim == 2 for chosen in sets):
             return self.through(values(tuple(chosen[:, None] for chosen in sets)))
+        # (batch, heads, key) → (batch, kv_heads, group, key). Run g marks the values of each group by the set of its
+        # member g, and is right for these heads alone.
         by_member = [chosen.unflatten(1, (-1, self.group)) for chosen in sets]
         runs = (self.through(values(tuple(chosen[:, :, g] for chosen in by_member))) for g in range(self.group))
         members = [run.unflatten(1, (-1, self.group))[:, :, g] for g, run in enumerate(runs)]
+        # (batch, kv_heads, group, query, value_dim) → (batch, heads, query, value_dim)
         return torch.stack(members, 2).flatten(1, 2)
 
     def received(self) -> Float[Tensor, "batch heads key"]:
         """Σ_t A[t, k] over the real queries of this pass: the derivative of Σ_t (A v)_t, since A v is linear in v."""
         with torch.inference_mode(False), torch.enable_grad():
             arguments = {name: _outside_inference(value) for name, value in self.run.arguments.items()}
+            # The derivative of a linear function is the same at any value, and in every channel: channel 0 suffices.
             value = torch.zeros_like(arguments["value"]).requires_grad_()
             arguments |= {"query": arguments["query"].detach(), "key": arguments["key"].detach(), "value": value}
+            # (batch, query, heads) → (batch, query, kv_heads, group)
             output = self.run.again(**arguments)[..., 0].unflatten(-1, (-1, self.group))
+            # Padding asks nothing. One gradient per member of a group: they share values, so one would be their sum.
             real = self.asking.valid
             rows = output if real is None else output * real[..., None, None].to(output.dtype)
             members = [
@@ -170,6 +177,7 @@ class Call:
         parts = []
         for some in columns.split(self.value.shape[-1], 1):
             marks = torch.zeros_like(self.value)
+            # Key n is marked in channel n of its value: one run reads as many keys as a value has channels.
             marks[rows, :, some, torch.arange(some.shape[1], device=some.device)] = 1
             parts.append(self.through(marks)[..., : some.shape[1]])
         return torch.cat(parts, -1)
@@ -192,6 +200,7 @@ class Call:
 
     def _by_lse(self, columns: Columns) -> Float[Tensor, "batch heads query n"] | None:
         """By the kernel's log-sum-exp; None if there is none, or if it may include more than scaled products."""
+        # An attached layer's function uses other masks and biases than its host passed.
         arguments: dict[str, Any] = {**self.run.arguments, **hosted(self.module)}
         lse, operation = self.run.kernel_lse, operation_of(self.module)
         if lse is None or self.differentiated or lse.numel() != self.query.shape[:3].numel():
@@ -218,7 +227,9 @@ class Call:
         if mask is None:
             if queries != keys or not self.causal:
                 return None
+            # (batch, 1, query, n): causal queries do not see later keys.
             return (columns[:, None] > torch.arange(queries, device=columns.device)[:, None])[:, None]
+        # A mask of floats may also add a bias, which the products lack.
         if not isinstance(mask, Tensor) or mask.ndim != 4 or mask.shape[-1] < keys or mask.dtype != torch.bool:
             return None
         index = columns[:, None, None].expand(-1, mask.shape[1], mask.shape[2], -1)
@@ -237,8 +248,10 @@ def weights_on(
     Differentiable as far as L is: that of a kernel is not, silently.
     """
     batch, heads, queries, dim = query.shape
+    # (batch, kv_heads, group · query, dim): all queries of a group meet its keys in one product.
     grouped = wide(query).reshape(batch, keys.shape[1], -1, dim)
     scores = (scaling * torch.matmul(grouped, wide(keys).mT)).view(batch, heads, queries, -1)
+    # Filled after exp: a hidden key may score far above L, and a row that sees nothing has L = −inf.
     return (scores - lse[..., None]).exp().masked_fill(hidden, 0.0)
 
 
@@ -253,6 +266,7 @@ def keys_at(
 def columns_of(chosen: Bool[Tensor, "batch key"]) -> tuple[Columns, Bool[Tensor, "batch n"]]:
     """The columns of a set, padded to the largest number in any row; and which of them are in the set."""
     most = int(chosen.sum(-1).max())
+    # Stable: chosen columns come first, in order. Shorter rows are filled with others, which the second result marks.
     columns = torch.argsort((~chosen).int(), dim=-1, stable=True)[:, :most]
     return columns, chosen.gather(-1, columns)
 
@@ -311,6 +325,7 @@ def slot_mass(
     grouped = wide(call.query).reshape(len(keys), keys.shape[1], -1, keys.shape[-1])
     scores = (scaling * torch.matmul(grouped, wide(keys).mT)).view(weights.shape)
     score = scores.gather(-1, largest.indices[..., None])[..., 0]
+    # Slots have weight 1 at most, so exp(b − s_k) ≤ 1 / LARGE where it is used; elsewhere the clamp keeps it finite.
     by_score = largest.values * (logit - score).clamp(max=80.0).exp()
     return torch.where(largest.values > LARGE, by_score, (1 - mass - remaining).clamp(min=0))
 

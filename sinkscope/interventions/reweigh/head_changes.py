@@ -74,6 +74,7 @@ class Recast(CallEditor):
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
         run, call = self.take(module)
         heads = list(self._heads[module])
+        # Another editor came first: its tensor is not the one that the function returned.
         if output is not run.output:
             heads = [head for head in heads if not _taken(module, head, output, run.output)]
         changed = self._change(call).to(output.dtype).transpose(1, 2)
@@ -100,6 +101,7 @@ def editing_heads(
 ) -> None:
     """Let `change` compute the output of these heads; each of their layers must run in every pass."""
     required(opened, heads)
+    # Registered twice: as a watcher it is shown the call, which `returned` then finds, since watchers come first.
     editor = Recast(opened, heads, change)
     opened.edit_attention(editor)
     stack.enter_context(watching(editor))

@@ -67,6 +67,7 @@ def of_call(call: Call, chosen: Bool[Tensor, "batch key"], gamma: float) -> Floa
     if int(chosen.sum(-1).max()) > FEW:
         return reweighed(call.output, call.part(chosen), call.masses(chosen)[0], gamma)
     columns, there = columns_of(chosen)
+    # Rows with fewer keys in the set are filled with other columns, whose weights must not count.
     weights = call.weights(columns) * there[:, None, None]
     return reweighed(call.output, weighed(weights, keys_at(call.value, columns)), weights.sum(-1), gamma)
 
@@ -105,6 +106,7 @@ def weighed(
 ) -> Float[Tensor, "batch heads query dim"]:
     """Σ_n a_n v_n, with the values of each query head's group."""
     batch, heads, queries, n = weights.shape
+    # (batch, kv_heads, group · query, n)
     grouped = weights.reshape(batch, values.shape[1], -1, n)
     return torch.matmul(grouped, wide(values)).view(batch, heads, queries, -1)
 

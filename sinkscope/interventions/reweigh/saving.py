@@ -66,6 +66,7 @@ def keep(model: nn.Module, calibration: Intervention) -> None:
         stack.enter_context(calibration.applied(model))
         model.save_pretrained = save_pretrained
         stack.callback(delattr, model, "save_pretrained")
+        # `pop_all`: what is undone here after an error is otherwise undone by `release`.
         setattr(model, PLACE, KeptCalibration(calibration, stack.pop_all()))
 
 
@@ -170,6 +171,7 @@ def _write(
     config = {"model_type": TYPE, "architectures": [NEEDS], "hidden_size": NEEDS, "host": family(model)}
     with writing(folder) as draft, torch.no_grad():
         draft.mkdir()
+        # The class's method: the model's own attribute of this name may be what called this.
         type(model).save_pretrained(model, draft / UNCALIBRATED, **options)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft / UNCALIBRATED)

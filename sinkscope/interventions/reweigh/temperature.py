@@ -84,6 +84,7 @@ class _Tempering(Editor):
         factor = query.new_ones(query.shape[1], dtype=torch.float32)
         factor[list(self.heads[module])] = 1 / self.tau
         self._refuse(module, arguments, bool((factor == factor[0]).all()))
+        # (heads, 1, 1), in fp32, so that the product of half-precision queries is rounded once.
         changed = arguments | {"query": (query * factor[:, None, None]).to(query.dtype)}
         if arguments.get("softcap") is not None:  # c · tanh(x / c) / τ = (c / τ) · tanh((x / τ) / (c / τ))
             changed["softcap"] = arguments["softcap"] / self.tau

@@ -99,6 +99,7 @@ class VisualRedistribution(Intervention):
             )
         state = _Seen(self, opened)
         for number in range(FIRST_LAYERS, len(layers) - 1):
+            # What layer n reads is the input of the block that outputs depth n + 1.
             opened.read_input(number + 1, partial(state.note, layers[number]))
         heads = heads_of(model, opened, None)
         editing_heads(opened, stack, {module: heads[module] for module in chosen}, state.change)
@@ -139,6 +140,7 @@ class _Seen:
         self.sinks[module] = sinks if before is None else torch.cat([before, sinks], 1)
         if self.images is None or self.opened.seen == 0:
             self.images = image
+        # Only the first layer of a pass adds to it: for the others it covers this pass already.
         elif self.images.shape[1] == self.opened.seen:
             self.images = torch.cat([self.images, image], 1)
 
@@ -151,6 +153,7 @@ class _Seen:
         if not bool((visual.any(-1) & others.any(-1)).any()):
             return call.output
         places = torch.arange(total, device=image.device)
+        # The last column of a row's image, and which queries come after it: (batch, query).
         last = places.where(_columns(self.images, 0, total), -1).amax(-1)
         after = places[self.opened.seen :] > last[:, None]
         mass, on_visual, on_others = call.masses(sinks, visual, others)
@@ -158,6 +161,8 @@ class _Seen:
         share = on_visual / (on_image + EPSILON * image.sum(-1)[:, None, None])
         centric = (share <= self.of.rho) & (on_image >= self.of.least) & (on_others > 0)
         centric = centric & after[:, None] & visual.any(-1)[:, None, None]
+        # Rows without weight on the others are not centric; the fill keeps them finite. Then
+        # o' = o − (1 − p) o_sinks + (Ω / Σ_others A) o_others.
         freed = (1 - self.of.p) * mass / on_others.masked_fill(on_others == 0, 1.0)
         changed = call.output - (1 - self.of.p) * call.part(sinks) + freed[..., None] * call.part(others)
         return torch.where(centric[..., None], changed, call.output)
@@ -179,6 +184,7 @@ def _columns(mask: Tensor, first: int, count: int) -> Tensor:
 
 def _elsewhere(sinks: Tensor, image: Tensor, real: Tensor, seed: int) -> Bool[Tensor, "batch position"]:
     """As many tokens of the image, and of the text, at random among those that are not sinks."""
+    # Drawn on the CPU: the same tokens on every device. argsort of argsort is the rank; −1 puts others last.
     draws = torch.rand(sinks.shape, generator=torch.Generator().manual_seed(seed)).to(sinks.device)
     chosen = torch.zeros_like(sinks)
     for kind in (image, real & ~image):

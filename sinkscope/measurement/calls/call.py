@@ -30,7 +30,9 @@ def locate(
         absolute, exists = wanted, torch.ones_like(wanted, dtype=torch.bool)
     else:
         real = real.to(like.device)
+        # A stable sort by padding puts real columns first, in order: order[p] is the column of the p-th real token.
         order = torch.argsort((~real).int(), dim=-1, stable=True)
+        # Clamped to stay in range; `exists` marks the rows that are too short.
         absolute = order.gather(1, wanted.clamp(max=order.shape[1] - 1))
         exists = wanted < real.sum(-1, keepdim=True)
     column = absolute - start
@@ -39,7 +41,7 @@ def locate(
 
 _BACKENDS = {"cuda": torch.backends.cuda.matmul, "cpu": torch.backends.mkldnn.matmul}  # type: ignore[attr-defined]
 _SHORTENED = {"tf32": 2**-10, "bf16": 2**-7}  # rounding of fp32 products if the user allowed faster ones
-UNIT = 1 / math.log(2)
+UNIT = 1 / math.log(2)  # bits per nat
 
 
 @contextmanager
@@ -89,6 +91,8 @@ def product(
     The log-sum-exp is not folded into the product, although that would save a pass: scores must be rounded as in the
     layer that gave the log-sum-exp, or large ones give weights of 1 + 1e-5.
     """
+    # Query head h reads key head h // group, so the queries of a group are consecutive and become rows of one product,
+    # (batch · kv_heads, group · query, dim) @ (batch · kv_heads, dim, key), without repeating keys.
     groups, keys, dim = key.shape[0] * key.shape[1], key.shape[2], key.shape[3]
     left, right = query.reshape(groups, -1, dim), key.reshape(groups, keys, dim)
     shape = (*query.shape[:3], keys)
@@ -182,6 +186,7 @@ class AttentionCall:
             return False
         if self.operation is None or self.context is None:
             return True
+        # `scores` does not know a bias in the context, which holds an attached layer's softcap and added terms.
         return self.operation.spec.is_plain_softmax and self.context.bias is None
 
     @cached_property
@@ -221,6 +226,7 @@ class AttentionCall:
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads query"]:
         """log(Σ_visible exp(score) + Σ exp(sink)) in nats: the kernel's if it gave one, else computed in chunks."""
+        # A kernel's log-sum-exp covers the entries, which are keys to it, but the learned sink only if it says so.
         lse = self._computed_lse() if self.kernel_lse is None else self.kernel_lse
         if self.entries is not None and self.kernel_lse is None:
             lse = torch.logaddexp(lse, self._lse_of_entries(self.entries))
@@ -231,6 +237,7 @@ class AttentionCall:
     @cached_property
     def counted(self) -> Bool[Tensor, "batch heads query"]:
         """False for queries that do not count: padding, or nothing visible."""
+        # NaN passes both comparisons, so a broken row reaches the sums and is reported.
         seeing = (self.lse != -torch.inf) & (self.lse != torch.inf)
         return seeing if self.real is None else seeing & self.real[:, None, :]
 
@@ -259,6 +266,7 @@ class AttentionCall:
         shift = self.shift[samples, :, rows, None]
         if not self.is_product:
             return shares(self.scores(samples, rows, columns), shift)
+        # The mask comes last: whatever hidden keys have become, even inf, is overwritten by 0.
         weights = shares(self.products(samples, rows, columns, room), shift)
         self.mask.blank(weights, samples, rows, columns)
         return weights
@@ -274,6 +282,7 @@ class AttentionCall:
         query = self.wide_query[samples, :, rows]
         scores = dot_product(query, self._keys_at(samples, columns), self.scaling)
         if self.softcap is not None:
+            # cap · tanh(s / cap), in place: `dot_product` returns memory of its own.
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
             bias = self.bias if self.bias.shape[0] == 1 else self.bias[samples]
@@ -318,6 +327,7 @@ class AttentionCall:
     def row_parts(self) -> Iterator[slice]:
         """Rows of all samples, in slices with at most about `ELEMENTS` scores on all keys."""
         batch, heads, queries, _ = self.query.shape
+        # An operation computes its rows for all samples at once, so samples cannot be cut as in `parts`.
         step = min(ROWS, max(1, ELEMENTS // (batch * heads * max(self.mask.keys, 1))))
         for start in range(0, queries, step):
             yield slice(start, min(queries, start + step))
@@ -362,6 +372,7 @@ class AttentionCall:
         lse = torch.empty(self.query.shape[:3], device=self.query.device)
         for samples, rows in self.parts():
             columns = self.mask.extent(samples, rows)
+            # logsumexp subtracts the row's maximum, so large logits do not overflow; rows that see nothing get −inf.
             lse[samples, :, rows] = torch.logsumexp(self.scores(samples, rows, columns), -1)
         return lse
 

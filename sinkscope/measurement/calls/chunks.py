@@ -50,17 +50,20 @@ def linear_spread(
     center = call.wide_key.mean(2, keepdim=True)
     key = (call.wide_key - center).flatten(0, 1)
     query = call.scaled_query.reshape(len(key), call.group, queries, -1)
+    # Some key-value heads at a time: the logits inside blocks are group · (queries + ROWS) · ROWS numbers per head.
     step = max(1, HELD // (call.group * (queries + ROWS) * ROWS))
     parts = [_moments(call, query[at : at + step], key[at : at + step]) for at in range(0, len(key), step)]
     total, squares = (torch.cat(part).view(batch, heads, queries) for part in zip(*parts, strict=True))
     count = seen_by_plain(call, slice(0, queries)).float().expand(batch, 1, -1)
     if call.sink is not None:
         sink = call.sink.expand(batch, heads, queries)
+        # Centering the keys moved the logits of a row by q·center, so the sink's logit moves with them.
         shift = (query.view(batch, -1, call.group, queries, query.shape[-1]) * center[:, :, None]).sum(-1)
         shown = sink > -torch.inf  # a slot without mass does not count
         slot_logit = (sink - shift.reshape(sink.shape)).where(shown, 0.0)
         total, squares, count = total + slot_logit, squares + slot_logit.square(), count + shown
     count = count.clamp(min=1)
+    # σ² = Σ s² − (Σ s)² / n; rounding can put a flat row below 0.
     spread = (squares - total.square() / count).clamp(min=0).sqrt()
     return spread, count
 
@@ -73,16 +76,22 @@ def _moments(
     assert isinstance(mask, Rule)
     if not mask.causal:
         return _of_all(query, key)
+    # Every query sees the cached keys before `start`; the keys from there on are the queries' own, cut into blocks.
     queries, start = query.shape[2], mask.start
+    # Zeros fill the last block: zero keys add nothing to the sums, and the extra queries are cut off at the end.
     short = -queries % ROWS
     in_block = F.pad(key[:, start : start + queries], (0, 0, 0, short)).unflatten(1, (-1, ROWS))
     cut = F.pad(query, (0, 0, 0, short)).unflatten(2, (-1, ROWS))
     before = key[:, :start]
+    # Over all keys before each block: Σ k, (kv, block, dim), and Σ k kᵀ, (kv, block, dim, dim).
     sums = _before(in_block.sum(2), before.sum(1))
     grams = _before(in_block.mT @ in_block, before.mT @ before)
+    # Logits inside the blocks, (kv, group, block, query, key), kept where key ≤ query. The product is contiguous, so
+    # flatten gives a view of it, and tril_ changes it in place.
     beside = cut @ in_block[:, None].mT
     beside.flatten(0, 2).tril_()  # torch copies tensors of more than three axes
     total = torch.linalg.vecdot(cut, sums[:, None, :, None]) + beside.sum(-1)
+    # Σ (q·k)² = qᵀ (Σ k kᵀ) q over earlier blocks. square_ overwrites the logits, so their sum is taken before.
     squares = torch.linalg.vecdot(cut @ grams[:, None], cut) + beside.square_().sum(-1)
     return total.flatten(2)[..., :queries], squares.flatten(2)[..., :queries]
 
@@ -119,10 +128,12 @@ class RowScores:
     @cached_property
     def entropy(self) -> Float[Tensor, "batch heads query"]:
         """−Σ A log A over keys and the sink, in nats; 0 in rows that do not count."""
+        # −Σ A ln A = −ln 2 · Σ A log2 A over keys, plus −A ln A of the sink, whose −ln A is lse − sink.
         entropy = self._bits * -math.log(2)
         if (sink := self.sink) is not None:  # a sink without mass adds nothing
             below = (self.call.lse - sink).where(sink > -torch.inf, 0.0)
             entropy += (-below).exp() * below
+        # A weight that rounds to just above 1 has a negative term; rows that do not count hold 0 · −inf = NaN.
         return entropy.clamp_(min=0).where(self.call.counted, 0.0)
 
     @cached_property
@@ -151,6 +162,7 @@ class RowScores:
         `bits`: any finite number where the mask hides the key, −inf in rows that do not count.
         """
         samples, rows, columns = where
+        # The spread first: the entropy overwrites the logarithms. Hidden keys add nothing, 0 times a finite number.
         if "spread" in self.asked and self.spread is not None:
             spread, count = self._spread(samples, rows, columns, bits)
             self.spread[0][samples, :, rows], self.spread[1][samples, :, rows] = spread, count
@@ -220,6 +232,7 @@ def chunks(call: AttentionCall, row_scores: RowScores | None = None) -> Iterator
         return
     row_scores = row_scores if has_scores(call) else None
     lse = call.counted_lse[..., None]
+    # Rows that do not count have lse = +inf, so their weight on slots is 0 as well.
     slots = None if call.sink is None else (call.sink.expand(lse.shape[:3])[..., None] - lse).exp()
     places: list[Where] = []
     sizes: list[int] = []
@@ -251,6 +264,7 @@ def _with_scores(row_scores: RowScores, where: Where, slot: Tensor | None, room:
         scores = call.products(samples, rows, columns, room[0])
     else:
         scores = call.scores(samples, rows, columns)
+        # The mask is already in these scores, with what it adds.
         hidden = scores == -torch.inf
 
     def blank(values: Tensor) -> None:
@@ -259,6 +273,8 @@ def _with_scores(row_scores: RowScores, where: Where, slot: Tensor | None, room:
         else:
             values.masked_fill_(hidden, 0.0)
 
+    # Hidden scores are 0 instead of −inf, which changes no maximum of magnitudes and keeps their logarithms finite; the
+    # weights that come of them are blanked below.
     blank(scores)
     row_scores.take_scores(where, scores)
     bits = in_bits(scores, call.shift[samples, :, rows, None])

@@ -107,6 +107,7 @@ class Softmaxes:
         if scores.ndim < 3 or not scores.numel():
             return
         visible = unmasked(scores, self._dtype).reshape(-1, *scores.shape[-2:])
+        # Layers share masks, so equal ones are kept once. Rows of weights are copied: a view would keep the whole map.
         same = (taken.visible for taken in self._taken if torch.equal(taken.visible, visible))
         self._taken.append(_Softmax(weights.numel(), _some_rows(weights).clone(), next(same, visible)))
 
@@ -203,6 +204,7 @@ class Collector:
         sizes = {(weights.shape[2], weights.shape[3]) for weights in maps}
         queries, keys = sizes.pop()
         tokens = forward.ids.shape[1] if forward.ids is not None and sides[0] == "tokens" else queries
+        # One shape was taken out, so anything left in `sizes` means maps of different shapes.
         if sizes or queries != tokens or (name != "cross" and keys != start + queries):
             raise refuse("returns maps of windows, of pooled or of added tokens, whose positions they do not tell")
         spans = slice(start, start + queries), slice(0, keys)
@@ -214,6 +216,7 @@ class Collector:
             for axis, span in zip(sides, spans, strict=True)
         )
         stack = _Stack(name, maps, masks, start, real, real_keys)
+        # Maps named after a decoder in which queries see later keys are those of an encoder.
         looks_ahead = name == "decoder" and not self._encoder_decoder and any(map(stack.sees_future, masks))
         return replace(stack, name="encoder") if looks_ahead else stack
 
@@ -223,6 +226,7 @@ class Collector:
         self._check(weights, stack, layer)
         weights = weights.detach().float()
         if stack.real is not None:
+            # A query of padding that sees nothing has equal weights under an additive mask.
             weights = weights.masked_fill(~stack.real[:, None, :, None], 0.0)
         keys, first_own = weights.shape[3], 0 if stack.name == "cross" else stack.start
         return AttentionCall(

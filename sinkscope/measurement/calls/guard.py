@@ -66,6 +66,7 @@ def _check_output(checked: _CheckedRows, family: str, host: float) -> None:
     """Raises `UnsupportedModelError` unless the layer's output is Σ_k w_k v_k within rounding."""
     call = checked.call
     assert call.output is not None
+    # Relative errors of weights show in Σ w v in proportion to Σ w |v|, however much the values cancel.
     ours, bound = _aggregates(call.wide_value, checked.weights)
     if call.entries is not None:
         scores = [call.entry_scores(slice(0, len(call.query)), slice(row, row + 1)) for row in checked.rows]
@@ -119,6 +120,7 @@ class _BiasFrom:
 
 
 def _checked_rows(call: AttentionCall) -> list[int]:
+    # The first rows of a causal layer prove little: they see few keys, the very first only itself.
     queries = call.query.shape[2]
     return sorted({queries // 2, queries - 1})
 
@@ -128,6 +130,7 @@ def _rows(call: AttentionCall) -> _CheckedRows:
     samples, columns = slice(0, len(call.query)), slice(0, call.mask.keys)
     scores = torch.cat([call.scores(samples, slice(row, row + 1), columns) for row in rows], 2)
     lse = torch.logsumexp(scores, -1)
+    # Before entries and the sink are added, which make a row finite that sees no token.
     counted = torch.isfinite(lse)
     if call.real is not None:
         counted &= call.real[:, None, rows]
@@ -145,6 +148,7 @@ def _rows(call: AttentionCall) -> _CheckedRows:
 def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_k w_k v_k and Σ_k w_k |v_k|, (batch, heads, rows, dim)."""
     batch, kv_heads = value.shape[:2]
+    # Heads of a group are consecutive: (batch, kv_heads, group · rows, key) @ (batch, kv_heads, key, dim).
     grouped = weights.reshape(batch, kv_heads, -1, weights.shape[-1])
     shape = (*weights.shape[:3], value.shape[-1])
     return (grouped @ value).reshape(shape), (grouped @ value.abs()).reshape(shape)
@@ -153,6 +157,7 @@ def _aggregates(value: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def _tolerance(checked: _CheckedRows, host: float) -> Float[Tensor, "batch heads n"]:
     """The rounding error of a row of weights: of scores in the host's arithmetic, and of dot products in our fp32."""
     call, scores = checked.call, checked.scores
+    # exp(s + e) ≈ exp(s) (1 + e): an absolute error of a score is a relative error of its weight.
     largest = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
     lengths = call.wide_query[:, :, checked.rows].norm(dim=-1) * call.key_lengths.amax()
     return FLOOR + host * (2 + largest) + 4 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)

@@ -51,6 +51,7 @@ class VisibleKeys(ABC):
         self, values: Float[Tensor, "batch heads query key"], samples: slice, rows: slice, columns: Columns
     ) -> None:
         """Set values at invisible keys to 0, in place."""
+        # Filled, not multiplied: hidden values may be infinite or NaN.
         values.masked_fill_(~self.visible(samples, rows, columns).to(values.device), 0.0)
 
     @abstractmethod
@@ -97,6 +98,7 @@ class Rule(VisibleKeys):
 
     def shows(self, hidden: Bool[Tensor, "batch key"], start: int) -> bool:
         seen = hidden if self.padding is None else hidden & self.padding.to(hidden.device)
+        # A hidden key counts only if a real query of this call is at or after it (anywhere, if not causal).
         queries = ~hidden
         queries[:, :start] = False
         before = (queries.flip(-1).cumsum(-1).flip(-1) > 0) if self.causal else queries.any(-1, keepdim=True)
@@ -110,6 +112,7 @@ class Rule(VisibleKeys):
     def extent(self, samples: slice, rows: slice) -> slice:
         first, last = self.start + rows.start, self.start + rows.stop - 1
         start = 0 if self.window is None else first - self.window + 1
+        # A window without causality reaches as far ahead as back: |query − key| < window.
         stop = last + 1 if self.causal else self.keys if self.window is None else last + self.window
         return slice(max(0, start), min(self.keys, stop))
 
@@ -118,9 +121,10 @@ class Rule(VisibleKeys):
             super().hide(scores, samples, rows, columns)
         elif self.causal and isinstance(columns, slice):
             right, diagonal = self._right(scores, rows, columns)
+            # One (query, key) mask for all samples and heads: row i does not see column j where j − i > diagonal.
             later = torch.ones(right.shape[-2:], dtype=torch.bool, device=scores.device)
             right.masked_fill_(later.triu_(diagonal + 1), -torch.inf)
-        elif self.causal:
+        elif self.causal:  # columns chosen by index have no diagonal
             super().hide(scores, samples, rows, columns)
 
     def blank(self, values: Tensor, samples: slice, rows: slice, columns: Columns) -> None:
@@ -135,6 +139,7 @@ class Rule(VisibleKeys):
 
     def _right(self, values: Tensor, rows: slice, columns: slice) -> tuple[Tensor, int]:
         """The columns after the first row's own (before them nothing is hidden), and the last visible diagonal."""
+        # Row i sees the keys up to first + i, which is the diagonal first − edge if columns count from `edge`.
         first = self.start + rows.start
         edge = min(max(first + 1, columns.start), columns.stop)
         return values[..., edge - columns.start :], first - edge
@@ -143,6 +148,7 @@ class Rule(VisibleKeys):
         device = (
             columns.device if isinstance(columns, Tensor) else self.padding.device if self.padding is not None else None
         )
+        # (1, 1, query, 1) − (batch | 1, 1, 1, key)
         query = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.start
         key = columns if isinstance(columns, Tensor) else torch.arange(columns.start, columns.stop, device=device)[None]
         distance = query - key[:, None, None, :]
@@ -193,6 +199,7 @@ class DenseMask(VisibleKeys):
     def looks_ahead(self, start: int, real: Bool[Tensor, "batch key"] | None) -> bool | None:
         if not self._sees_later(start):
             return False
+        # (batch, heads, query): whether a query sees the key after its own; the last query has none.
         following = self._whole.diagonal(start + 1, 2, 3)
         if real is None:
             return True if bool(following.all()) else None
@@ -255,11 +262,13 @@ class WrittenMasks:
         A `BlockMask` of flex attention is a function of indices. It is written out as booleans, as SDPA's mask of the
         same model would be, once for all layers that share it.
         """
+        # The entry holds the mask itself, so that its id cannot be reused while the entry lives.
         place = id(mask), queries, keys
         if place not in self._known:
             while len(self._known) >= KINDS:
                 self._known.pop(next(iter(self._known)))
             if isinstance(mask, Tensor):
+                # A static cache's mask also covers the empty places; a mask of one row applies to every query.
                 written = mask[..., :keys].expand(-1, -1, queries, -1)
             else:
                 batch, heads, device = mask.shape[0], mask.shape[1], mask.kv_num_blocks.device
@@ -272,6 +281,7 @@ def take(tensor: Tensor, columns: Columns) -> Tensor:
     """Columns of (batch | 1, a, b, key): a slice, or per-sample indices (batch, n)."""
     if isinstance(columns, slice):
         return tensor[..., columns]
+    # (batch, a, b, n): a sample's columns are the same for its heads and queries.
     index: Int[Tensor, "batch 1 1 n"] = columns[:, None, None, :]
     return tensor.expand(len(columns), -1, -1, -1).gather(-1, index.expand(-1, *tensor.shape[1:3], -1))
 

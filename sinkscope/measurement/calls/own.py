@@ -116,6 +116,7 @@ def _scoring(module: nn.Module, computed: Computed, real: Bool[Tensor, "batch qu
         seen = seen & real[:, None, rows, None]
     largest = scores.where(seen, 0.0).abs().amax()
     lengths = query.norm(dim=-1).amax() * key.norm(dim=-1).amax()
+    # The host's rounding grows with the scores; fp32 rounding of q·k grows with ‖q‖‖k‖, also where the terms cancel.
     host = rounding(computed.scores, computed.query)
     for scaling in _scales(module, query.shape[-1]):
         tolerance = FLOOR + host * (2 + 4 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * scaling
@@ -167,6 +168,7 @@ def _verified(returned: AttentionCall, call: AttentionCall, computed: Computed) 
     value = call.value.float().repeat_interleave(call.heads // call.value.shape[1], 1)
     largest = computed.scores.float().abs().where(computed.visible[:, :, list(computed.rows)], 0.0).amax()
     lengths = call.wide_query.norm(dim=-1).amax() * call.wide_key.norm(dim=-1).amax()
+    # An error e of a score is a relative error e of its weight, and up to e again through the row's log-sum-exp.
     exponent = host * (2 + 2 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * abs(call.scaling)
     allowed = 2 * exponent + 2 * returned_in
     for chunk in chunks(call):

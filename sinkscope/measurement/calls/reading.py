@@ -52,6 +52,7 @@ def read_call(
     shared = sides[0] == sides[1]
     start = forward.start(sides[0])
     total = start + arguments["query"].shape[2]
+    # First of all: keys that a cache kept move to their columns among `total`, so that below a column is a position.
     if shared:
         arguments = with_dropped_keys(arguments, forward.cache, layer.index, total, refuse)
     query, key, value = (arguments[name].detach() for name in ("query", "key", "value"))
@@ -67,6 +68,7 @@ def read_call(
         raise refuse("attends to tokens that the attention mask given to the model hides: leave that mask out")
     if not shared and real_keys is None and _is_of_padded_tokens(forward, sides[1], keys):
         raise refuse("its keys may be made of the model's tokens, of which some are padding, and its mask hides none")
+    # Without a cache, keys beyond the tokens are no empty places of a buffer but keys of another kind.
     extra = shared and forward.cache is None and key.shape[2] > total
     entries = _entries(arguments, mask, total, real_keys, refuse) if extra else None
     call = AttentionCall(
@@ -75,6 +77,7 @@ def read_call(
         key=key[:, :, :keys],
         value=value[:, :, :keys],
         mask=mask,
+        # A family that scales its queries itself (OPT) passes 1, so the default applies only where nothing is passed.
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         causal=shared
         and _is_causal(mask, start - key_start, query.shape[2], real_keys, known, _says(arguments, invocation, layer)),
@@ -118,6 +121,7 @@ def _is_causal(
     mask: VisibleKeys, start: int, queries: int, real: Tensor | None, known: Known | None, declared: bool
 ) -> bool:
     """Read from the mask, because modules set `is_causal=False` under causal masks, and the reverse."""
+    # A single query sees no later key in any layer. `real` covers all tokens so far, the mask only the last ones.
     ahead = None if queries == 1 else mask.looks_ahead(start, None if real is None else real[:, -mask.keys :])
     if ahead is None:
         return declared if known is None else known.causal
@@ -144,6 +148,7 @@ def _real_keys(
     real = torch.ones(batch, total, dtype=torch.bool, device=device)
     if seen is not None:
         real[:, first:] = seen
+    # A window hides old tokens from all queries of this pass, which does not make them padding.
     if known is not None and (cached := forward.start(axis)):
         real[:, :cached] = True if before is None else before[:, :cached].to(device)
     return real
@@ -194,6 +199,7 @@ def _mask(
 ) -> VisibleKeys:
     mask, name = arguments.get("attention_mask"), invocation.implementation or "eager"
     if isinstance(mask, Visibility):
+        # A `Rule` knows its extent and counts without writing out a mask.
         if mask.is_causal_square or mask.is_full:
             return Rule(keys, causal=mask.is_causal_square)
         return Bound(mask)
@@ -204,6 +210,7 @@ def _mask(
     if isinstance(mask, BlockMask):
         return written.of(mask, queries, keys)
     if "flash" in name and (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+        # Flash attention aligns the queries with the last keys, and applies causality and window by its arguments.
         padding = None if mask is None else mask[:, :keys].bool()
         causal = _module_says(arguments, invocation.module, True)
         return Rule(keys, causal, keys - queries, arguments.get("sliding_window"), padding)
@@ -211,6 +218,7 @@ def _mask(
         raise refuse(f"cannot read its {type(mask).__name__} mask; use attn_implementation='sdpa' or 'eager'")
     if name == "eager":  # eager functions add the mask argument and nothing else
         return Rule(keys, causal=False)
+    # SDPA applies `is_causal` to several queries only, aligned with the first key, as `start` = 0 is.
     return Rule(keys, causal=queries > 1 and _module_says(arguments, invocation.module, True))
 
 
@@ -235,9 +243,9 @@ def _bias(bias: Tensor | None, queries: int, keys: int) -> Tensor | None:
 def _sink(arguments: Mapping[str, Any]) -> Float[Tensor, "_ heads _"] | None:
     """Learned sink logits: one per head (`s_aux`), or one per head and query (`sinks`)."""
     if (sink := arguments.get("s_aux")) is not None:
-        return sink.detach().float()[None, :, None]
+        return sink.detach().float()[None, :, None]  # (heads,) → (1, heads, 1)
     if (sink := arguments.get("sinks")) is not None:
-        return sink.detach().float()[..., 0]
+        return sink.detach().float()[..., 0]  # (batch, heads, query, 1) → (batch, heads, query)
     return None
 
 
@@ -298,6 +306,7 @@ def with_dropped_keys(
     if isinstance(mask, Tensor) and mask.ndim != 4:
         raise refuse("its cache dropped keys, and its mask does not say which it means: use attn_implementation='sdpa'")
     held = held_columns(places, total)
+    # Fewer columns than places: some column was handed out more than once.
     if arguments["query"].shape[2] > 1 and int(held.sum()) != int((places >= 0).sum()):
         raise refuse("its cache hands out a key once for every query of a chunk: observe one token at a time")
     return {
@@ -319,12 +328,14 @@ def _mask_over_all(mask: Any, query: Tensor, places: Int[Tensor, "batch _ kept"]
     """The mask over all columns: a `Kept` mask stays a mask value, any other is written out."""
     if isinstance(mask, Kept):
         return mask.spread()
+    # Places are per key-value head, masks per query head.
     heads = places if places.shape[1] == 1 else places.repeat_interleave(query.shape[1] // places.shape[1], 1)
     if mask is None:
         return held_columns(heads, total)[:, :, None].expand(-1, -1, query.shape[2], -1)
     wide = max(mask.shape[1], heads.shape[1])
     shape = len(query), wide, mask.shape[2], heads.shape[-1]
     shown = mask[..., : shape[-1]].expand(shape)
+    # As in `_spread`, an extra column takes entries without a place and is cut off.
     index = heads.where(heads >= 0, total)[:, :, None].expand(shape)
     nowhere = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
     return mask.new_full((*shape[:3], total + 1), nowhere).scatter_(-1, index, shown)[..., :total]

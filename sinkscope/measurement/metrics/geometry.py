@@ -78,6 +78,7 @@ def principal_angles(
         )
     angles = np.full(min(dims, a.shape[1]), np.nan)
     one, other = _basis(_measured(a), dims), _basis(_measured(b), dims)
+    # `other` is the smaller subspace: there is one angle for each of its directions.
     if one.shape[1] < other.shape[1]:
         one, other = other, one
     if other.shape[1]:
@@ -101,6 +102,7 @@ def principal_components(vectors: Float[np.ndarray, "point width"], count: int =
     if known.any():
         centered = vectors[known].astype(np.float64)
         centered -= centered.mean(0)
+        # X = U S Vᵀ, so the coordinates X V are U S.
         left, strengths, _ = np.linalg.svd(centered, full_matrices=False)
         scores = (left * strengths)[:, :count]
         largest = np.abs(scores).argmax(0)
@@ -204,12 +206,14 @@ def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) 
         if len(here) and len(others):
             directions = _directions(others, dims)
             subspace = _basis(others, directions)
+            # The sine of the angle of a key k to a subspace with the basis B: ‖k − B Bᵀ k‖ / ‖k‖.
             outside = np.linalg.norm(here - here @ subspace @ subspace.T, axis=1) / np.linalg.norm(here, axis=1)
             angles[position] = np.arcsin(np.clip(outside, 0, 1)).mean() / _chance(directions, here.shape[1])
     return angles
 
 
 def _directions(others: Float[np.ndarray, "others width"], dims: int) -> int:
+    # At most half of the width: a subspace of all directions leaves no angle.
     return min(dims, len(others), max(1, others.shape[1] // 2))
 
 
@@ -233,6 +237,7 @@ def _basis(vectors: Float[np.ndarray, "point width"], dims: int) -> Float[np.nda
     if not vectors.size:
         return np.zeros((vectors.shape[1], 0))
     _, strengths, rows = np.linalg.svd(vectors, full_matrices=False)
+    # The usual rule for a numerical rank, with the ε of fp32, in which the vectors were stored.
     rounding = strengths[0] * max(vectors.shape) * np.finfo(np.float32).eps
     return rows[: min(dims, int((strengths > rounding).sum()))].T
 

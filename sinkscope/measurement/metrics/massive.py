@@ -115,6 +115,7 @@ def massive_lives(entries: pd.DataFrame, depths: int, least: float = 0.0) -> pd.
     counted = entries[entries["samples"] > least]
     spans = counted.groupby(ENTRY).agg(onset=("depth", "min"), last=("depth", "max"))
     sizes = counted["value"].abs().sort_values(ascending=False, kind="stable")
+    # By size: the first row of each entry is its peak.
     peaks = counted.loc[sizes.index].drop_duplicates(ENTRY).rename(columns={"depth": "peak"})
     lives = peaks.join(spans, on=ENTRY)
     lives["decay"] = (lives["last"] + 1.0).where(lives["last"] + 1 < depths)
@@ -219,4 +220,4 @@ def dark_shares(
     """
     probed, mean = band_energy[..., -1], band_energy_mean[..., -1]
     count = np.where(tokens > 1, tokens, np.nan)[:, None]
-    return DarkShares(probed, np.maximum((count * mean - probed) / (count - 1), 0))
+    return DarkShares(probed, np.maximum((count * mean - probed) / (count - 1), 0))  # at least 0 despite rounding

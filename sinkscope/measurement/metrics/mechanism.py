@@ -102,5 +102,6 @@ def head_kinds(
     alpha = nanmean(received[..., position], 0)
     sink = exceeds(alpha, epsilon) == 1
     value, direction = nanmean(value_ratio(value_norm, position), 0), nanmean(output_rank_one, 0)
+    # A drained value decides alone; the direction of the output is needed only where the value is not drained.
     unknown = np.isnan(alpha) | (sink & (np.isnan(value) | (~(value < drained) & np.isnan(direction))))
     return np.select([unknown, sink & (value < drained), sink & (direction > rank_one)], ["", NO_OP, BROADCAST], ACTIVE)

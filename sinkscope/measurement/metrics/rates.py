@@ -147,6 +147,7 @@ def mass_on_first(
         seeing = visible[..., :count] / queries[..., None]
     mass = np.nansum(received[..., :count] * seeing[:, :, None], -1)
     there = ~np.isnan(visible[..., :count])
+    # A row without tokens was not measured; without this it would have a mass of 0.
     there[..., 0] = True
     missing = np.isnan(received[..., :count]) & there[:, :, None]
     return np.where(missing.any(-1), np.nan, mass)

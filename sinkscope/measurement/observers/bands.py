@@ -42,6 +42,7 @@ class _Basis:
         """‖V_bᵀ h‖² / ‖h‖² for each band b; 0 where h = 0."""
         directions, members = self.directions.to(hidden.device), self.members.to(hidden.device)
         energies = (hidden.float() @ directions).square_() @ members
+        # The directions are orthonormal, so this sum is ‖h‖², with the same rounding as its parts.
         return energies / energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 

@@ -41,6 +41,7 @@ class SelfAttention(Observer):
         return _has_own(call) and not call.is_softmax
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
+        # Both are columns of the call: query i's own key is in column own_keys.start + i.
         rows = torch.arange(chunk.rows.start, chunk.rows.stop, device=chunk.weights.device) + call.own_keys.start
         columns = torch.arange(chunk.columns.start, chunk.columns.stop, device=rows.device)
         yield Piece("own", (chunk.weights * (rows[:, None] == columns)).sum((-2, -1)), None, chunk.samples)
@@ -50,6 +51,7 @@ class SelfAttention(Observer):
             return
         lse, everything = call.counted_lse, slice(0, len(call.query))
         if call.is_product and isinstance(call.mask, Rule):  # if it shows each real query its own key
+            # (batch, kv_heads, group, query, dim) · (batch, kv_heads, 1, query, dim)
             query = call.wide_query.unflatten(1, (-1, call.group))
             own_scores = torch.linalg.vecdot(query, call.wide_key[:, :, None, call.own_keys]).flatten(1, 2)
             yield Piece("own", (own_scores * call.scaling - lse).exp().sum(-1), None, everything)
@@ -97,6 +99,7 @@ class WindowMass(WeightsObserver):
         keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
         first = (keys < self.sinks)[None, None]
         if call.real_keys is not None:
+            # Counted among real tokens, from the first column of the row on, wherever its padding is.
             real = call.real_keys[chunk.samples].to(device)
             first = ((real.cumsum(-1) <= self.sinks) & real)[:, None, keys]
         near = (queries[:, None] - keys < self.recent) & (keys <= queries[:, None])

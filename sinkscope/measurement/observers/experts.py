@@ -71,6 +71,7 @@ def _three(names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 def _of_routed(at: ModuleCall, module: nn.Module, routed: tuple[Tensor, Tensor]) -> Iterable[Piece]:
     hidden, chosen = (tensor.reshape(-1, tensor.shape[-1]) for tensor in routed)
     experts = len(module.down_proj)  # type: ignore[arg-type]
+    # −inf, the maximum of nothing, becomes NaN in the measurement.
     peaks = torch.full((at.batch, experts), -torch.inf, device=hidden.device)
     if not _are_the_models(at, len(hidden)):
         return

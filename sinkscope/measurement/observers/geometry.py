@@ -48,10 +48,11 @@ class MatrixEntropy(Observer):
         index = torch.arange(taken, device=values.device) * len(values) // taken
         chosen = values[index].to("cpu", torch.float64).numpy()  # numpy's take two thirds of torch's time
         with np.errstate(all="ignore"):
+            # X Xᵀ and Xᵀ X have the same nonzero eigenvalues σ²; the smaller matrix is taken.
             products = chosen @ chosen.T if taken <= chosen.shape[1] else chosen.T @ chosen
         if not np.isfinite(products).all():
             return {"entropy": values.new_tensor(torch.nan)}
-        energies = np.linalg.eigvalsh(products).clip(min=0)
+        energies = np.linalg.eigvalsh(products).clip(min=0)  # rounding puts some zeros below 0
         shares = torch.from_numpy(energies / max(energies.sum(), np.finfo(np.float64).tiny))
         return {"entropy": torch.special.entr(shares).sum().to(values)}
 
@@ -75,7 +76,7 @@ class HiddenSimilarity(Observer):
         columns, _ = hidden.locate((0,))
         values = hidden.values.float()
         first = values.gather(1, columns[..., None].expand(-1, -1, values.shape[-1]))
-        products = (values @ first.mT).squeeze(-1)
+        products = (values @ first.mT).squeeze(-1)  # (batch, position, width) @ (batch, width, 1)
         cosines = products / (hidden.lengths * first.norm(dim=-1)).clamp(min=torch.finfo(torch.float32).tiny)
         yield Piece("cosine", cosines[:, None], 0)
 

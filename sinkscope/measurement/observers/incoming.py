@@ -46,6 +46,7 @@ def _strongest(weights: Tensor) -> Tensor:
 
 def _voting(call: AttentionCall, chunk: Chunk, column: Tensor) -> Tensor:
     """Whether a row's largest weight is on a token: not for rows that do not count, nor if a slot has more."""
+    # A row of zeros has an argmax too, its first key. In a softmax such rows are those that do not count.
     if call.is_softmax and chunk.slots is None:
         return call.counted[chunk.samples, :, chunk.rows]
     largest = chunk.weights.gather(-1, column[..., None])[..., 0]

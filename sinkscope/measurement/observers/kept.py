@@ -39,6 +39,7 @@ class AttentionMaps(WeightsObserver):
         if chunk.samples.start or first >= self.tokens:
             return
         rows = chunk.weights[:1, :, : self.tokens - first, : max(0, self.tokens - start)]
+        # A copy, since the next chunk may reuse this memory; keys outside the chunk's columns have weight 0.
         shown = rows.new_zeros(*rows.shape[:-1], self.tokens)
         shown[..., start : start + rows.shape[-1]] = rows
         yield Piece("map", shown, first, slice(0, 1))
@@ -83,6 +84,7 @@ class KeyVectors(Observer):
         if rows.stop <= 0:
             return
         columns, present = call.locate(self.positions)
+        # A key is taken in the call in which it is new: later calls get it from the cache again.
         in_call = present & (columns >= call.own_keys.start) & (columns < call.own_keys.stop)
         index = columns[rows, None, :, None].expand(-1, call.key.shape[1], -1, call.key.shape[-1])
         shown = in_call[rows, None, :, None]

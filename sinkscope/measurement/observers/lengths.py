@@ -94,6 +94,7 @@ class ReceivedByLength(Observer):
     ) -> Piece:
         """Σ of one column over the queries among the first T' real tokens, for every T'."""
         lengths = torch.tensor(self.lengths, device=weights.device)
+        # (batch, heads, query) @ (batch, query, length): each column of `inside` picks the queries below one T'.
         inside = _real_positions(call)[samples, rows, None] < lengths
         return Piece(name, weights @ inside.expand(len(weights), -1, -1).to(weights.dtype), None, samples)
 

@@ -57,13 +57,16 @@ class MassiveActivations(Observer):
         magnitudes = values.abs()
         width = values.shape[1]
         peaks = magnitudes.amax(1)
+        # A partition among NaN gives no median, so that of a broken row is set to NaN, which is reported.
         median = lower_median(magnitudes.flatten()).where(peaks.isfinite().all(), torch.nan)
+        # Only tokens whose peak is above the border have entries above it, so the others are not searched again.
         massive = int((magnitudes[peaks > self.ratio * median] > self.ratio * median).sum())
         count = max(self.top, min(massive + 1, len(values)))
         # The largest entries overall are in the tokens with the largest peaks.
         tokens = peaks.topk(min(count, len(values))).indices
         index = magnitudes[tokens].flatten().topk(min(count, len(tokens) * width)).indices
         position, dimension = tokens[index // width], index % width
+        # A row with fewer entries is filled up; `shown` is 0 there, and the division gives NaN.
         blank = values.new_zeros(count - len(index))
         return {
             "value": torch.cat([values[position, dimension], blank]),

@@ -118,15 +118,18 @@ def _in_linear_time(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable
     batch, heads, queries, dim = query.shape
     keys = call.mask.keys
     if isinstance(call.mask, Rule) and call.mask.causal:
+        # A suffix sum includes the query itself, which is taken out: only later queries count.
         seen = query.flip(2).cumsum(2).flip(2) - query
         counts = torch.arange(keys - 1, -1, -1, device=query.device).float()
     else:
+        # Repeated, not expanded, because the diagonal is subtracted in place.
         seen = query.sum(2, keepdim=True).repeat(1, 1, keys, 1)
         counts = torch.full((keys,), float(queries), device=query.device)
         if _on_one_axis(call):
             diagonal = slice(call.query_start - call.key_start, call.query_start - call.key_start + queries)
             seen[:, :, diagonal] -= query
             counts[diagonal] -= 1
+    # (batch, kv_heads, group, key, dim) · (batch, kv_heads, 1, key, dim)
     grouped = seen.reshape(batch, key.shape[1], call.group, keys, dim)
     cosine = (grouped * key[:, :, None, :keys]).sum(-1).view(batch, heads, keys)
     yield Piece("cosine", cosine, call.key_start)
@@ -140,6 +143,7 @@ def _in_chunks(call: AttentionCall, query: Tensor, key: Tensor) -> Iterable[Piec
         if call.real is not None:
             counted = counted & call.real[samples, None, rows, None]
         if _on_one_axis(call):
+            # Where a query meets its own key: this one diagonal is both in the upper and in the lower triangle.
             offset = call.query_start - call.key_start + rows.start - columns.start
             diagonal = torch.ones(counted.shape[-2:], dtype=torch.bool, device=counted.device)
             counted = counted & ~(diagonal.triu(offset) & diagonal.tril(offset))

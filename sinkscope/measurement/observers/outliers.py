@@ -79,6 +79,7 @@ class OutlierStatistics(Observer):
         magnitudes = values.abs()
         medians = lower_median(magnitudes)
         peaks = magnitudes.amax(1)
+        # 0 · peak is NaN for a peak that is NaN or infinite, so that a broken row does not look sound.
         ratios = torch.where(medians != 0, peaks / medians, 0.0 * peaks)
         return {
             "kurtosis": squares.square().mean() / (variance.square() + EPSILON),
@@ -90,12 +91,14 @@ class OutlierStatistics(Observer):
 
     def _outliers(self, squares: Float[Tensor, "position width"], variance: Float[Tensor, ""]) -> Mapping[str, Tensor]:
         least = min(self.sigmas)
+        # Outliers by a larger sigma are among those by the least one: the whole row is searched once.
         index = where((squares > least**2 * variance).flatten())
         tokens, dimensions, candidates = index // squares.shape[1], index % squares.shape[1], squares.flatten()[index]
         counts, in_token, in_dimension = [], [], []
         for sigma in self.sigmas:
             outlying = candidates > sigma**2 * variance
             counts.append(outlying.sum())
+            # minlength=1, so that a row without outliers has the maximum 0 instead of an error.
             in_token.append(torch.bincount(tokens[outlying], minlength=1).max())
             in_dimension.append(torch.bincount(dimensions[outlying], minlength=1).max())
         return {

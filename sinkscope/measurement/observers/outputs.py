@@ -68,6 +68,7 @@ class HeadOutputs(Observer):
         return {name: values for name, values in sums.items() if name != "products"} | settled
 
     def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        # The last batch of a measurement is not settled: no later batch has closed it.
         sums = self.settled(layer.sums)
         if "norm" not in sums:
             return {}
@@ -131,10 +132,13 @@ def _largest_eigenvalue(matrices: Float[Tensor, "*n dim dim"]) -> Float[Tensor, 
     """
     power = matrices
     for _ in range(8):
+        # The trace is at least the largest eigenvalue: divided by it, eigenvalues stay within 0 and 1.
         power = power / _trace(power).clamp(min=torch.finfo(power.dtype).tiny)[..., None, None]
         power = power @ power
+    # M^256 is nearly λ v vᵀ: each column is a multiple of v, the longest where the diagonal is largest.
     index = power.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None].expand(*power.shape[:-1], 1)
     vector = nn.functional.normalize(power.gather(-1, index), dim=-2)
+    # The Rayleigh quotient of the original matrix undoes the scaling.
     return (vector.mT @ matrices @ vector)[..., 0, 0]
 
 

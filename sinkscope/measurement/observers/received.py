@@ -66,6 +66,7 @@ class AttentionReceived(Observer):
             return
         columns, present = call.locate(self.chosen)
         received = chunk.weights.sum(-2)
+        # Weights that are no softmax come in chunks of all columns, so columns of the call are columns of the chunk.
         index = columns[chunk.samples, None, :].expand(-1, received.shape[1], -1)
         yield Piece("attention", received.gather(-1, index) * present[chunk.samples, None, :], None, chunk.samples)
 
@@ -155,6 +156,7 @@ class SlotReceived(Observer):
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.is_softmax and call.sink is not None:
+            # (batch | 1, heads, query | 1) − (batch, heads, query); +inf in rows that do not count makes their mass 0.
             mass = (call.sink - call.counted_lse).exp()
             yield Piece("slot", mass.sum(-1))
 

@@ -75,6 +75,7 @@ def where(mask: Bool[Tensor, "n"]) -> Int[Tensor, "_"]:
 def _ranked(values: np.ndarray, rank: int) -> np.floating:
     """The exact value of this rank; in a long list, a sample first brackets it."""
     sample = np.sort(values[:: len(values) // SAMPLE | 1])  # an odd step meets every dimension of even widths
+    # The bracket is a guess and the result exact: where `below` shows that the rank is outside, all is partitioned.
     place, margin = len(sample) * rank // len(values), len(sample) // 32
     if place >= margin > 0 and place + margin < len(sample):
         low, high = sample[place - margin], sample[place + margin]

@@ -95,6 +95,7 @@ class SpikeDimensions(Observer):
         share, dimension = _spikes(_at(hidden.values, columns), self.count)
         yield Piece("share", _shown(share, present)[:, None])
         yield Piece("dimension", _shown(dimension.float(), present)[:, None])
+        # A token is in one pass of its row: the sum over passes, divided by this, is its value, or NaN in shorter rows.
         yield Piece("present", present[:, None, :, None].float())
 
     def arrays(self, layer: LayerSums) -> dict[str, Array]:
@@ -144,10 +145,12 @@ class _Keys:
     ) -> Float[Tensor, "batch heads probe spikes"]:
         """cos(k(x_n), k(x)), x_n with the first n of `dimensions` alone."""
         spikes = dimensions.shape[-1]
+        # Row n of a lower triangle keeps the dimensions 1 … n: `kept` is a mask (batch, probe, spikes, width).
         order = torch.ones(spikes, spikes, device=vectors.device, dtype=vectors.dtype).tril()
         kept = torch.zeros(*dimensions.shape, vectors.shape[-1], device=vectors.device, dtype=vectors.dtype)
         index = dimensions[:, :, None].expand(-1, -1, spikes, -1)
         kept.scatter_(-1, index, order.expand(*dimensions.shape, -1))
+        # To the projection, all x_n of a sample are positions of one sequence.
         parts = (vectors[:, :, None] * kept).flatten(1, 2)
         full = self.project(vectors)[:, :, :, None].float()
         rebuilt = self.project(parts).unflatten(2, dimensions.shape[1:]).float()
@@ -185,6 +188,7 @@ def _spikes(
     """The share of energy in the n largest dimensions, and the index of the n-th."""
     energies = vectors.float().square()
     largest, dimensions = energies.topk(min(count, energies.shape[-1]))
+    # A vector of zeros has shares of 0 instead of NaN.
     total = energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return largest.cumsum(-1) / total, dimensions
 

@@ -91,7 +91,7 @@ class StrongestKeys(Observer):
     def _values(self, call: AttentionCall, chunk: Chunk, means: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """The means, the positions among real tokens, and the norms of the values."""
         norms = call.value_lengths[chunk.samples].repeat_interleave(call.group, 1)
-        places = columns
+        places = columns  # columns count padding as well
         if call.real_keys is not None:
             order = call.real_keys[chunk.samples, : call.key_start + call.key.shape[2]].long().cumsum(-1) - 1
             places = order.to(columns.device)[:, None].expand(-1, columns.shape[1], -1).gather(2, columns)

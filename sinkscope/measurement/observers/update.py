@@ -45,6 +45,7 @@ class SinkUpdate(Observer):
             return
         columns, present = call.locate(self.positions)
         index = columns[:, None, :, None].expand(-1, call.value.shape[1], -1, call.value.shape[-1])
+        # `columns` of absent tokens are clamped to some other token, whose value must not count.
         values = call.value.gather(2, index).float() * present[:, None, :, None]
         values = values.repeat_interleave(call.group, 1)
         for samples, rows, weights in _weights(call, columns):
@@ -102,6 +103,7 @@ def _leaving(
     if operation is None or context is None:
         return part
     norms = any(isinstance(module, HeadNormModule) for module in operation.output_modules)
+    # A norm scales a part by the length of the whole, so the whole goes through the same pieces.
     whole = _aggregated(call, samples, rows) if norms or operation.difference is not None else None
     if operation.difference is not None and whole is not None:
         part, whole = part * operation.difference.scale(whole), operation.difference(whole)
@@ -111,6 +113,7 @@ def _leaving(
         if isinstance(module, HeadNormModule) and whole is not None:
             part = part * module.scale(whole)
         else:
+            # With f(x) = A x + b, f(part) − f(0) = A part: the constant b belongs to the rest.
             nothing = torch.zeros_like(part)
             part = operation.leaving(part, hidden, own_values, (module,))
             part = part - operation.leaving(nothing, hidden, own_values, (module,))

@@ -95,6 +95,7 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
     if cross := next((layer.name for layer in layers.values() if layer.crosses), None):
         yield f"'{cross}' is cross-attention, for which no operation is defined"
     holders = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    # One configuration object becomes that of an attached model in place; parts with another would not see it.
     if any(module.config is not model.config for module in (*holders, *layers)):
         yield "its parts have configurations of their own: attach to a part, such as the `language_model` in it"
     if not can_mark(model):
@@ -127,6 +128,7 @@ def _own_sink(layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[s
 
 
 def _masks(model: PreTrainedModel, spec: AttentionSpec) -> Iterator[str]:
+    # A host's tokens are numbered by their columns, padding included, so only differences of these numbers are certain.
     if not all(isinstance(mask, RELATIVE) for mask in leaves(spec.mask)):
         yield (
             f"the mask '{describe(spec.mask)}' needs positions in a row or documents, which it does not pass on; its "
@@ -206,6 +208,7 @@ def attach(
     attachment = install(model, wanted, name, seed, chosen, sink_tokens)
     mark(model)
     try:
+        # One pass closes the slots and measures the change: each slot is closed before its operation attends.
         with closing(model, wanted, asked):
             after = outputs(model, probe)
         moved = shift(before, after, model.get_output_embeddings() is not None, on)
@@ -276,6 +279,7 @@ def detach(model: nn.Module) -> None:
     attachment = None if config is None else attachment_of(config)
     if not isinstance(model, PreTrainedModel) or attachment is None:
         raise InputError("no operation is attached to this model")
+    # A list first: stripping removes operations, which are modules themselves.
     for module in list(model.modules()):
         if HANDLES in vars(module):
             strip(module)

@@ -86,6 +86,7 @@ def _differences(
         spread = wanted.std().clamp(min=torch.finfo(torch.float32).tiny)
         worst = (after[name][judged] - wanted).abs().amax(-1) / spread
         moved = float(worst.max() if exact else worst.median())
+        # Negated, so that an output that became NaN counts as moved.
         if not moved <= (TOLERANCE if exact else ROUGH):
             yield name, moved
 

@@ -212,6 +212,7 @@ def attached_attention(
             f"{type(module).__name__} has no operation, but its attention implementation is '{NAME}': "
             "load attached models with sinkscope.load, and detach with sinkscope.detach"
         )
+    # The host passes its own sink as well, which is one of the operation's slots: it must count once.
     if carries_sink(operation):
         kwargs = kwargs | {"s_aux": None}
     if foreign := [name for name in FOREIGN if kwargs.get(name) is not None]:
@@ -241,7 +242,9 @@ def attached_attention(
         partial(_refusal, module),
     )
     bias = None if softcap is None else Softcap(query, key, scaling, softcap)
+    # Observers read the call from here, and `_forget_input` takes a missing mask for an operation that did not run.
     setattr(module, PLACE, replace(call, visibility=visibility, bias=bias))
+    # No other path writes the weights out.
     path: PathName = "reference" if output_attentions else "auto"
     attended = operation(query, key, value, visibility, call.hidden, scaling, path, bias=bias)
     return attended.output.transpose(1, 2).contiguous(), attended.weights  # some hosts view it as (batch, query, …)
@@ -285,6 +288,7 @@ def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None
 
 
 def _normalized_queries(operation: Operation, query: Tensor, hidden: Tensor) -> Tensor:
+    # `before_rotation` takes both, but a hook sees the output of one map: keys of no tokens stand in for the others.
     none = query.new_empty(len(query), operation.sizes.kv_heads, 0, query.shape[-1])
     return operation.before_rotation(query, none)[0]
 
@@ -295,10 +299,12 @@ def _normalized_keys(operation: Operation, key: Tensor, hidden: Tensor) -> Tenso
 
 
 def _gated_values(operation: Operation, value: Tensor, hidden: Tensor) -> Tensor:
+    # The second result, what tokens carry, is that of forgetting gates, which hosts cannot have.
     return operation.before_cache(value, hidden)[0]
 
 
 def _heads(projected: Float[Tensor, "batch token channels"], operation: Operation) -> Tensor:
+    # (batch, token, heads · dim) → (batch, heads, token, dim)
     return projected.unflatten(-1, (-1, operation.sizes.head_dim)).transpose(1, 2)
 
 

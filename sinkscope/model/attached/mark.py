@@ -81,6 +81,7 @@ def can_mark(model: PreTrainedModel) -> bool:
 def mark(model: PreTrainedModel) -> None:
     """Mark everything saved from the model from now on. Parameters that awaited marked weights become scales."""
     awaited = list(_marked(model))
+    # The first form keeps the scale's dtype; the second was loaded in float64.
     dtype = awaited[0].get_parameter(SCALE).dtype if awaited else model.dtype
     for module, form in zip(awaited, FORMS, strict=False):
         _change(module, lambda value, form=form: form.read(value, dtype))  # type: ignore[misc]

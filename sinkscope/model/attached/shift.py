@@ -75,6 +75,7 @@ def shift(before: Tensor, after: Tensor, predicts: bool, on: str) -> Shift:
     nats = None
     if predicts:
         first, second = before.log_softmax(-1), after.log_softmax(-1)
+        # Rounding can take the KL of equal predictions below zero.
         nats = max(0.0, float((first.exp() * (first - second)).sum(-1).max()))
     return Shift(
         float(difference), nats, on, float(difference / before.std().clamp(min=torch.finfo(torch.float32).tiny))

@@ -96,13 +96,18 @@ def _close(closed: set[int], operation: Operation, args: tuple[Any, ...], kwargs
     ends = list(accumulate(getattr(slot, "count", 1) for slot in operation.slot_modules))
     for start in range(0, query.shape[2], ROWS):
         rows = slice(start, min(start + ROWS, query.shape[2]))
+        # (batch, heads, rows, 1), over tokens alone: `logits` leaves the slots out.
         lse = operation.logits(query, key, context, rows)[0].logsumexp(-1, keepdim=True)
+        # (batch, heads, rows, slots). Read anew in each chunk, so that chunks together lower a logit to the least of
+        # their bounds instead of adding up.
         gaps = operation.slot_logits(query, context)[:, :, rows] - lse
+        # (heads, slots). Rows that see no token (padding) have no log-sum-exp and say nothing; no logit is ever raised.
         excess = (gaps.masked_fill(lse == -torch.inf, -torch.inf).amax((0, 2)) - CLOSED).clamp(min=0)
         for place, end in enumerate(ends):
             if place in closed:
                 logit = operation.slot_modules[place].logit
                 assert isinstance(logit, torch.Tensor)
+                # A slot with a logit is one column of `slot_logits`, the last one before `end`.
                 logit.data -= excess[:, end - 1].to(logit)
 
 

@@ -100,6 +100,7 @@ def _replace(module: nn.Module, forward: Any, *arguments: Any) -> None:
 
 def _embedded(embeddings: nn.Module, base: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
     registers: Registers = getattr(base, PLACE)
+    # The class's own forward: the instance's attribute is this function.
     return registers(type(embeddings).forward(embeddings, *args, **kwargs))
 
 
@@ -124,9 +125,12 @@ def _with_sinks(base: PreTrainedModel, names: tuple[str, ...], *args: Any, **kwa
         raise InputError("give exactly one of input_ids and inputs_embeds")
     if embedded is None:
         embedded = base.get_input_embeddings()(named["input_ids"])
+    # The cache counts the sink tokens, the caller's mask and positions do not.
     text = 0 if first else seen - count
     mask = _mask(named.get("attention_mask"), text + embedded.shape[1])
     positions = _positions(base, named.get("position_ids"), mask, text, embedded)
+    # Without a mask transformers takes positions that do not increase by one for the start of another document, and
+    # the sink tokens of these families all have position 0.
     if mask is None and base.config.model_type in COUNTED:
         mask = embedded.new_ones(embedded.shape[0], text + embedded.shape[1], dtype=torch.long)
     if first:
@@ -162,6 +166,7 @@ def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, te
     """
     tokens = embedded.shape[1]
     if isinstance(position_ids, Tensor):
+        # With a mask, repeated positions are those of padding, and transformers looks for no documents.
         if mask is not None or torch.compiler.is_compiling():
             return position_ids
         if position_ids.ndim != 2 or bool((position_ids.diff(dim=-1) != 1).any()):

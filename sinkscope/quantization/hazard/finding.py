@@ -111,6 +111,7 @@ def bits_lost(with_all: float, without: float) -> float:
 
 
 def _histogram(size: Tensor) -> Tensor:
+    # Logarithmic bins, the same for all batches: counts add up, and no entries are kept for the quantile.
     index = ((size.clamp(min=2.0**LOWEST).log2() - LOWEST) * BINS_PER_OCTAVE).long()
     bins = (HIGHEST - LOWEST) * BINS_PER_OCTAVE
     return torch.bincount(index.clamp(0, bins - 1).flatten(), minlength=bins)

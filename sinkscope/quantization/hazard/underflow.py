@@ -45,8 +45,10 @@ class Fp8Underflow(Observer):
         return True
 
     def on_chunk(self, call: Any, chunk: Any) -> Iterable[Piece]:
+        # Zeros in front, so that blocks begin where the kernel's do.
         weights = functional.pad(chunk.weights, (chunk.columns.start % BLOCK, 0))
         seen = (weights > 0).sum((-2, -1))
+        # P = w / (largest w so far): the softmax's denominator cancels.
         lost = [
             weights * scale <= LOST * running_largest(weights, order == "reverse")
             for order, scale in (("forward", SCALE), ("reverse", SCALE), ("forward", 1))

@@ -72,6 +72,7 @@ class SinkQuantizedCache(FollowingCache):
         """Rotate queries and outputs in the layers that return keys and values as they are stored."""
         if not any(layer.stays_turned for layer in self.quantized):
             return
+        # No reference to the cache, which `turn_attention` would keep alive.
         schemes = {
             index: layer.scheme
             for index, layer in enumerate(self.layers)
@@ -127,6 +128,7 @@ class SinkQuantizedCache(FollowingCache):
         if not all(type(layer) in plain for layer in self.layers) or len(states) != len(self.layers):
             return False
         model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
+        # `update` refuses states that no pass announced.
         self.begin(Forward.of(model, (), inputs), inputs)
         for layer, (keys, values) in zip(self.layers, states, strict=True):
             layer.update(keys, values)
@@ -163,8 +165,10 @@ class SinkQuantizedCache(FollowingCache):
             if forward.seen:
                 return None
             text = {name: arguments[name] for name in READ if isinstance(arguments.get(name), Tensor)}
+            # This extra pass is not the caller's: no hook, observer or cache may notice it.
             protect = resolved(_by_text(protect), unobserved(model), text)
         columns = every_column(model, forward, arguments, self._ids)
+        # Rows of known texts are found by all of their ids, so those of earlier passes are kept.
         if isinstance(protect, Tokens) and protect.rows is not None:
             self._ids = columns.ids
         return among(protect, own_columns(columns, forward))
@@ -233,6 +237,7 @@ def full_layers(model: nn.Module) -> list[int]:
     for index, layer in enumerate(layers):
         kind = kinds[index] if kinds else None
         hybrid = type(layer) is LinearAttentionAndFullAttentionLayer
+        # The exact type, because layers with a window are subclasses of DynamicLayer.
         if hybrid or (type(layer) is DynamicLayer and kind in (None, "full_attention")):
             indices.append(index)
     return indices

@@ -137,6 +137,7 @@ class _Rounding(Editor):
             return arguments
         tokens = self.opened.tokens(0, total, key.device)
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.valid is None else tokens.valid
+        # Real tokens first, so that groups of tokens begin with each row's first token; padding is left alone.
         front = RealFirst(tokens.valid)
         left = front.mask((self.protected.so_far.to(key.device) | ~real).expand(len(key), -1))
         new_key = self._keys(module, key, front, left)
@@ -144,11 +145,13 @@ class _Rounding(Editor):
         if not self.scheme.at_once:
             index = tokens.order
             closes = (index // self.scheme.block + 1) * self.scheme.block + self.scheme.window
+            # (batch, query, key): whether the key is rounded once the query's token is in.
             rounds = closes[:, None, :] <= index[:, start:, None] + 1
             made = two_versions(
                 module, implementation, arguments, (new_key, new_value), rounds.expand(len(key), -1, -1)
             )
             self.met[module] = made
+        # The layer itself sees every key rounded; `returned` replaces its output where two versions were made.
         return arguments | {"key": new_key, "value": new_value}
 
     def returned(self, module: nn.Module, output: Tensor) -> Tensor:
@@ -156,6 +159,7 @@ class _Rounding(Editor):
         if made is None:
             return output
         if module not in self.checked:
+            # With every pair rounded, our softmax must give the layer's output, or the layer computes something else.
             check_same(module, output, made.all_rounded(), self._real(output))
             self.checked.add(module)
         return made.output()
@@ -173,6 +177,7 @@ class _Rounding(Editor):
         if not torch.equal(columns.order, columns.index):
             raise InputError("packed documents restart their positions: before_rotation needs one document per row")
         places = torch.arange(keys.shape[2], device=keys.device)
+        # Real tokens come first, so a column's number is its position. Protected keys are not turned back and forth.
         turned = rotation.turn(self._rounded(module, rotation.turn(keys, -places), left, keys=True), places)
         return front.back(torch.where(left[:, None, :, None], keys, turned))
 

@@ -58,8 +58,10 @@ class Closed:
         self._make_room(blocks, batch, new)
         for name, tensor in new.items():
             if isinstance(where, slice):
+                # (batch · blocks, heads, …) → (batch, heads, blocks, …)
                 self.parts[name][:, :, where] = tensor.unflatten(0, (batch, -1)).transpose(1, 2)
             else:
+                # Indices on both sides of a slice put their axis first: (n, heads, …), like `tensor`.
                 self.parts[name][where[0], :, where[1]] = tensor
 
     def read(self, out: Float[Tensor, "batch heads blocks block dim"], first: int = 0) -> None:
@@ -74,8 +76,10 @@ class Closed:
             return
         steps, codes = self.steps(count, first), grid.cut(self.codes(count, first))
         if grid.symmetric:
+            # Stored codes start at 0; the difference may be negative, which uint8 cannot hold.
             codes = codes.to(torch.int16) - grid.top
         plain = out.dtype == torch.float32
+        # In fp32, a view of `out`, so that blocks are decoded in place.
         cut = grid.cut(out) if plain else torch.empty(codes.shape, device=out.device)
         cut.copy_(codes).mul_(steps.step)  # in place: torch.mul would convert the codes to a tensor of their own
         if steps.low is not None:
@@ -103,6 +107,7 @@ class Closed:
     def _encoded(self, x: Tensor, protected: Tensor | None) -> dict[str, Tensor]:
         grid = self.numbers
         if not isinstance(grid, Grid):
+            # Formats saturate, which would turn an infinite number into a plain one.
             check_finite(x)
             return {str(number): part for number, part in enumerate(grid.encode(x))}
         if grid.exact:
@@ -110,6 +115,7 @@ class Closed:
         x = x.float()
         steps = stored_steps(x, grid, protected)
         codes = encode(x, steps, grid) + (grid.top if grid.symmetric else 0)
+        # The casts are exact: `stored_steps` gives numbers that fp16 holds, and the codes were made with these.
         stored = {"codes": pack(codes.flatten(-2), grid.bits), "step": steps.step.to(torch.float16)}
         return stored if steps.low is None else stored | {"low": steps.low.to(torch.float16)}
 
@@ -117,6 +123,7 @@ class Closed:
         room = next(iter(self.parts.values())).shape[2] if self.parts else 0
         if blocks <= room:
             return
+        # The first write gets just what it needs, as a prompt may be all; later ones get spare room, so that few copy.
         size = blocks + (blocks // ROOM if room else 0)
         with torch.inference_mode(False):  # so that passes in any mode can write to them
             for name, tensor in new.items():
@@ -192,6 +199,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         new = self._turned((key_states.detach(), value_states.detach()))
         mask, self._protects = self._protects, None
+        # Until `seen` grows below, it is the first column of this pass, and `before` counts what was closed before it.
         if mask is not None and bool(mask.any()):
             self._keep_protected(new, mask.to(key_states.device))
         else:
@@ -205,12 +213,14 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
             kept.append(self._shown(new), self.seen)
         self.seen, self.pads = coming.total, coming.pads
         now = self._closed_tokens(coming.batch)
+        # The order decides what this pass reads: a token what is stored once it is in, a prompt itself unrounded.
         if coming.queries == 1:
             self._close(before, now)
             returned = self._returned(now)
         else:
             returned = self._returned(before)
             self._close(before, now)
+        # Last, because `_close` and `_returned` read the open columns.
         self._drop_closed(now)
         return returned
 
@@ -329,15 +339,18 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         """Round the blocks that became complete."""
         assert self._open is not None
         block, batch, last = self.scheme.block, len(now), max(now) // self.scheme.block
-        first = self.seen - self._open[0].shape[2]
+        first = self.seen - self._open[0].shape[2]  # the first open column
         if self.pads is None:
+            # Without padding, all rows close the same blocks, which a slice can cut.
             numbers = slice(before[0] // block, last)
             if numbers.start == last:
                 return
             columns = slice(numbers.start * block - first, last * block - first)
             protected = None if self._open_protected is None else self._open_protected[:, columns]
+            # (batch · blocks, 1, block, 1), in the order in which `cut` puts the blocks of its rows.
             protected = None if protected is None else protected.reshape(-1, 1, block, 1)
             for side, x in zip(self._sides, self._open, strict=True):
+                # (batch, heads, blocks, block, dim) → (batch · blocks, heads, block, dim)
                 cut = x[:, :, columns].unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1).contiguous()
                 side.write(cut, protected, numbers, last, batch)
             return
@@ -347,6 +360,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         device = self._open[0].device
         rows, blocks = torch.tensor(pairs, device=device).unbind(1)
         starts = torch.tensor(self._starts(batch), device=device)[rows] + blocks * block - first
+        # (n, 1) and (n, block); around a slice they give (n, block, heads, dim).
         at = rows[:, None], starts[:, None] + torch.arange(block, device=device)
         protected = None if self._open_protected is None else self._open_protected[at][:, None, :, None]
         for side, x in zip(self._sides, self._open, strict=True):
@@ -369,6 +383,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         if kept is None or kept.closed == closed:
             return
         block = self.scheme.block
+        # One read for all rows: from the first block that some row lacks to the last that some row has closed.
         first, last = min(kept.closed) // block, max(closed) // block
         read = []
         for side, x in zip(self._sides, kept.states, strict=True):
@@ -379,6 +394,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         for row, (start, done, count) in enumerate(zip(self._starts(len(closed)), kept.closed, closed, strict=True)):
             for x, decoded in zip(kept.states, shown, strict=True):
                 x[row, :, start + done : start + count] = decoded[row, :, done - first * block : count - first * block]
+        # The blocks just decoded have overwritten protected columns.
         if self._protected is not None and self._protected_at is not None:
             rows, columns = self._protected_at
             for x, protected in zip(kept.states, self._shown(self._protected), strict=True):
@@ -388,13 +404,16 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
     def _whole(self, side: Closed, x: Tensor, closed: list[int]) -> Float[Tensor, "batch heads column dim"]:
         block, most = self.scheme.block, max(closed)
         if not most:
+            # The open columns themselves, unless protected tokens are written over what is returned.
             return x.clone() if self._protected is not None else x
         batch, heads, stored_columns, width = x.shape
         whole = x.new_empty(batch, heads, self.seen, width)
         if self.pads is None:
             side.read(whole[:, :, :most].unflatten(2, (-1, block)))
+            # `x` ends with column `seen` and may begin with closed ones, so it is counted from its end.
             whole[:, :, most:] = x[:, :, stored_columns - (self.seen - most) :]
             return whole
+        # Read as if no row were padded, then moved to the end of each row's padding; rows with fewer blocks use a part.
         read = x.new_empty(batch, heads, most, width)
         side.read(read.unflatten(2, (-1, block)))
         for row, (start, count) in enumerate(zip(self._starts(batch), closed, strict=True)):
@@ -410,6 +429,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         starts = self._starts(len(closed))
         keep = self.seen - min(start + count for start, count in zip(starts, closed, strict=True))
         begin = self._open[0].shape[2] - keep
+        # Cloned, because a view would keep the whole prompt, or a fused projection's output, in memory.
         if begin or any(state.untyped_storage().nbytes() > state.nbytes for state in self._open):
             self._open = self._open[0][:, :, begin:].clone(), self._open[1][:, :, begin:].clone()
         if begin and self._open_protected is not None:
@@ -435,6 +455,7 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
         self._open_protected = None if self._open_protected is None else change(self._open_protected)
         self.pads = None if self.pads is None else change(self.pads)
         if self._protected is not None and self._protected_at is not None:
+            # (new row, protected token): a row that is chosen twice gets its tokens twice.
             rows, tokens = (index[:, None] == self._protected_at[0]).nonzero(as_tuple=True)
             self._protected_at = rows, self._protected_at[1][tokens]
             self._protected = self._protected[0][tokens], self._protected[1][tokens]
@@ -452,6 +473,7 @@ class HybridSinkQuantizedLayer(SinkQuantizedLayer, LinearAttentionAndFullAttenti
         LinearAttentionLayer.reorder_cache(self, beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        # Recurrent states can only be reordered, so every choice of rows is written as an order.
         self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:

@@ -73,6 +73,7 @@ class _Comparing(Editor):
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
         index = getattr(module, "layer_idx", None)
         keys, values = self.cache.returned.get(index, (None, None))  # type: ignore[arg-type]
+        # By identity: a family that unfolds a latent, or changes keys in another way, passes on other tensors.
         if index is not None and arguments["key"] is keys and arguments["value"] is values:
             self.same.add(index)
         return arguments
@@ -131,7 +132,7 @@ def turn_attention(model: nn.Module, cache: Any, turns: Turns) -> None:
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_own(model, args, kwargs):
-            open_passes[0].close()
+            open_passes[0].close()  # in case an earlier pass broke off
             open_passes[0].enter_context(editing(turning))
 
     def after(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

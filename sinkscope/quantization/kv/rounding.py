@@ -33,6 +33,7 @@ def rounded_states(
     protected = left[:, None, :, None]
     if isinstance(grid, Rotated):
         turn = rotation_of(grid, x.shape[-1])
+        # In fp32 until rotated back. Protected vectors are taken from x: rotating twice would change their bits.
         plain = rounded_states(x.detach().float() if turn is None else turn(x.detach().float()), grid.inner, left)
         plain = (plain if turn is None else turn(plain)).to(x.dtype)
         return straight_through(x, torch.where(protected, x.detach(), plain))
@@ -43,6 +44,7 @@ def rounded_states(
         return x
     wide = x.detach().float()
     if grid.over == "token" or grid.group is not None:
+        # The range of a token or of a whole group is final once it closes, so a text can be rounded at once.
         whole = x.shape[2] if grid.over == "token" else x.shape[2] // grid.group * grid.group  # type: ignore[operator]
         if not whole:
             return x
@@ -60,6 +62,7 @@ def rounded_states(
 def _so_far(x: Tensor, grid: Grid, protected: Tensor) -> Steps:
     """The ranges of all tokens up to each, (batch, 1 or heads, token, 1 or dim)."""
     steps_of(x, grid, protected.expand(x.shape))  # raises for numbers that are not finite
+    # Extremes over what shares a range within a token, then running ones over the tokens.
     axes = {"head": (-1,), "tensor": (1, -1), "channel": ()}[grid.over]
     if grid.symmetric:
         size = x.abs().masked_fill(protected, 0)
@@ -79,7 +82,7 @@ class RealFirst:
     def __init__(self, real: Bool[Tensor, "_ column"] | None) -> None:
         self._order: Int[Tensor, "_ column"] | None = None
         if real is not None and not bool(real.all()):
-            self._order = torch.argsort((~real).int(), dim=-1, stable=True)
+            self._order = torch.argsort((~real).int(), dim=-1, stable=True)  # stable: tokens keep their order
 
     def to(self, x: Float[Tensor, "batch heads column dim"]) -> Float[Tensor, "batch heads token dim"]:
         return x if self._order is None else x.gather(2, self._wide(x, self._order))
@@ -88,6 +91,7 @@ class RealFirst:
         return mask if self._order is None else mask.gather(1, self._order.expand(len(mask), -1))
 
     def back(self, x: Float[Tensor, "batch heads token dim"]) -> Float[Tensor, "batch heads column dim"]:
+        # The argsort of a permutation is its inverse.
         return x if self._order is None else x.gather(2, self._wide(x, self._order.argsort(-1)))
 
     def _wide(self, x: Tensor, order: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class CacheScheme:
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise InputError(f"{name} = {number!r}: expected a number of {what}, at least 0")
+        # A block closes for keys and values at once, so it must consist of whole groups of both.
         small, large = sorted(self._groups)
         if large % small:
             raise InputError(

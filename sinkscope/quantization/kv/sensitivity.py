@@ -92,6 +92,7 @@ class _GradientReading(Editor):
         """Take the gradients of a finished pass."""
         assert self.front is not None
         assert self.kept is not None
+        # Keys and values in turn, the order in which `next` takes the gradients below.
         probes = [probe for *_, one, two in self.met.values() for probe in (one, two)]
         grads = iter(torch.autograd.grad(loss, probes))
         for module, (key, value, *_) in self.met.items():
@@ -118,11 +119,13 @@ def _codes(rows: _Sensitivities, outliers: float, count: int) -> LayerCodes:
     if not len(rows.key):
         raise InputError("every token is protected: no token is left to fit levels to")
     key, grad = rows.key, rows.key_grad
+    # Ends are keys that occur: an interpolated end could lie far out, between an outlier and the next key.
     low = torch.quantile(key, outliers / 2, 0, interpolation="higher")
     high = torch.quantile(key, 1 - outliers / 2, 0, interpolation="lower")
     half, inside = (high - low) / 2, (key >= low) & (key <= high)
     inside = inside & (half > 0)
     scaled = (key - (high + low) / 2) / half.clamp(min=1e-30)
+    # An error e of the scaled key is e · half in the key, so its cost F (e · half)² has the weight F · half².
     weights = (grad * half) ** 2
     keys = _levels(scaled, weights, inside, count)
     value = rows.value.transpose(0, 1)[None]  # one row, (1, heads, token, dim)
@@ -146,4 +149,5 @@ def _loss(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
     if ids.shape[1] < 2:
         raise InputError("texts of one token have no next token, hence no loss: give at least two tokens")
     nll = -logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    # A sum: a mean would make a token's gradient depend on how long its batch is.
     return nll.sum() if not isinstance(mask, Tensor) else (nll * (mask[:, 1:] & mask[:, :-1])).sum()

@@ -49,15 +49,18 @@ class TwoVersions:
 
     def _rows(self, rows: slice, rounds: Tensor) -> Tensor:
         group = self.query.shape[1] // self.keys[0].shape[1]
+        # Both versions of all scores, then a choice per pair: a softmax over a row mixes both kinds of keys.
         made, coarse = (self._scores(rows, key, group) for key in self.keys)
         scores = torch.where(rounds, coarse, made)
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
         if self.mask is not None:
             mask = self.mask[..., rows, : scores.shape[-1]]
+            # Eager masks add the dtype's least number; half of it still lies far below any bias.
             hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
             scores = (scores if mask.dtype == torch.bool else scores + mask).masked_fill(hidden, -torch.inf)
         if self.sink is not None:
+            # The learned sink takes its share of each row and has no value, so its column is dropped after the softmax.
             column = self.sink.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
             weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
         else:
@@ -110,6 +113,7 @@ def two_versions(
         )
     elif mask is None and implementation == "sdpa" and query.shape[2] > 1 and _is_causal(module, arguments):
         shape = query.shape[2], key.shape[2]
+        # The last query sees all keys: with a cache there are more keys than queries.
         mask = torch.ones(1, 1, *shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
     elif mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
         raise refuse(module, f"its mask is a {type(mask).__name__}: use attn_implementation='sdpa' or 'eager'")

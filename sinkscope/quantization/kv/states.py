@@ -100,6 +100,7 @@ def calibrated_scales(
     def read(layer: int, keys: Tensor, values: Tensor, counted: Tensor) -> None:
         for scale, x in zip(scales, (keys, values), strict=True):
             turn = turned.matrix(x.shape[-1]) if rotated else None
+            # (batch, token, heads, dim) → (n, heads, dim), with `counted` over the first two axes.
             rows = (x if turn is None else turn(x.float())).transpose(1, 2)[counted]
             if len(rows):
                 scale[layer] = max(scale.get(layer, 0.0), largest_scale(rows, top))

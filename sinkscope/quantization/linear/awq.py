@@ -121,12 +121,13 @@ def best_scale(
         scale = scale / (scale.max() * scale.min()).sqrt()
         error = 0.0
         for weight in weights:
-            factors = scale.to(weight)
+            factors = scale.to(weight)  # as served, in the weight's dtype
             change = (fake_quantize(weight * factors, weight_grid(grid, weight)) / factors - weight).double()
             error += float(((change @ moments.to(change)) * change).sum())
         if best is None or error < best[0]:
             best = error, step / STEPS, scale
     assert best is not None
+    # If the first error is NaN, no later one is less, so it is still there.
     if not torch.isfinite(torch.tensor(best[0])):
         raise InputError("AWQ: the errors of its search are not finite: check the model's activations")
     return best[1], best[2]

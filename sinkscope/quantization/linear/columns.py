@@ -55,10 +55,11 @@ class OutlyingColumns(Intervention):
         check_unrounded(maps.values())
         alone = LeftAlone(model, self.protect, stack)
         for one in maps.values():
-            weight = one.weight
+            weight = one.weight  # in full precision, before it is replaced
             split = _Split(one, weight, alone, self.threshold)
             one.edit_input(split.entering, stack)
             alone.uses.require(one)
+            # prepend=True: all other hooks see the whole output.
             stack.callback(one.module.register_forward_hook(split.leaving, prepend=True).remove)
             one.replace(fake_quantize(weight, INT8), stack, rounded=True)
 
@@ -100,9 +101,11 @@ class _Split:
         high = self._high(x, left, self.alone.texts(self.one, x, routing))
         whole = high if left is None else high | left
         self.aside.append(torch.where(whole, x, 0))
+        # Zeros in place of what is set aside: a symmetric grid holds 0, and 0 widens no range.
         return fake_quantize(torch.where(whole, 0, x), INT8)
 
     def leaving(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        # The bias is in `output` already.
         return output + self.aside.pop() @ self.weight.mT
 
     def _high(self, x: Tensor, left: Tensor | None, texts: Int[Tensor, " first"] | None) -> Bool[Tensor, "*first in"]:
@@ -110,6 +113,7 @@ class _Split:
         high = high if left is None else high & ~left
         if texts is None:
             return high.flatten(1, -2).any(1).view(len(x), *[1] * (x.ndim - 2), -1)
+        # (first, in), then (text, in): whether any token of the text reaches the threshold.
         flat = high.flatten(1, -2).any(1) if high.ndim > 2 else high
         outlying = (
             torch.zeros(int(texts.max()) + 1, x.shape[-1], device=x.device).index_add_(0, texts, flat.float()) > 0

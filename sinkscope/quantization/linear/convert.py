@@ -58,6 +58,7 @@ def _configuration(weights: Grid, activations: Grid | None) -> Any:
                 "torchao multiplies in int8 if both grids are symmetric, of 8 bits and without groups, weights over "
                 "'token' and activations over 'token' or 'tensor'"
             )
+        # set_inductor_config would change the settings of torch's compiler for the whole process.
         return ao.Int8DynamicActivationInt8WeightConfig(granularity=by(), set_inductor_config=False)
     if weights == INT8:
         return ao.Int8WeightOnlyConfig(set_inductor_config=False)

@@ -89,6 +89,7 @@ class DuQuant(InputTransform):
             calibration[path] = torch.cat([before, rows[: ROWS - len(before)]])
 
         read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
+        # `read` is also called without any row, if all tokens of a pass are protected.
         check_read(maps, [path for path, rows in calibration.items() if len(rows)])
         generator = torch.Generator().manual_seed(seed)
         made: dict[str, Change] = {}
@@ -116,7 +117,7 @@ def greedy_rotation(
     rows: Float[Tensor, "row in"], block: int, steps: int, generator: torch.Generator
 ) -> Float[Tensor, "block block"]:
     """The product of at most `steps` aimed rotations with the least max − min over the blocks."""
-    now = rows.reshape(-1, block)
+    now = rows.reshape(-1, block)  # (row · blocks, block), since all blocks share the rotation
     product = best = torch.eye(block, dtype=rows.dtype)
     least = now.max() - now.min()
     for _ in range(steps):
@@ -133,7 +134,7 @@ def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, 
 
     G is a product of Givens rotations whose first row is 1/√block.
     """
-    mixed = givens(block).clone()
+    mixed = givens(block).clone()  # cached, so not to be written to
     mixed[:, 1:] = mixed[:, 1:] @ random_orthogonal(block - 1, generator)
     order = torch.arange(block)
     order[0], order[column] = column, 0
@@ -144,9 +145,11 @@ def aimed(block: int, column: int, generator: torch.Generator) -> Float[Tensor, 
 def givens(block: int) -> Float[Tensor, "block block"]:
     """Rotations in the planes (0, 1), (1, 2), … with cosines 1/√(i+2), then axes 0 and block − 1 exchanged."""
     product = torch.eye(block, dtype=torch.float64)
+    # Row i + 1 becomes the even mix of axes 0 … i + 1: √((i + 1) / (i + 2)) times that of axes 0 … i, plus axis i + 1
+    # over √(i + 2). The last row, 1/√block everywhere, then moves to the front.
     for i in range(block - 1):
         cosine, sine = (1 / (i + 2)) ** 0.5, ((i + 1) / (i + 2)) ** 0.5
-        first, second = product[i].clone(), product[i + 1].clone()
+        first, second = product[i].clone(), product[i + 1].clone()  # rows are views, and both are overwritten
         product[i], product[i + 1] = cosine * first - sine * second, sine * first + cosine * second
     order = torch.arange(block)
     order[0], order[block - 1] = block - 1, 0

@@ -72,6 +72,7 @@ def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack
     forward: Any = vars(module).get("forward")
     if not isinstance(forward, _InTwo):
         forward = _InTwo(module, forward)
+        # On the instance: `__call__` looks up `self.forward`, so the module's hooks still run.
         vars(module)["forward"] = forward
     forward.add(parameter, edit, stack)
 
@@ -112,6 +113,7 @@ class _InTwo:
         token, choice = (top_k_index < experts.num_experts).nonzero(as_tuple=True)  # larger indices mark no expert
         expert = top_k_index[token, choice]
         first, second = maps_of(experts)
+        # Edited once per token, and only then repeated for the token's experts.
         entered = self._edited(first, flat, Routing(token, expert, len(flat), paired=False))[token]
         inner = self._map(first, entered, expert)
         inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
@@ -129,7 +131,7 @@ class _InTwo:
     def _map(self, parameter: str, x: Float[Tensor, "pair in"], expert: Tensor) -> Float[Tensor, "pair out"]:
         weights = getattr(self.module, parameter)
         weights = weights if is_transposed(self.module, parameter) else weights.mT
-        y = x.new_empty(len(x), weights.shape[-1])
+        y = x.new_empty(len(x), weights.shape[-1])  # each pair has one expert, so all rows are written
         for number in expert.unique().tolist():
             y = y.index_copy(0, (rows := (expert == number).nonzero()[:, 0]), x[rows] @ weights[number])
         return y + getattr(self.module, f"{parameter}_bias")[expert] if self.module.has_bias else y

@@ -67,6 +67,7 @@ class GPTQ(Rounding):
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
             for number, expert_rows in by_expert(rows, experts, counts[path]):
+                # In fp64: a sum over all calibration tokens, which is inverted later.
                 product = expert_rows.double().T @ expert_rows.double()
                 total = sums.setdefault(path, [(0, 0)] * counts[path])
                 total[number] = total[number][0] + product, total[number][1] + len(expert_rows)
@@ -103,6 +104,7 @@ def gptq(
         raise InputError(f"GPTQ rounds weights over 'token' (each output) or 'tensor', not over '{grid.over}'")
     grid.cut(weight)  # raises for groups that do not divide the inputs
     whole = steps_of(weight.float(), grid) if grid.group is None else None
+    # `compensated` asks for one group at a time, whose steps need no group axis.
     plain = replace(grid, group=None)
 
     def fit(start: int, columns: Float[Tensor, "out n"]) -> tuple[Grid, Steps]:
@@ -119,6 +121,8 @@ def compensated(
     Within a group, the error of a column is subtracted from the columns after it at once; the columns after the group
     get the errors of all its columns in one product.
     """
+    # Row j of U, up to a factor, is the first row of the inverse of H restricted to inputs j, j + 1, …: what each step
+    # needs once the inputs before j are fixed. So one factorization replaces an inverse per column.
     left, rounded = weight.double(), torch.empty_like(weight)
     for start in range(0, weight.shape[1], group):
         columns = slice(start, min(start + group, weight.shape[1]))
@@ -126,7 +130,7 @@ def compensated(
         errors = torch.zeros_like(left[:, columns])
         for column in range(columns.start, columns.stop):
             column_weights = left[:, column : column + 1]
-            value = decode(encode(column_weights.float(), steps, grid), steps, grid)
+            value = decode(encode(column_weights.float(), steps, grid), steps, grid)  # in fp32, as without GPTQ
             error = (column_weights - value) / upper[column, column]
             left[:, column + 1 : columns.stop] -= error * upper[column, column + 1 : columns.stop]
             errors[:, column - start] = error[:, 0]
@@ -138,7 +142,7 @@ def compensated(
 def inverse_factor(hessian: Float[Tensor, "in in"], damp: float) -> Float[Tensor, "in in"]:
     """Upper U with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹; zeros on the diagonal of H (inputs always 0) count as 1."""
     damped = hessian.double().clone()
-    diagonal = damped.diagonal()
+    diagonal = damped.diagonal()  # a view: what is written to it is written to `damped`
     diagonal[diagonal == 0] = 1
     diagonal += damp * diagonal.mean()
     return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
@@ -153,4 +157,5 @@ def by_expert(rows: Tensor, experts: Tensor | None, count: int) -> list[tuple[in
 
 def _mean(summed: tuple[Any, int], width: int) -> Tensor:
     product, count = summed
+    # An expert without tokens has H = 0: all of its inputs count as always 0 and are rounded to the nearest value.
     return 2 / count * product if count else torch.zeros(width, width, dtype=torch.float64)

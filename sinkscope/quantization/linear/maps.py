@@ -72,6 +72,7 @@ class LinearMap:
     def weight(self) -> Float[Tensor, "*expert out in"]:
         """The current W. Raises `UnsupportedModelError` unless it is a floating-point tensor in memory."""
         weight: Any = getattr(self.module, self.parameter)
+        # Subclasses of Tensor hold packed codes (bitsandbytes, torchao); meta tensors are offloaded.
         if weight.is_meta or not weight.is_floating_point() or type(weight) not in (Tensor, nn.Parameter):
             raise UnsupportedModelError(
                 f"'{self.path}': its weight is {type(weight).__name__} of {weight.dtype} on {weight.device}, not "
@@ -93,11 +94,14 @@ class LinearMap:
         # isinstance(x, nn.Parameter) then holds, and gradients still reach the module's own parameter.
         parameter._is_param = True
         parameter._rounded = rounded
+        # A parametrized weight is computed at each access, so only a last step replaces it. Contexts close in reverse
+        # order, so it is the last step again when it is removed.
         if parametrize.is_parametrized(self.module, self.parameter):
             steps: Any = self.module.parametrizations[self.parameter]  # type: ignore[index]
             steps.append(_Constant(parameter))
             stack.callback(steps.__delitem__, len(steps) - 1)
             return
+        # Past setattr, which refuses a tensor that was computed from parameters.
         kept = self.module._parameters[self.parameter]
         stack.callback(self.module._parameters.__setitem__, self.parameter, kept)
         self.module._parameters[self.parameter] = parameter
@@ -119,6 +123,7 @@ class LinearMap:
 
     @property
     def _transposed(self) -> bool:
+        # Conv1D, in GPT-2, stores (in, out).
         return is_transposed(self.module, self.path) if self.stacked else isinstance(self.module, Conv1D)
 
 
@@ -231,6 +236,7 @@ def _every(model: nn.Module) -> Iterator[LinearMap]:
         kinds, path = tuple(dict.fromkeys(one.kind for one in parts)), parts[0].path
         block = block_of.get(module)
         query = axes("decoder" if block is None else block.stack, writes)[0]
+        # In cross-attention, keys and values read the encoder's tokens; query and output those of the decoder.
         crosses = parts[0].owner in crossing and not {"query", "output"} & set(kinds)
         axis = axes(crossing[parts[0].owner], writes)[1] if crosses else query
         inside = None if block is None else block.module

@@ -48,7 +48,7 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
 
     def key(x: Tensor) -> Key:
         kept.append(x)
-        return x.data_ptr(), x.numel()
+        return x.data_ptr(), x.numel()  # a view of the first entries has the same address
 
     def reading(one: LinearMap) -> Any:
         def edit(x: Tensor, routing: Routing | None) -> Tensor:
@@ -67,6 +67,7 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
                     kept.append(left)
                     linear.add(left.untyped_storage().data_ptr())
             elif is_norm(module) and entered is not None and isinstance(left, Tensor):
+                # By storage: the norm of a latent may read a slice of what a map wrote.
                 norms[key(left)] = path, (entered.untyped_storage().data_ptr(), 0)
                 kept.append(entered)
             elif entered is not None and any(True for _ in module.parameters(recurse=False)):
@@ -83,6 +84,7 @@ def sources(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tup
     all_inputs = []
     for location, paths in readers.items():
         norm, entered = norms.get(location, (None, (0, 0)))
+        # A module around one of the maps gets the tensor only to pass it on.
         neighbors = (path for path in others.get(location, ()) if not any(one.startswith(f"{path}.") for one in paths))
         all_inputs.append(SharedInput(tuple(paths), norm, tuple(neighbors), entered[0] in linear))
     return _joined(all_inputs)
@@ -133,6 +135,7 @@ def gain_of(norm: nn.Module) -> tuple[Float[Tensor, "width"], float]:
         norm._parameters["weight"] = torch.full_like(weight, value)  # type: ignore[assignment]
         return norm(probe).float()
 
+    # y(w) = (w + offset) · x̂ + bias: y(0) − bias is 0 or x̂, and y(1) − y(0) = y(2) − y(1) = x̂.
     try:
         zero, one, two = at(0), at(1), at(2)
     finally:
@@ -175,6 +178,7 @@ def changes_nothing(model: nn.Module, inputs: Any, change: Intervention) -> bool
         before = _floats(model(**one))
         with change.applied(model):
             after = _floats(model(**one))
+    # In half precision, a changed x and a changed W are rounded differently from x and W.
     tolerance = 1e-3 if before[0].dtype in (torch.float32, torch.float64) else 5e-2
     return all(
         float((a - b).float().norm()) <= tolerance * float(b.float().norm()) for a, b in zip(after, before, strict=True)

@@ -147,6 +147,7 @@ class QuantizeLinear(Intervention):
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
         maps = linear_maps(model, self.skip)
         check_unrounded(maps.values())
+        # First: edits run in the order in which they are added, and `one.weight` below is then the transformed W.
         if self.transform is not None:
             self.transform.attach(model, stack)
         if self.activations is not None and not _exact(self.activations):
@@ -192,6 +193,7 @@ class QuantizeLinear(Intervention):
             alone.uses.used(one)
             left = None if by_token else alone.rows(one, x, routing)
             if not isinstance(grid, Grid):
+                # Formats saturate, which would turn an infinite number into a plain one.
                 check_finite(x, left)
                 return grid.rounded(x) if left is None else torch.where(left, x, grid.rounded(x))
             if static is not None or grid.over == "token" or self.per_call:
@@ -220,11 +222,12 @@ def row_by_row(
 
     Entries where `left` (broadcast to x) is True are part of no range and stay unchanged.
     """
+    # (batch, position, in): a range over the last two axes is one range per row.
     if texts is None and x.ndim == 3:
         return fake_quantize(x, replace(grid, over="head"), left)
     texts = torch.arange(len(x), device=x.device) if texts is None else texts
     left = None if left is None else left.expand(x.shape)
-    rounded = torch.empty_like(x)
+    rounded = torch.empty_like(x)  # each entry of the first axis has a text, so all of it is written
     for text in texts.unique():
         rows = texts == text
         rounded[rows] = fake_quantize(x[rows], grid, None if left is None else left[rows])
@@ -261,6 +264,7 @@ def calibrated(
     maps = linear_maps(model, skip)
     read_inputs(model, inputs, maps.values(), read, protect, transform, batch_size)
     check_read(maps, ranges)
+    # A range depends on its ends alone, so these two stand for all tokens.
     steps = {path: steps_of(torch.stack(ranges[path]), grid) for path in maps}
     steps = {path: Steps(one.step[0], None if one.low is None else one.low[0]) for path, one in steps.items()}
     return Static(grid, steps, described(protect), transform)

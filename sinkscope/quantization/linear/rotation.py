@@ -96,8 +96,9 @@ class RotateResidual(Transform):
                     f"family '{family(model)}': '{one.norm}' subtracts the mean, which a rotation of the residual "
                     "stream changes: use RotateInputs, which rotates the input of each map"
                 )
-            gain_of(modules[one.norm])
+            gain_of(modules[one.norm])  # raises for a gain that cannot be folded
         made = cls(kind, seed, tuple(readers), tuple(writers))
+        # Hooks miss readers and writers that are not modules; a rotation that leaves them out changes the logits.
         if not readers or not writers or not changes_nothing(model, inputs, made):
             raise UnsupportedModelError(
                 f"family '{family(model)}': its blocks read or write the residual stream other than through norms "
@@ -113,6 +114,7 @@ class RotateResidual(Transform):
         modules = dict(model.named_modules())
         width = width_of(model)
         turn = Change(turns=rotation(width, self.kind, self.seed))
+        # Q⁻¹ = Qᵀ: with its signs, a Hadamard matrix is not symmetric.
         back = Change(turns=tuple(Blocks(one.matrix.mT) for one in reversed(rotation(width, self.kind, self.seed))))
         opened = OpenStream(model, stack)
         opened.edit(0, turn.of_input)
@@ -120,6 +122,7 @@ class RotateResidual(Transform):
         for one in self.readers:
             norm = modules[str(one.norm)]
             gain, offset = gain_of(norm)
+            # A gain of 1, which norms that store g − 1 hold as 0.
             put(norm, "weight", torch.full_like(gain, 1 - offset), stack)
             check_unedited((maps[path] for path in one.maps), "RotateResidual")
             for path in one.maps:
@@ -127,6 +130,7 @@ class RotateResidual(Transform):
             for path in one.others:
                 _undo(modules[path], back, gain, stack)
         for path in self.writers:
+            # The output is rotated instead of the input: Qᵀ W = (Wᵀ Q)ᵀ.
             maps[path].replace(turn.of_weight(maps[path].weight.mT).mT, stack)
             _turn_bias(maps[path], turn, stack)
 
@@ -149,6 +153,7 @@ def _undo(module: nn.Module, back: Change, gain: Tensor, stack: ExitStack) -> No
     """Give a reader of a norm that is not a linear map what it got before."""
 
     def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The norm's output is rotated now, and without its gain, which the maps' weights hold.
         return (back.of_input(args[0]) * gain.to(args[0]), *args[1:])
 
     stack.callback(module.register_forward_pre_hook(hook, prepend=True).remove)

@@ -66,6 +66,7 @@ class SliM(Rounding):
         options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform, "batch_size": batch_size}
         hessians = GPTQ.of(model, inputs, damp, **options).hessians
         maps = linear_maps(model, skip)
+        # The entries of a list are one tensor, which is replaced and never written to.
         samples = {path: [torch.empty(0, one.weight.shape[-1])] * len(hessians[path]) for path, one in maps.items()}
 
         def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
@@ -140,6 +141,7 @@ def mixtures(sizes: Float[Tensor, "group"], bits: int) -> list[tuple[int, ...]]:
     """The bits of each group, with the i of least salience at bits − 1 and the i of most at bits + 1, for each i."""
     order = sizes.argsort().tolist()
     all_bits = []
+    # At most half of the groups at either end, so that none gets both fewer and more bits.
     for count in range(len(order) // 2 + 1):
         low, high = set(order[:count]), set(order[len(order) - count :])
         all_bits.append(tuple(bits - (at in low) + (at in high) for at in range(len(order))))
@@ -158,8 +160,9 @@ def fitted_steps(weight: Float[Tensor, "out in"], grid: Grid, salient: Bool[Tens
     whole = steps_of(weight, grid)
     counts = torch.where(salient, times, 1.0)
     best, fitted = None, whole
+    # 1 is tried first and only a smaller error replaces it, so ties leave the range as it is.
     for shrink in SHRINKS:
-        tried = Steps(whole.step * shrink, None if whole.low is None else whole.low * shrink)
+        tried = Steps(whole.step * shrink, None if whole.low is None else whole.low * shrink)  # from p · min to p · max
         error = (decode(encode(weight, tried, grid), tried, grid) - weight).abs() ** NORM
         error = (error * counts).sum(-1, keepdim=True)
         better = torch.ones_like(error).bool() if best is None else error < best

@@ -75,11 +75,13 @@ class SmoothQuant(Transform):
 
         read_inputs(model, inputs, maps.values(), read, protect, None, batch_size)
         check_read(maps, largest)
+        # Maps that read one tensor share s: a norm's gain can divide it only once.
         shared = foldable(model, inputs, maps)
         scales: dict[str, Tensor] = {}
         for source in shared:
             size = torch.stack([largest[path].float() for path in source.maps]).amax(0)
             weights = torch.stack([_by_input(maps[path].weight) for path in source.maps]).amax(0).clamp(min=SMALLEST)
+            # The floors keep s and 1 / s finite for channels that no output reads, or that are always 0.
             scale = (size.pow(alpha) / weights.pow(1 - alpha)).clamp(min=SMALLEST)
             scales |= dict.fromkeys(source.maps, scale)
         return cls(alpha, scales, shared, protect=described(protect))
@@ -147,6 +149,7 @@ def rescale(
             if source.norm is None:
                 change_map(maps[path], Change(scale), uses, stack)
             else:
+                # The gain divides x already, so only the weight changes.
                 maps[path].replace(Change(scale).of_weight(maps[path].weight), stack)
 
 
@@ -173,6 +176,7 @@ def foldable(model: nn.Module, inputs: Any, maps: Mapping[str, LinearMap]) -> tu
 
     def works(source: SharedInput) -> bool:
         width = maps[source.maps[0]].weight.shape[-1]
+        # Factors far from 1 in both directions, so that any other reader of the tensor changes the logits.
         tried = torch.randn(width, generator=generator).exp()
         one = SmoothQuant(0.5, dict.fromkeys(source.maps, tried.to(maps[source.maps[0]].weight)), (source,))
         return changes_nothing(model, inputs, one)

@@ -47,6 +47,7 @@ class LeftAlone:
             return None
         left = left.to(x.device)
         if routing is not None:
+            # The first map of experts gets the tokens, the second a row for each pair of a token and its expert.
             flat = left.flatten()
             return (flat[routing.token] if routing.paired else flat)[:, None]
         if not one.routed and x.ndim > 2 and x.shape[:2] == left.shape:
@@ -68,6 +69,7 @@ class LeftAlone:
         """
         batch = self._passes.now.forward.batch
         if routing is not None:
+            # Tokens are flattened row by row: token t of n, in a batch of b, belongs to row ⌊t · b / n⌋.
             token = routing.token if routing.paired else torch.arange(routing.tokens, device=x.device)
             return token * batch // routing.tokens
         text = one.axis in ("tokens", "memory")
@@ -89,6 +91,7 @@ class LeftAlone:
             return None
         by_row = x[:, 0] if x.ndim == 4 and x.shape[1] == 1 else x
         if x.ndim == 2:
+            # The batch axis is lost; `at` reads only the shape and the device of what it gets.
             count = len(x) if routing is None else routing.tokens
             by_row = x.new_empty(forward.batch, count // forward.batch, 1)
         real = forward.at(one.axis, None, by_row)
@@ -121,7 +124,7 @@ def read_inputs(
     with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
         alone = LeftAlone(model, protect, stack)
         if under is not None:
-            under.attach(model, stack)
+            under.attach(model, stack)  # before the readers, which then see what it changed
         for one in maps:
             one.edit_input(_reading(one, alone, read), stack)
             alone.uses.require(one)
@@ -141,6 +144,7 @@ def _reading(one: LinearMap, alone: LeftAlone, read: Read) -> Any:
         elif routing.paired:
             read(one.path, rows[kept], routing.expert[kept])
         else:
+            # x has a row per token, which is read once for each of its experts.
             chosen = kept[routing.token]
             read(one.path, rows[routing.token][chosen], routing.expert[chosen])
         return x

@@ -93,6 +93,7 @@ class Change:
         return self._turned(weight if self.scale is None else weight * self.scale.to(weight))
 
     def _turned(self, rows: Tensor) -> Tensor:
+        # The same Q on both sides: (x / s) Q ((W s) Q)ᵀ = (x / s) Q Qᵀ (W s)ᵀ = x Wᵀ.
         for turn in self.turns:
             rows = turn(rows)
         return rows

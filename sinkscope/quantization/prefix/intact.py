@@ -97,6 +97,7 @@ def loss_of(left: list[Tensor], wanted: list[Tensor], mask: Tensor | None) -> Te
         if mask is None:
             total = total + functional.mse_loss(mine.float(), theirs.float()) / 2
         else:
+            # Tokens that belong to the prefix were cut off at the front, so both end alike.
             real = mask[:, mask.shape[1] - mine.shape[1] :].bool().to(mine.device)
             total = total + functional.mse_loss(mine.float()[real], theirs.float()[real]) / 2
     return total
@@ -124,6 +125,7 @@ class _Trained(Prefix):
     def cache(self, rows: int = 1) -> Cache:
         cache = super().cache(rows)
         for layer, (key, value) in zip(cache.layers, self.pairs, strict=True):
+            # Expanded, not copied: the gradients of all rows add up. Layers concatenate, so no view is written to.
             layer.keys, layer.values = (x.expand(rows, -1, -1, -1) for x in (key, value))
         return cache
 

@@ -106,7 +106,7 @@ class Prefix(Intervention):
         """A new cache with the prefix for `rows` rows: `generate(..., past_key_values=prefix.cache(rows))`."""
         if rows < 1:
             raise InputError(f"a cache for {rows} rows: at least 1")
-        cache = deepcopy(self.held)
+        cache = deepcopy(self.held)  # passes append to the cache that they get
         for layer in cache.layers if rows > 1 else ():  # the only way to repeat rows that layers with states have too
             layer.reorder_cache(torch.zeros(rows, dtype=torch.long))
         return cache

@@ -111,7 +111,7 @@ def find_prefix(
     if objective == "outliers":
         ids, more = _by_outliers(texts, threshold, bos)
         ids = ids if length is None else ids[-length:]
-        alone = [(token,) for token in reversed(ids)] if len(ids) > 1 else []
+        alone = [(token,) for token in reversed(ids)] if len(ids) > 1 else []  # the BOS, the last, is tried first
         ids, cost = _cheapest(model, checked, [ids, *alone], bos)
     elif objective == "peak":
         ids, more = _by_peak(model, checked, places, bos, candidates, length or MOST, progress)
@@ -172,7 +172,7 @@ def _next_losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Float[Tensor,
 def _costs(cost: Mapping[str, Any]) -> bool:
     """Whether the interval of a cost lies above the tolerance; for one text, whether its value does."""
     low = cost["low"]
-    return (cost["nats"] if low != low else low) > TOLERANCE
+    return (cost["nats"] if low != low else low) > TOLERANCE  # NaN: one text has no interval
 
 
 def _cheapest(
@@ -239,6 +239,7 @@ def _by_outliers(texts: _Texts, threshold: float, bos: int | None) -> tuple[tupl
     )
     total = Counter(texts.ids[outlying].tolist())
     common = [token for token, _ in total.most_common() if token != bos and texts_with[token] >= RARE * len(texts.ids)]
+    # The BOS goes last, so that texts that begin with one share it (`overlap`).
     ids = (*common[: number if bos is None else number - 1], *(() if bos is None else (bos,)))
     if not ids:
         raise InputError(

@@ -67,6 +67,7 @@ def overlap(prefix: Front, ids: Int[Tensor, "row token"], real: Bool[Tensor, "ro
             shared = count
     if bool((counts <= shared).any()):
         raise InputError(f"row {int(counts.argmin())} is the prefix alone: give at least one more token")
+    # Every row has a token after the shared ones, so the index exists.
     again = (front[:, shared] == prefix.bos) if prefix.bos in prefix.ids else torch.zeros_like(counts, dtype=torch.bool)
     if bool(again.any()):
         raise InputError(
@@ -126,6 +127,7 @@ class Serving:
             if mask is not None:
                 passed["attention_mask"] = _wider(mask[:, shared:], count)
             if passed.get("position_ids") is not None:
+                # Token `shared` of a text comes right after the prefix, at position `count`.
                 passed["position_ids"] = passed["position_ids"][..., shared:] + (count - shared)
         else:
             passed |= self._behind_padding(passed, ids, real, shared)
@@ -171,6 +173,7 @@ class Serving:
                 output.logits = torch.cat([prefix_logits[-shared:].expand(len(logits), -1, -1), logits], 1)
         elif logits.shape[:2] == shared.shape and bool(shared.any()):
             most = int(shared.sum(-1).max())
+            # The last `most` predictions of the prefix, in order; elsewhere the index only has to be valid.
             index = (shared.cumsum(-1) - 1).clamp(min=0) + len(prefix_logits) - most
             output.logits = torch.where(
                 shared[..., None], prefix_logits[index.clamp(max=len(prefix_logits) - 1)], logits

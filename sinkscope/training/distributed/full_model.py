@@ -41,6 +41,7 @@ class GatheredModel:
     @contextmanager
     def model(self) -> Iterator[nn.Module | None]:
         """A copy of the current model in the main process, None in the others. Every process must call it."""
+        # A collective call, so before the processes part ways.
         weights = full_state_dict(self.trainer)
         if self.copy is None:
             yield None

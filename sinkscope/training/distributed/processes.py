@@ -57,6 +57,7 @@ class Processes:
             result = work()
         except InputError as error:
             failure = error
+        # No process raises before all have exchanged messages: the others would wait for it until the timeout.
         messages: list[str | None] = [None] * self.world
         dist.all_gather_object(messages, None if failure is None else str(failure))
         first = next((rank for rank, message in enumerate(messages) if message is not None), None)

@@ -35,6 +35,7 @@ class ShardedTrainer(RecipeTrainer):
     def __init__(self, recipe: Recipe, *, model: nn.Module, **more: Any) -> None:
         check_shardable(recipe, model)
         super().__init__(recipe, model=model, **more)
+        # Trainer has made the accelerator by now and shards the model only in train(). An empty policy casts nothing.
         self.accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
     def arguments(self, folder: Path, device: str, validation_windows: int) -> TrainingArguments:
@@ -65,6 +66,7 @@ def check_shardable(recipe: Recipe, model: nn.Module) -> None:
             f"optimizer '{recipe.optimizer.name}' needs whole matrices, which no process has under FSDP: "
             "use parallel 'ddp', or adamw, adam, sgd or rmsprop"
         )
+    # A tied weight has two names and is one parameter.
     if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
         raise InputError("a model with tied weights cannot be sharded: use parallel 'ddp'")
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]

@@ -43,6 +43,7 @@ class OptimizerPart(ConfigPart):
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Trainable parameters in at most two groups: those that decay, and those that do not."""
+        # By identity: a tied output layer is the embedding, and decays as one.
         embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
         decayed: list[nn.Parameter] = []
         undecayed: list[nn.Parameter] = []

@@ -84,6 +84,7 @@ class Combined(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
+        # Loading gave the parts new group dicts.
         self._share()
 
     def _share(self) -> None:
@@ -98,6 +99,8 @@ def maps(model: nn.Module) -> list[nn.Parameter]:
     as an embedding's.
     """
     excluded = _embeddings_and_output(model)
+    # GPT-2's Conv1D is stored (in, out), which makes no difference: Newton-Schulz commutes with transposing, and the
+    # factor on `lr` depends on the longer side alone.
     linear = [_learned(module) for module in model.modules() if isinstance(module, nn.Linear | AddedHeads | Conv1D)]
     listed = [getattr(module, name) for module in model.modules() for name in getattr(module, "maps", ())]
     return [parameter for parameter in [*linear, *listed] if parameter.ndim == 2 and id(parameter) not in excluded]

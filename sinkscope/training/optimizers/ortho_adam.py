@@ -73,9 +73,11 @@ class RotatedAdam(torch.optim.Optimizer):
         (one, two), lr = group["betas"], group["lr"]
         state["step"] += 1
         step = float(state["step"])
+        # Both moments live in rotated coordinates; weights and their decay stay in the original ones.
         gradient = rotated(gradient, state["rotations"])
         state["first"].lerp_(gradient, 1 - one)
         state["second"].mul_(two).addcmul_(gradient, gradient, value=1 - two)
+        # In place on the quotient, a new tensor: the moment itself is not touched.
         size = (state["second"] / (1 - two**step)).sqrt_().add_(group["eps"])
         update = rotated(state["first"] / (1 - one**step) / size, state["rotations"], back=True)
         parameter.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr)
@@ -86,12 +88,14 @@ def rotated(x: Float[Tensor, "..."], rotations: Rotations, back: bool = False) -
     for axis, rotation in enumerate(rotations):
         if rotation is not None:
             matrix = rotation.T if back else rotation
+            # tensordot puts the matrix's free axis first, wherever the axis that it replaces was.
             x = torch.tensordot(matrix, x, dims=([1], [axis])).movedim(0, axis)
     return x
 
 
 def haar_drawn(seed: int, largest: int) -> Draw:
     """A function that draws a Haar-distributed orthogonal matrix for each axis of the parameters, in their order."""
+    # On the CPU, so that a seed draws the same basis whatever the parameters' device.
     generator = torch.Generator().manual_seed(seed)
 
     def draw(parameter: Tensor) -> Rotations:
@@ -107,5 +111,6 @@ def is_rotated(size: int, largest: int) -> bool:
 
 def _haar(size: int, generator: torch.Generator) -> Float[Tensor, "size size"]:
     """Uniform over the orthogonal group: the Q of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007)."""
+    # float64, so that the cast to the parameter's dtype is all that separates QᵀQ from the identity.
     q, r = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
     return q * r.diagonal().sign()

@@ -33,6 +33,7 @@ def problem(checkpoint: Path) -> str | None:
     try:
         expected = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         actual = _hashes(checkpoint)
+        # From both: a file that is missing and one that is not listed are both faults.
         names = {**expected, **actual}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"is damaged (its {MANIFEST} cannot be read: {error})"

@@ -94,6 +94,7 @@ class HeadNumbers:
 def _prefix_matching(model: nn.Module, random: Int[Tensor, "sample position"]) -> Numbers:
     """Empty for a bidirectional model, in which every token sees what follows it."""
     count = (random.shape[1] - 1) // 2
+    # Position 1 + count + i repeats 1 + i; what followed there is at 2 + i, that is count − 1 before the query.
     data = measure(model, random, [AttentionBefore(count - 1)], batch_size=len(random)).data
     if "attention_before" not in data:
         return {}

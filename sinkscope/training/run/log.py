@@ -161,6 +161,7 @@ class LogWriter(TrainerCallback):
     def _throughput(self) -> float | None:
         if self._since is None:
             return None
+        # The clock starts again with the next step, so evaluating and saving do not count.
         elapsed = time.monotonic() - self._since
         self._since = None
         return round(self._steps * self.tokens_per_step / elapsed, 1)
