@@ -22,6 +22,7 @@ import sinkscope as ss
 from benchmarks.folding import CORPUS, TOKENS, Pieces, Unfinished, texts
 from benchmarks.sides import REAL, provenance
 from sinkscope.files import write_json
+from sinkscope.hooks import position_limit
 from sinkscope.trials import Trial, origin_trial
 from sinkscope.trials.origin import table
 
@@ -37,12 +38,13 @@ def main() -> None:
     asked = parser.parse_args()
     title, ours = Path(asked.model).name, asked.model.startswith("nano")
     model: Any = ss.load(asked.model)
-    rows = texts(asked.model, TOKENS, LOOKED_AT + (40 if ours else 24))
+    limit = position_limit(model) or TOKENS + 1
+    rows = texts(asked.model, min(TOKENS, limit - 1), LOOKED_AT + (40 if ours else 24))  # `relocate` adds a token
     work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
     work.mkdir(parents=True, exist_ok=True)
 
     def tried(part: Tensor) -> Trial:
-        return origin_trial(model, part, calibrate_on=rows[:LOOKED_AT], controls=CONTROLS)
+        return origin_trial(model, part, test=TOKENS // 4, calibrate_on=rows[:LOOKED_AT], controls=CONTROLS)
 
     try:
         trial = Pieces(work, asked.at_most).trial("origin", rows[LOOKED_AT:], 8 if ours else 3, tried)
@@ -52,7 +54,7 @@ def main() -> None:
     found = {
         "model": title,
         "corpus": CORPUS,
-        "tokens": TOKENS,
+        "tokens": rows.shape[1],
         "texts": trial.texts,
         "controls": CONTROLS,
         "origin": trial.record["origin"],

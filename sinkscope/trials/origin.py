@@ -21,6 +21,7 @@ from sinkscope.hooks import (
     Stream,
     batches,
     evaluating,
+    position_limit,
     read_stream,
     row_length,
     unwrapped,
@@ -304,7 +305,7 @@ def origin_trial(
         model: Any transformers model with logits.
         inputs: Texts, as `measure` takes them, in rows of one length; a fifth of them, at least eight, shows what the
             sink is made of.
-        what: Names of `ORIGIN`.
+        what: Names of `ORIGIN`; `relocate` is left out where texts fill all positions of the model.
         sink: The sink's position.
         test: k; default: a quarter of the text.
         calibrate_on: Other texts to look at the sink in; all of `inputs` are scored then.
@@ -331,8 +332,14 @@ def origin_trial(
             raise InputError("the tests rearrange tokens: give token ids in rows of one length, without padding")
     sink_anatomy = anatomy(model, parts.calibration, sink, batch_size)
     arms = OriginArms(sink_anatomy, test, length, epsilon, seed)
-    chosen = list(dict.fromkeys(what))
-    record = {"kind": "origin", "origin": _described(sink_anatomy, test, epsilon), **dict(about or {})}
+    chosen, notes = list(dict.fromkeys(what)), []
+    if "relocate" in chosen and (position_limit(model) or length + 1) <= length:
+        notes.append(f"relocate adds a token, and the model has positions for {length} tokens: give texts of fewer.")
+        chosen.remove("relocate")
+        if not chosen:
+            raise InputError(notes[0].removesuffix("."))
+    described = {"kind": "origin", "origin": _described(sink_anatomy, test, epsilon), "notes": notes}
+    record = described | dict(about or {})
     trial = run(
         model,
         parts.scored,
