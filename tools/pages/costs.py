@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sides import REAL, RESULTS
+from sinkscope.trials.origin import MAKES
 from tools.pages import DOCS, between, write
 
 REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODELS = {REAL_MODEL: "SmolLM2-135M-Instruct", "nano": "`nano`"}
+ORIGINS = {"smollm2": "SmolLM2", "nano": "`nano`", "nano_hybrid": "`nano-hybrid`", "nano_encoder": "`nano-encoder`"}
 CORPORA = {"python:prose": "docstrings", "python:code": "code"}
 SINKS = ("0", "1", "2", "4")
 KEPT = " [freed memory: kept]"
@@ -239,6 +241,26 @@ def fold_tuning() -> str:
     return "\n".join(lines)
 
 
+def origin() -> str:
+    """What each test of a sink's origin does, in each of four models."""
+    lines = [
+        "| model | test | finding | nats lost | more than its control | rate, % | under its control | largest at |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, title in ORIGINS.items():
+        stored = json.loads((REAL / f"origin_{name}.json").read_text())
+        unchanged = " to ".join(f"{100 * end:.1f}" for end in stored["unchanged"]["rate_at_sink"][1:])
+        rate = f"{100 * stored['unchanged']['rate_at_sink'][0]:.1f} ({unchanged})"
+        lines.append(f"| {title}, {stored['texts']} × {stored['tokens']} | unchanged | | | | {rate} | | 0 |")
+        for row in stored["tests"]:
+            score, at = ("nats" if "nats" in row else "kl"), ("rate_at_test" if row["arm"] in MAKES else "rate_at_sink")
+            cost, more = ([row[f"{each}{end}"] for end in ("", "_low", "_high")] for each in (score, "more"))
+            cells = [f"`{row['arm']}`", row["word"], f"{'KL ' if score == 'kl' else ''}{_signed(cost)}", _signed(more)]
+            cells += [_range(row, at, 1), f"{row['rate_of_controls']:.1f}", f"{row['sink_at']}"]
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _stored(name: str, model: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(_real(name, model).read_text())
     return found
@@ -336,6 +358,7 @@ def _protected(name: str) -> str:
 
 
 BLOCKS = {
+    "origin.md": (origin,),
     "fold.md": (fold, fold_layers, fold_heads, fold_streams, fold_tuning),
     "quantized_cache.md": (protected_caches,),
     "rotated_caches.md": (rotation,),
