@@ -57,3 +57,8 @@ from sinkscope.interventions.visibility import FirstTokenView as FirstTokenView
 from sinkscope.interventions.visibility import ForbidSink as ForbidSink
 from sinkscope.interventions.visibility import HideSink as HideSink
 from sinkscope.interventions.visibility import OneKeyView as OneKeyView
+from sinkscope.registry import moved as _moved
+
+__getattr__ = _moved(
+    __name__, {"effect": "sinkscope.trials.changed", "Effect": "sinkscope.trials.Trial"}
+)  # old names, for one release

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,8 +40,8 @@ class Constants:
     """Keys, values and logits at the first positions of texts, in the changed stack. Made by `constants`.
 
     `keys`, `values` (text, layer, kv_head, position, dim), fp32, after rotation; `logits[first]` (layer, head,
-    position): the logit on each position, averaged over texts and queries t ≥ `first`, NaN if no query sees it.
-    `texts`: a hash of the texts.
+    position): the logit on each position, averaged over texts and queries t ≥ `first`, NaN if no query sees it or the
+    layer's weights are not a softmax. `texts`: a hash of the texts.
     """
 
     keys: Float[Tensor, "text layer kv_heads position dim"]
@@ -75,7 +75,7 @@ class Constants:
         return vectors[0], vectors[1]
 
     def logit(self, rows: QueryRows, targets: Targets) -> Float[Tensor, "_ heads 1 key"]:
-        """The constant logit of each target key, 0 elsewhere."""
+        """The constant logit of each target key, 0 elsewhere. Raises `InputError` if a query sees one that is NaN."""
         starts, heads = targets.starts(rows.key), rows.call.heads
         logits = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
         for first, table in self.logits.items():
@@ -84,7 +84,14 @@ class Constants:
             values = table_of_layer[:, position].transpose(0, 1)  # (heads, batch, key) → (batch, heads, key)
             # Means depend on the first query, so each target reads the table of its own first query.
             logits = torch.where((starts == first)[:, None, :], values, logits)
-        return logits[:, :, None, :]
+        logits = logits[:, :, None, :]
+        unknown = logits.isnan()
+        if bool(unknown.any()) and bool((unknown & rows.hit & (rows.logits > -torch.inf)).any()):
+            raise InputError(
+                f"layer '{rows.call.layer.name}': a query sees a token that no query of the constants' texts saw, so "
+                "its logit is unknown: make the constants from texts like these"
+            )
+        return logits
 
     def check(self, targets: Targets) -> None:
         """Raises `InputError` for targets that these constants do not cover."""
@@ -146,6 +153,13 @@ class FoldSink(Replacing):
         if self.gone and self.form == "key+value":
             raise InputError("gone with form 'key+value': a key has a position, from which a stream moves away")
         self.constants.check(self.targets)
+        for p, first in sorted(self.targets.every()) if self.form != "key+value" else ():
+            logits = self.constants.logits[first]
+            if logits.numel() and not logits[..., p].isfinite().any():
+                raise InputError(
+                    f"no query of the constants' texts sees position {p} from position {first} on, so its logit is "
+                    "unknown: give longer texts, or a smaller after"
+                )
         if self.heads is not None:
             heads = head_pairs(self.heads)
             object.__setattr__(self, "heads", heads)
@@ -200,12 +214,15 @@ class FoldSink(Replacing):
     def _beyond(self, rows: QueryRows) -> Float[Tensor, "batch heads query value_dim"]:
         """p hidden, and after the keys one column per target, with its logit and value, whether p is there or not.
 
-        For queries that see p this is what `Replacing` computes, since a softmax has no order.
+        For queries that see p this is what `Replacing` computes, since a softmax has no order. A layer whose window
+        never reached p in the constants' texts has no logit for it, and no column.
         """
         pairs, scores = self.targets.pairs(), rows.logits.masked_fill(rows.hit, -torch.inf)
+        self.constants.logit(rows, self.targets)  # raises if p is seen here and its logit is unknown
         tables = self.constants.logits
         # (heads, target), and for which queries a target is folded: (batch, 1, query, target).
         logits = torch.stack([tables[first][rows.layer][:, p] for p, first in pairs], -1).to(scores.device)
+        logits = logits.nan_to_num(nan=-torch.inf)
         late = torch.stack([rows.query.position >= first for _, first in pairs], -1)[:, None]
         columns = torch.where(late, logits[None, :, None, :], -torch.inf).expand(*scores.shape[:3], -1)
         weights = torch.cat([scores, rows.rest, columns], -1).softmax(-1).nan_to_num(0.0)
@@ -258,16 +275,6 @@ def fold(
     tokens = find_tokens(model, inputs, choice, batch_size=batch_size) if isinstance(choice, Choice) else choice
     targets = Targets.of(tokens, after)
     measured = constants(model, inputs, targets, after, batch_size=batch_size)
-    for p, first in targets.pairs():
-        if (
-            form != "key+value"
-            and measured.logits[first].numel()
-            and not measured.logits[first][..., p].isfinite().any()
-        ):
-            raise InputError(
-                f"no query of these texts sees position {p} from {after} tokens after it on, so its logit is unknown: "
-                "give longer texts, or a smaller after"
-            )
     return FoldSink(targets, after, layers, constants=measured, form=form, heads=heads, gone=gone)
 
 
@@ -327,16 +334,18 @@ def constants(
         for batch in batches(model, checked, samples, batch_size):
             model(**batch)
     kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
-    logits = {
-        # 0 / 0 = NaN marks a position that no query sees.
-        first: torch.stack([(by_layer[n][0] / by_layer[n][1]).float().cpu() for n in range(len(chosen))])
-        for first, by_layer in sums.items()
-        if by_layer
-    }
+    logits = {first: _means(by_layer, len(chosen)) for first, by_layer in sums.items() if by_layer}
     digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in checked.values() if isinstance(v, Tensor)))
     return Constants(
         kv["keys"], kv["values"], logits or {first: torch.empty(0) for first in starts}, digest.hexdigest()[:12]
     )
+
+
+def _means(sums: Mapping[int, tuple[Tensor, Tensor]], layers: int) -> Float[Tensor, "layer heads position"]:
+    """Means from (sum, count); 0 / 0 = NaN marks a position that no query sees, and a layer that is no softmax."""
+    nothing = torch.zeros(next(iter(sums.values()))[0].shape)
+    pairs = (sums.get(layer, (nothing, nothing)) for layer in range(layers))
+    return torch.stack([(total / count).float().cpu() for total, count in pairs])
 
 
 def _first_document(key: Places) -> Tensor:

@@ -134,7 +134,8 @@ class MuteFeedForward(_InBlock):
     feed-forward makes it. Control: as many other tokens in the same block.
     Source: Li et al. 2026 (2605.06611), whose abstract names "super neurons" of feed-forwards; switching off all of the
     block's feed-forward at one token is ours.
-    Raises `UnsupportedModelError` for a block without a feed-forward whose output map is known.
+    Raises `UnsupportedModelError` for a block without a feed-forward whose output map is known, and for a mixture
+    of experts, whose tokens come in no order.
     """
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:

@@ -81,7 +81,7 @@ class ExtraToken(Intervention):
     Source: Jiang et al. 2025 (2506.08010), where what outlier neurons write is shifted to an extra zero token of an
     image model (read: the abstract, and the notes of its code); moving entries of the residual stream, in a text, is
     ours.
-    Raises `InputError` for padded rows and inputs without ids.
+    Raises `InputError` for padded rows, inputs without ids, and inputs with `position_ids` or a label per token.
     """
 
     at: int
@@ -103,11 +103,18 @@ class ExtraToken(Intervention):
         ) -> tuple[tuple[()], dict[str, Any]]:
             inputs = _whole_rows(model, module, args, kwargs, max(self.at - 1, 0))
             shape = inputs[name].shape
+            for key, value in inputs.items():
+                per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[-1] == shape[1]
+                if per_token and key.endswith(("position_ids", "labels")):
+                    raise InputError(
+                        f"{key}: one for each of the row's own tokens, and the model reads one more: leave them out "
+                        "(positions are counted, and a loss can be computed from the logits)"
+                    )
             column = min(self.at, shape[1] - 1)  # its id is not used, but a mask and token types are
             longer = {
                 key: torch.cat([value[:, : self.at], value[:, column : column + 1], value[:, self.at :]], 1)
                 for key, value in inputs.items()
-                if isinstance(value, Tensor) and value.shape == shape and key != "position_ids"
+                if isinstance(value, Tensor) and value.shape == shape
             }
             check_positions(model, longer)
             return (), {**inputs, **longer}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sinkscope.attention import Alone, Full, Kept, Mask, TokenAxis, Visibility, Without
 from sinkscope.attention.functional import DenseVisibility
@@ -193,12 +194,15 @@ class _Restriction(Editor):
         # Keys are missing although no layer has a window: they were dropped, and columns give no positions.
         if first and cache is not None and not any(cache.is_sliding):
             raise self._dropped(module)
-        query, key = self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
         if not isinstance(self.mask, Targets):
+            query, key = self.opened.tokens(start, total, device), self.opened.tokens(first, first + keys, device)
             return self.mask.visible(query, key)
         self.mask.check_rows(self.opened.passes.now.forward.batch)
-        keys_at = Places.of(key, document_starts(mask, queries, keys, masked(module, self)))
-        return ~self.mask.hit(keys_at.part(slice(start - first, total - first)), keys_at)
+        held = min(keys, total)  # a static cache hands out its whole buffer
+        starts = document_starts(mask, queries, held, masked(module, self))
+        keys_at = Places.of(self.opened.tokens(first, first + held, device), starts)
+        hit = self.mask.hit(keys_at.part(slice(start - first, total - first)), keys_at)
+        return functional.pad(~hit, (0, keys - held), value=True)
 
     def _dropped(self, module: nn.Module) -> UnsupportedModelError:
         return UnsupportedModelError(
@@ -214,5 +218,6 @@ class _Restriction(Editor):
         # Eager attention adds the mask that it gets: without one, even a causal layer sees everything.
         if name == "eager":
             return torch.zeros_like(everything, dtype=arguments["query"].dtype)
-        # transformers lets SDPA be causal for several queries only: a single one is the newest and sees all keys.
-        return everything.tril(like.shape[2] - queries) if causal and queries > 1 else everything
+        # transformers lets SDPA be causal for several queries only, aligned with the first key: those that begin a row.
+        # A static cache has empty places after their keys.
+        return everything.tril() if causal and queries > 1 else everything

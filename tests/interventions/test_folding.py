@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import Constants, FoldSink, constants
 from tests.interventions.conftest import a_model, logits
+from tests.measurement.conftest import lab_model
 from tests.planted.factory import F3, planted_ids, planted_model
 
 AFTER = 3
@@ -91,6 +92,41 @@ def test_queries_that_lost_the_sink_get_the_constants_too(form: Any) -> None:
                     found = hidden["heads"][row, -1].unflatten(0, (-1, attention.head_dim))[head]
                     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     hook.remove()
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_a_layer_whose_window_never_reaches_the_sink_is_left_alone(name: str) -> None:
+    model, text = a_model(name, "eager"), ids(2, 14)
+    window = model.config.sliding_window  # of the first layer; the second sees all keys
+    fold = ss.fold(model, ids(3, 14, 7), on=(0,), after=window, gone=True)
+    table = fold.constants.logits[window][..., 0]
+    assert table[0].isnan().all()
+    assert table[1].isfinite().all()
+    torch.testing.assert_close(under(model, fold, text), under(model, replace(fold, layers=(1,)), text))
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_logit_that_no_text_showed_is_refused_where_it_is_needed(gone: bool) -> None:
+    model = a_model("llama")
+    with pytest.raises(InputError, match="position 0 from position 3 on, so its logit is unknown"):
+        FoldSink((0,), AFTER, constants=constants(model, ids(3, AFTER, 7), (0,), AFTER), gone=gone)
+    fold = ss.fold(model, ids(3, 12, 7), on=(0,), after=AFTER, gone=gone)
+    fold.constants.logits[AFTER][1, 2, 0] = torch.nan  # one layer and head, as a chunk of another text may hide it
+    with pytest.raises(InputError, match=r"layer '.*1.*': a query sees a token"):
+        under(model, fold, ids(2, 12))
+
+
+def test_softmax_layers_are_folded_beside_others() -> None:
+    model, texts, text = lab_model(["softmax", "sigmoid"]), ids(3, 12, 7), ids(2, 12)
+    fold = ss.fold(model, texts, on=(0,), after=AFTER, layers=(0,))
+    assert fold.constants.logits[AFTER][1].isnan().all()
+    torch.testing.assert_close(  # the first layer reads the embeddings, whatever comes after it
+        fold.constants.logits[AFTER][0],
+        constants(lab_model("softmax"), texts, (0,), AFTER).logits[AFTER][0],
+    )
+    assert not torch.allclose(under(model, fold, text), logits(model, input_ids=text), atol=1e-4)
+    with pytest.raises(UnsupportedModelError, match="not a plain softmax"):
+        under(model, replace(fold, layers=None), text)
 
 
 def test_a_head_is_folded_alone() -> None:

@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel, StaticCache
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, Invocation, editing, watching
 from sinkscope.interventions import (
     Constants,
+    FirstTokenView,
     FoldSink,
     ForbidSink,
     HideSink,
     Intervention,
     MeanSink,
     MuteSink,
+    OneKeyView,
     SwapSink,
     TrimMass,
     constants,
@@ -237,6 +239,30 @@ def test_a_cached_step_is_changed_as_the_whole_text_is(arm: Any, name: str) -> N
             output = model(text[:, column : column + 1], past_key_values=cache, use_cache=True)
             steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=2e-5)
+
+
+VIEWS = [HideSink((0,), AFTER), ForbidSink((0,)), FirstTokenView(4), OneKeyView(5, 2)]
+
+
+@pytest.mark.parametrize("change", VIEWS, ids=["hide", "forbid", "alone", "one"])
+def test_a_static_cache_shows_no_query_a_later_token(change: Intervention) -> None:
+    """Its prefill has more keys than queries and no mask: SDPA's triangle begins at the first key."""
+    model, text = a_model("llama"), ids(2, 10)
+    with change.applied(model), torch.no_grad():
+        cache = StaticCache(config=model.config, max_cache_len=16)
+        found = torch.cat([model(part, past_key_values=cache).logits for part in text.split([7, 2, 1], 1)], 1)
+    torch.testing.assert_close(found, under(model, change, input_ids=text), rtol=1e-4, atol=1e-5)
+
+
+def test_documents_packed_by_a_mask_are_told_apart_in_a_static_cache() -> None:
+    model, text, change = a_model("llama"), ids(2, 10), HideSink((0,), AFTER)
+    mask = torch.nn.functional.pad(torch.ones(10, 10, dtype=torch.bool).tril(), (0, 6))  # six empty places
+    mask[4:, :4] = False
+    packed = {"input_ids": text, "position_ids": torch.tensor([[*range(4), *range(6)]])}
+    cache = StaticCache(config=model.config, max_cache_len=16)
+    found = under(model, change, **packed, attention_mask=mask.expand(2, 1, -1, -1), past_key_values=cache)
+    expected = under(model, change, **packed, attention_mask=mask[:, :10].expand(2, 1, -1, -1), use_cache=False)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 OPERATIONS = ["softmax", "softmax_off_by_one", "sigmoid_bias", "kv_bias", "gated_elementwise", "differential"]

@@ -79,6 +79,9 @@ def test_bad_input_is_refused() -> None:
             logits(model, inputs_embeds=model.model.embed_tokens(text))
     with Rearrange("copy", 0, 9).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
         logits(model, input_ids=text)
+    for given in ({"position_ids": torch.arange(9)[None]}, {"labels": text}):
+        with ExtraToken(1).applied(model), pytest.raises(InputError, match=f"{next(iter(given))}: one for each"):
+            logits(model, input_ids=text, **given)
     encoder = a_model("bert")
     whole = torch.randint(3, 90, (1, encoder.config.max_position_embeddings))
     with ExtraToken(1).applied(encoder), pytest.raises(InputError, match="the model has positions for"):

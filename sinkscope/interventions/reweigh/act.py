@@ -63,9 +63,10 @@ class ACT(HeadChange):
         """The sinks among this call's keys, computed in the pass that began its rows."""
         keys = call.key.shape[2]
         if call.starts:
-            by_layer[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)
+            held = slice(call.query.shape[2])  # a static cache has empty places after these keys
+            by_layer[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)[..., held]
             if self.seed is not None:
-                eligible = _counted(call, guarded=self.guarded)
+                eligible = _counted(call, guarded=self.guarded)[..., held]
                 by_layer[call.module] = _elsewhere(by_layer[call.module], eligible, self.seed)
         sinks_here = by_layer.get(call.module)
         if sinks_here is None or len(sinks_here) != len(call.query):

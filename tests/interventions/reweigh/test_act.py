@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from transformers import StaticCache
 
 from sinkscope.errors import InputError
 from sinkscope.interventions import ACT
@@ -105,6 +106,15 @@ def test_its_control_takes_as_many_other_columns():
     trial = changed(model, inputs, ACT(0.2, 0.05), controls=2)
     assert len(trial.controls("ACT")) == 2
     assert all(trial.cost(name).value > 0 for name in trial.arms[1:])
+
+
+def test_its_control_takes_no_empty_place_of_a_static_cache():
+    model, ids = FAMILIES["llama"].build("sdpa"), FAMILIES["llama"].inputs()["input_ids"][:, :8]
+    with ACT(0.3, 0.05, seed=3).applied(model):
+        expected = logits(model, input_ids=ids)
+        found = logits(model, input_ids=ids, past_key_values=StaticCache(config=model.config, max_cache_len=40))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, logits(model, input_ids=ids), atol=1e-4)
 
 
 def test_digits_survive_where_sinks_hold_nearly_all():
