@@ -361,7 +361,7 @@ class Evictor(Editor):
         several = call.queries > 1 or layer.limits is None
         _update_notes(layer.slots, call, policy.needs if several else plan.lasting, layer)
         if call.layer < policy.skipped:
-            policy.score(call)
+            pass  # it keeps everything
         elif several:
             scores = _pooled(policy.score(call), call.cache_heads)
             # Scores of padding are arbitrary and must not attract a part of the budget.

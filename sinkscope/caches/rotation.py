@@ -187,7 +187,7 @@ def _cached(model: nn.Module) -> _Cached:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UnsupportedModelError(
-            f"family '{family(model)}' does not run on single tokens at inputs positions, so how its keys depend on "
+            f"family '{family(model)}' does not run on single tokens at given positions, so how its keys depend on "
             f"them cannot be measured: {str(error).splitlines()[0]}"
         ) from error
     if not recorder.recorded:

@@ -22,8 +22,8 @@ from transformers.cache_utils import (
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
-from sinkscope.caches.rotation import ALIBI, measured_rotations
-from sinkscope.caches.strict import KEYLESS, at_once, kept_logits, masked, parts
+from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
+from sinkscope.caches.strict import at_once, kept_logits, masked, parts
 from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import Forward, family, position_limit, unwrapped
@@ -33,7 +33,6 @@ LEFT_ALONE = {
     DynamicSlidingWindowLayer: "a window of its own",
     LinearAttentionAndSlidingWindowAttentionLayer: "a window of its own",
     LinearAttentionLayer: "a state of fixed size",
-    **dict.fromkeys(KEYLESS, "no keys of its own"),
 }
 LENGTH = 1024  # keys, if a configuration does not say how many tokens a model was trained for
 CHUNK = 128  # tokens of a prompt to read at once
@@ -132,8 +131,7 @@ class StreamingCache(FollowingCache):
         rotations = measured_rotations(model)
         self.left_alone: dict[int, str] = {}
         for index, layer in enumerate(self.layers):
-            # Only layers that cached keys in the measuring pass have a rotation; the others hold states or nothing.
-            self.layers[index] = layer if index not in rotations else self._streaming(model, index, layer, rotations)
+            self.layers[index] = self._streaming(model, index, layer, rotations.get(index))
         if not self.followed:
             raise UnsupportedModelError(
                 f"family '{family(model)}' as configured has no layer that sees everything, so it streams already: its "
@@ -295,21 +293,23 @@ class StreamingCache(FollowingCache):
         super()._hook(model)
         with_kept_columns(self, model)
 
-    def _streaming(self, model: nn.Module, index: int, layer: Any, rotations: Any) -> Any:
-        """The layer that replaces transformers' own, or that one, with the reason."""
+    def _streaming(self, model: nn.Module, index: int, layer: Any, rotation: LayerRotation | None) -> Any:
+        """The layer that replaces transformers' own, or that one, with the reason.
+
+        A layer without a rotation cached no keys in the measuring pass.
+        """
         kind = type(layer)
-        if kind is DynamicLayer:
-            return SinkWindow(self.sinks, self.window, rotations[index])
-        if kind is LinearAttentionAndFullAttentionLayer:
-            states = layer.number_of_states
-            return HybridSinkWindow(self.sinks, self.window, rotations[index], number_of_states=states)
-        if kind not in LEFT_ALONE:
+        if rotation is not None and kind is DynamicLayer:
+            return SinkWindow(self.sinks, self.window, rotation)
+        if rotation is not None and kind is LinearAttentionAndFullAttentionLayer:
+            return HybridSinkWindow(self.sinks, self.window, rotation, number_of_states=layer.number_of_states)
+        if rotation is not None and kind not in LEFT_ALONE:
             raise UnsupportedModelError(
                 f"family '{family(model)}', layer {index}: a {kind.__name__} keeps more than keys and values of tokens "
                 "(keys chosen by an index, compressed keys), which cannot be streamed"
             )
         window = getattr(layer, "sliding_window", None)
-        self.left_alone[index] = LEFT_ALONE[kind] + (f", {window} tokens" if window else "")
+        self.left_alone[index] = LEFT_ALONE.get(kind, "no keys of its own") + (f", {window} tokens" if window else "")
         return layer
 
     def _shown(self, coming: Coming, seen: list[int]) -> Shown:

@@ -16,7 +16,17 @@ from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.caches import POLICIES, AdaptiveHeads, EvictionCall, Policy, Pyramid, evicting
 from sinkscope.caches.layers.slots import SlotsLayer
-from sinkscope.caches.policies import H2O, FastV, KeyNorm, ObservedAttention, RandomKeys, SnapKV, Streaming
+from sinkscope.caches.policies import (
+    H2O,
+    FastV,
+    KeyNorm,
+    LagKV,
+    LookM,
+    ObservedAttention,
+    RandomKeys,
+    SnapKV,
+    Streaming,
+)
 from sinkscope.measurement import measure, observe
 from tests.families.registry import FAMILIES
 
@@ -156,6 +166,21 @@ def test_prompts_about_as_long_as_the_budget(model: PreTrainedModel, length: int
                     ] * 4
 
 
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("policy", ["streaming", "h2o", LagKV(0, 2), LookM((20, 21), 1, 2, "weighted")])
+def test_a_first_pass_of_padding_alone_changes_nothing(model: PreTrainedModel, policy: Policy | str) -> None:
+    """As `generate` makes with `prefill_chunk_size` below the padding, of one row or of all."""
+    for pads in ((0, 7), (6, 7)):
+        mask = (torch.arange(20) >= torch.tensor(pads)[:, None]).long()
+        with evicting(model, policy, 8, "always") as cache, evicting(model, policy, 8, "always") as alone:
+            for start, stop in ((0, 6), (6, 13), (13, 20)):
+                logits = model(IDS[:, start:stop], attention_mask=mask[:, :stop], past_key_values=cache).logits
+                if start:
+                    wanted = model(IDS[1:, max(start, 7) : stop], past_key_values=alone).logits
+            torch.testing.assert_close(logits[1, -1], wanted[0, -1], atol=1e-5, rtol=1e-4)
+
+
 class Even(Policy):
     """Everything is worth the same."""
 
@@ -261,6 +286,23 @@ def test_first_layers_may_keep_everything(model: PreTrainedModel) -> None:
         with evicting(model, policy, 8) as cache, torch.no_grad():
             model(IDS, past_key_values=cache)
         assert [layer.slots.used for layer in cache.kept] == [20, 8]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_layers_that_keep_everything_are_not_scored(model: PreTrainedModel) -> None:
+    scored: list[int] = []
+
+    class Noting(KeyNorm):
+        def score(self, call: EvictionCall) -> Tensor:
+            scored.append(call.layer)
+            return super().score(call)
+
+    with evicting(model, Noting(skipped_layers=1), 8, "always") as cache:
+        model(IDS, past_key_values=cache)
+        for token in range(3):
+            model(IDS[:, token : token + 1], past_key_values=cache)
+    assert scored == [1, 1, 1, 1]
 
 
 @torch.no_grad()

@@ -43,7 +43,7 @@ def read(model: Any, tokens: Tensor, chunk: int, mask: Tensor | None = None, **o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (3, 1), (1, 2)])
+@pytest.mark.parametrize(("sinks", "window"), [(2, 6), (0, 5), (0, 1), (3, 1), (1, 2)])
 @pytest.mark.parametrize("chunk", [2, 7, 9, TOKENS])
 def test_every_chunk_gives_the_same(llama: Any, chunk: int, sinks: int, window: int) -> None:
     if (sinks, window) not in one_by_one:

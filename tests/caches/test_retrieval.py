@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import HeadClasses, head_effects
@@ -94,6 +95,18 @@ def test_what_nobody_reads_has_no_effect(model: LlamaForCausalLM) -> None:
         assert all(abs(found[layer, head]) > 1e-6 for layer, head in ((0, 0), (0, 1), (1, 0)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["eager", "sdpa"])
+def test_padding_on_either_side_changes_nothing(model: LlamaForCausalLM, host: str) -> None:
+    model.set_attn_implementation(host)
+    alone = head_effects(model, {"input_ids": IDS}, SINKS, RECENT)
+    assert np.abs(alone).max() > 1e-4
+    for pads in ((5, 0), (0, 5), (2, 3)):
+        inputs = {"input_ids": F.pad(IDS, pads), "attention_mask": F.pad(torch.ones_like(IDS), pads)}
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        np.testing.assert_allclose(head_effects(model, inputs, SINKS, RECENT), alone, atol=3e-6)
+
+
 def test_sinks_and_window_stay(model: LlamaForCausalLM) -> None:
     inputs = {"input_ids": IDS}
     but_one = head_effects(model, inputs, LENGTH - 1 - RECENT, RECENT)  # the last query alone misses a key: not scored
@@ -104,7 +117,11 @@ def test_sinks_and_window_stay(model: LlamaForCausalLM) -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "says"),
-    [({"input_ids": IDS[:, :10]}, "give longer texts"), ({"inputs_embeds": torch.zeros(1, 9, 64)}, "need input_ids")],
+    [
+        ({"input_ids": IDS[:, :10]}, "give longer texts"),
+        ({"input_ids": IDS, "attention_mask": (torch.arange(LENGTH) < 10).expand(3, -1)}, "texts of 10 tokens"),
+        ({"inputs_embeds": torch.zeros(1, 9, 64)}, "need input_ids"),
+    ],
 )
 def test_bad_input_is_refused(model: LlamaForCausalLM, inputs: dict[str, Tensor], says: str) -> None:
     with pytest.raises(InputError, match=says):

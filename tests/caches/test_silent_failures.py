@@ -65,12 +65,16 @@ def test_the_same_prompt_again_is_refused(llama: Any) -> None:
     assert cache.get_seq_length() == ids().shape[1]
 
 
-def test_windows_of_the_model_are_left_alone_and_said(logged: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"), [("gemma3", "a window of its own, 5 tokens"), ("bamba", "a state of fixed size")]
+)
+def test_layers_that_do_not_stream_are_left_alone_and_said(logged: list[str], name: str, reason: str) -> None:
     streaming._warned.clear()
-    model = FAMILIES["gemma3"].build("sdpa")
+    model = FAMILIES[name].build("sdpa")
     caches = [StreamingCache(model, 2, 60) for _ in range(2)]
-    assert caches[0].left_alone == {0: "a window of its own, 5 tokens"}
-    assert ["a window of its own, 5 tokens" in line for line in logged] == [True]
+    assert caches[0].left_alone == {0: reason}
+    assert [f"1 of the 2 layers of family '{model.config.model_type}" in line for line in logged] == [True]
+    assert reason in logged[0]
 
 
 @pytest.mark.parametrize("name", slow_but(("mistral", "deepseek_v32", "mamba"), REFUSALS))

@@ -297,7 +297,7 @@ class SinkWindow(FollowedLayer, DynamicLayer):
         )
         self._end = min(kept + queries, self.sinks + self.window - 1)
         for buffer, seen in zip(self._buffers, (keys, values), strict=True):
-            buffer[:, :, : self._end] = seen[:, :, -self._end :]
+            buffer[:, :, : self._end] = seen[:, :, kept + queries - self._end :]
         self._expose(0)
         return keys, values
 

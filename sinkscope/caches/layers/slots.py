@@ -210,7 +210,7 @@ class KeptSets(FollowedLayer, DynamicLayer):
                 "budget or protect fewer"
             )
         held = torch.minimum(limits, (scores > -torch.inf).sum(-1))
-        width = int(held.max())
+        width = max(1, int(held.max()))  # if nothing is kept, as of padding alone, one slot is empty
         self.gaps = bool((held != width).any())
         if not self.gaps and width == self.slots.used:
             return

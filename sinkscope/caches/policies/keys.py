@@ -92,7 +92,7 @@ class LagKV(Policy):
         # Padding and empty slots come first, so a head's keys are the last `count` of this order.
         order = call.places.masked_fill(~call.real, -1).argsort(-1)
         scores = torch.zeros(order.shape, device=order.device)
-        for size in count.unique().tolist():
+        for size in count[count > 0].unique().tolist():
             rows = (count == size).nonzero(as_tuple=True)
             at = order[rows][:, order.shape[2] - size :]
             heads = rows[0] * count.shape[1] + rows[1]

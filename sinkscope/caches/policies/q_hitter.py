@@ -78,7 +78,9 @@ class QHitter(Policy):
         error = torch.stack([_scaled(errors[..., side], real) for side in (0, 1)], -1).mean(-1)
         score = self.attention * _scaled(received, real) + (1 - self.attention) * (1 - error)
         newest = call.places >= call.total - (call.budget * self.recent).long()[:, None, None]
-        heaviest = _largest(received.masked_fill(~real | newest, -torch.inf), (call.budget * self.first).long())
+        heaviest = _largest(
+            received.masked_fill(~real | newest, -torch.inf), call.places, (call.budget * self.first).long()
+        )
         # Scores are at most 1, so the heaviest hitters rank above all others.
         return (score + heaviest * 2).masked_fill(newest, torch.inf)
 
@@ -96,8 +98,10 @@ def _scaled(x: Tensor, real: Bool[Tensor, "batch kv_heads key"]) -> Float[Tensor
 
 
 def _largest(
-    x: Float[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"]
+    x: Float[Tensor, "batch kv_heads key"], places: Int[Tensor, "batch kv_heads key"], count: Int[Tensor, " batch"]
 ) -> Bool[Tensor, "batch kv_heads key"]:
     """The `count` largest of each head; the newest among equals."""
-    rank = x.argsort(dim=-1, stable=True).argsort(dim=-1)
+    # Decoded tokens replace keys in place, so slots are not in the order of places.
+    by_place = places.argsort(dim=-1)
+    rank = by_place.gather(-1, x.gather(-1, by_place).argsort(dim=-1, stable=True)).argsort(dim=-1)
     return (rank >= x.shape[-1] - count[:, None, None]) & (x > -torch.inf)

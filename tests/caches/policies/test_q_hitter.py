@@ -9,9 +9,10 @@ import torch
 from transformers import PreTrainedModel
 
 from sinkscope import quantization
-from sinkscope.caches import Policy, evicting
+from sinkscope.caches import EvictionCall, Policy, evicting
+from sinkscope.caches.notes import Received
 from sinkscope.caches.policies import H2O, POLICIES, QHitter
-from sinkscope.caches.policies.q_hitter import rounding_error
+from sinkscope.caches.policies.q_hitter import RoundingErrors, rounding_error
 from sinkscope.caches.registering import policy as register
 from sinkscope.errors import InputError
 from tests.caches import reference
@@ -103,6 +104,27 @@ def test_attention_alone_is_h2o_and_rounding_alone_forgets_outliers(model: PreTr
 
     assert kept(QHitter(1.0)) == kept(H2O(recent=0.25))
     assert kept(QHitter(0.0, first=0.0)) != kept(QHitter(1.0))
+
+
+def test_of_equal_hitters_the_newest_stay_wherever_they_are_stored() -> None:
+    """Decoded tokens replace evicted keys in place, so slots are not in the order of places."""
+    places = torch.tensor([[[7, 0, 9, 4, 2, 1]]])
+    x = torch.zeros(1, 1, 6, 4)
+    call = EvictionCall(
+        query=x[:, :, :1],
+        key=x,
+        value=x,
+        places=places,
+        total=10,
+        scaling=1.0,
+        cache_heads=1,
+        budget=torch.tensor([8]),
+        module=torch.nn.Identity(),
+        notes={Received(): torch.ones(1, 1, 6), RoundingErrors(4): torch.zeros(1, 1, 6, 2)},
+    )
+    scores = QHitter(recent=1 / 8, first=2 / 8).score(call)
+    assert places[scores == torch.inf].tolist() == [9]
+    assert sorted(places[scores > 1].tolist()) == [4, 7, 9]
 
 
 @torch.no_grad()
