@@ -101,10 +101,11 @@ def _packed(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
 
 def _within(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[int]]:
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        whole = tokenizer(text, verbose=False)["input_ids"]
-        # What the tokenizer puts before the text's own first token.
-        lead = whole[: whole.index(ids[0])] if ids and ids[0] in whole else []
+        encoded = tokenizer(text, return_special_tokens_mask=True, verbose=False)
+        # By the mask, not by id: a text may spell special tokens itself.
+        whole, added = encoded["input_ids"], encoded["special_tokens_mask"]
+        ids = [token for token, special in zip(whole, added, strict=True) if not special]
+        lead = whole[: [*added, 0].index(0)]
         for start in range(0, len(ids) - tokens + 1, tokens):
             yield [*lead, *ids[start : start + tokens]][:tokens]
 
@@ -341,7 +342,7 @@ def _first_token(text: Inputs, known: Tensor, samples: int, generator: torch.Gen
 def _after_bos(inputs: Inputs, tokenizer: PreTrainedTokenizerBase, count: int) -> Inputs:
     start = first_token_id(tokenizer)
     if start is None:
-        raise InputError("the tokenizer has no BOS token to add; choose --bos none")
+        raise InputError("the tokenizer has no BOS token to add: read texts without one (bos none)")
     column = torch.full((len(inputs.input_ids), count), start)
     ids = torch.cat([column, inputs.input_ids], dim=1)[:, : inputs.input_ids.shape[1]]
     times = "" if count == 1 else f", {count} times"

@@ -249,7 +249,7 @@ def _write_part(
 ) -> dict[str, Any]:
     """Write one part's tokens; return its documents, characters and tokens, and the sha256 of text and of tokens.
 
-    Tokens are hashed as little-endian numbers, as they lie in the file. Of conversations also write, and count, which
+    Tokens are hashed as little-endian numbers, as they lie in the file. For conversations, also write and count which
     tokens are scored: those of responses and the EOS after each.
     """
     text, tokens, count, scored = TextDigest(), hashlib.sha256(), 0, 0

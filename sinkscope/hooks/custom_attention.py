@@ -282,7 +282,7 @@ class _Products(TorchFunctionMode):
             if any(changed.get(name) is not value for name, value in arguments.items() if name != "attention_mask"):
                 raise UnsupportedModelError(
                     f"family '{family(self._module)}', {type(self._module).__name__}: it computes attention in code "
-                    "of its own, where who sees whom and what heads give can be changed, but not queries, keys and "
+                    "of its own, in which visibility and head outputs can be changed, but not queries, keys and "
                     "values; edit its projections"
                 )
             arguments = changed

@@ -96,7 +96,7 @@ class Projection:
     def edit_input(self, edit: Edit, passes: Passes, stack: ExitStack) -> None:
         """Replace x by `edit(x)`. Other projections of a fused map use the edited x as well.
 
-        Raises `UnsupportedModelError` at the end of a pass that never used the module. Readers see the edited x.
+        Raises `UnsupportedModelError` at the end of a pass if no pass so far used the module. Readers see the edited x.
         """
         # Once is enough: later passes of `generate` leave out maps whose output is cached (keys of cross-attention).
         used: list[bool] = []
@@ -210,7 +210,7 @@ def output_projection(model: nn.Module, attention: nn.Module) -> nn.Module:
     """
     output = _output(model, attention)
     if output is None:
-        raise missing(attention, f"no output projection in or beside its attention layer (looked for {_list(OUTPUT)})")
+        raise missing(attention, f"no output projection in or next to its attention layer (looked for {_list(OUTPUT)})")
     return output
 
 

@@ -10,8 +10,4 @@ import lazy_loader
 from sinkscope.registry import moved
 
 _here, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_before = moved(__name__, {"read": "sinkscope.measurement.read_call"})  # old names, for one release
-
-
-def __getattr__(name: str) -> object:
-    return _here(name) if name != "read" else _before(name)
+__getattr__ = moved(__name__, {"read": "sinkscope.measurement.read_call"}, _here)  # old names, for one release

@@ -121,9 +121,10 @@ class Measurement:
     def sinks(self, epsilon: float = EPSILON, by: By = "position") -> Tokens:
         """The tokens that are sinks by the rule of `sinks.rule`, as `Tokens`.
 
-        Of the decoder if the model has one, else of its first stack with tokens. by="position": positions within
-        documents, from means over samples, valid for any text; by="row": the tokens of each row. Raises `InputError` if
-        attention received was not measured from position 0 on, and `NothingChosenError` if there is no sink.
+        They are read in the decoder if the model has one, else in its first stack with tokens. by="position": positions
+        within documents, from means over samples, valid for any text; by="row": the tokens of each row. Raises
+        `InputError` if attention received was not measured from position 0 on, and `NothingChosenError` if there is no
+        sink.
         """
         tokens = received_by_tokens(self.data)
         return Measured(epsilon, by).of(tokens, Evidence(rows_of_samples(self.data, tokens)))

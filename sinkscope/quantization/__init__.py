@@ -1,11 +1,10 @@
 """Quantization: what it costs, and which tokens, channels and layers to protect to make it cost less."""
 
-import importlib
 from typing import Any
 from warnings import warn
 
 from sinkscope import sinks as _sinks
-from sinkscope.caches import QHitter as QHitter
+from sinkscope.caches import QHitter as QHitter  # the old name; entry points of earlier installations read it
 from sinkscope.grids import Codebooks as Codebooks
 from sinkscope.grids import Grid as Grid
 from sinkscope.grids import Steps as Steps
@@ -58,6 +57,7 @@ from sinkscope.quantization.schemes import SCHEMES as SCHEMES
 from sinkscope.quantization.schemes import QuantizationScheme as QuantizationScheme
 from sinkscope.quantization.schemes import scheme as scheme
 from sinkscope.quantization.schemes import scheme_named as scheme_named
+from sinkscope.registry import moved as _moved
 
 _RENAMED: dict[str, tuple[str, Any]] = {
     "Spared": ("sinks.Choice", _sinks.Choice),
@@ -72,16 +72,20 @@ _RENAMED: dict[str, tuple[str, Any]] = {
 }  # old names and their new ones, for one release
 
 
-_TRIALS = {"study": "scheme_trial", "Study": "Trial"}  # old names, for one release
-
-
-def __getattr__(name: str) -> Any:
-    if name in _TRIALS:
-        new = _TRIALS[name]
-        warn(f"sinkscope.quantization.{name} is now sinkscope.trials.{new}", DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module("sinkscope.trials"), new)
+def _changed(name: str) -> Any:
     if name not in _RENAMED:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     new, made = _RENAMED[name]
-    warn(f"sinkscope.quantization.{name} is now sinkscope.{new}", DeprecationWarning, stacklevel=2)
+    warn(f"sinkscope.quantization.{name} is now sinkscope.{new}", DeprecationWarning, stacklevel=3)
     return made
+
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "study": "sinkscope.trials.scheme_trial",
+        "Study": "sinkscope.trials.Trial",
+        "Columns": "sinkscope.model.columns.TokenColumns",
+    },
+    _changed,
+)  # old names whose new ones do the same, for one release

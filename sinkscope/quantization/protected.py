@@ -56,7 +56,8 @@ def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch positi
 
     Raises `InputError` for a choice that needs whole texts, and for tokens of texts that the pass does not read: it
     must run over these rows, whole, in chunks or through a cache. A pass over the common beginning of rows with
-    different protected tokens is refused. Tokens generated after the end of a known row are not protected.
+    different protected tokens is refused. A row of the pass that several known texts fit is the longest of them. Tokens
+    generated after the end of a known row are not protected.
     """
     if isinstance(protect, Measured) and protect.measurement is not None:
         protect = protect.measurement.sinks(epsilon=protect.epsilon, by=protect.by)
@@ -232,6 +233,9 @@ def _alike(tokens: Tokens, columns: TokenColumns) -> Bool[Tensor, "batch row"]:
     # (batch, row, token): texts are compared as far as the pass has read, and at most to their own ends.
     visible = torch.arange(width, device=text.device) < columns.so_far[:, None]
     alike = ((text[:, None] == stored_ids[None]) | ~visible[:, None] | ~real[None]).all(-1)
+    # How many of the row's tokens each text explains; a text that a longer one continues gives way to it.
+    covered = (visible[:, None] & real[None]).sum(-1).where(alike, -1)
+    alike &= covered == covered.amax(-1, keepdim=True)
     row_count, count = alike.shape
     starts = count - row_count + 1
     if starts < 1:

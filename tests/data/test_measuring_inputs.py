@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, Inputs, build_inputs, load_corpus, prepare
+from sinkscope.data import DataConfig, Inputs, build_inputs, cut, load_corpus, prepare
 from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.measuring_inputs import SPLITS
 from sinkscope.data.tokenizer import as_encoder, encode, train_bpe, with_bos
@@ -61,6 +62,24 @@ def test_windows_from_document_starts_or_of_packed_documents(tokenizer: PreTrain
     assert "documents concatenated" in packed.description
     with pytest.raises(InputError, match="unknown windows 'packd': did you mean 'packed'"):
         build("natural", tokenizer, text=path, windows="packd")
+
+
+@pytest.mark.parametrize("text", ["<bos>one two three four", "<eos> one <bos> two three"])
+def test_windows_within_a_text_begin_with_what_the_tokenizer_adds_and_nothing_else(tokenizer, text: str):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    wanted = [[0, *ids[start : start + 3]] for start in range(0, len(ids) - 3, 4)]
+    assert cut(with_bos(tokenizer, True), [text], 4, "within").rows == wanted
+    assert cut(with_bos(tokenizer, False), [text], 4, "within").rows[0] == ids[:4]
+
+
+def test_a_word_that_is_another_token_after_special_ones_is_no_part_of_them():
+    def numbers(text: str, add_special_tokens: bool = True, **options: Any) -> dict[str, list[int]]:
+        ids = [int(word) for word in text.split()]
+        if not add_special_tokens:
+            return {"input_ids": ids}
+        return {"input_ids": [0, 100 + ids[0], *ids[1:], 1], "special_tokens_mask": [1, *[0] * len(ids), 1]}
+
+    assert cut(numbers, ["5 6 5 8 9 4"], 6, "within").rows == [[0, 105, 6, 5, 8, 9]]
 
 
 def test_a_text_with_fewer_windows_than_asked_gives_what_it_has_and_says_so(tokenizer, file: Path):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -81,6 +82,21 @@ def test_features_agree_with_whole_maps(llama: LlamaForCausalLM, prompts: dict[s
             here = each.isel(sample=row, layer=layer, head=head, position=first[row] + step)
             np.testing.assert_allclose(here["attention"], [mean for mean, *_ in strongest], atol=1e-5)
             assert here["key"].values.tolist() == [position for _, position, _ in strongest]
+
+
+@pytest.mark.slow
+def test_samples_that_are_cut_anew_as_keys_grow_keep_their_sums(
+    llama: LlamaForCausalLM, prompts: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> Any:
+        with ss.observe(llama, StrongestKeys(3)) as observation:
+            generated(llama, prompts)
+        return observation.measurement().features(3, per_token=True)
+
+    whole = found()
+    # Two samples of four heads fit in one chunk up to 12 keys, then one does.
+    monkeypatch.setattr("sinkscope.measurement.calls.call.ELEMENTS", 2 * 4 * 12)
+    xr.testing.assert_allclose(found(), whole)
 
 
 def test_a_second_run_starts_anew_and_the_output_stays(llama: LlamaForCausalLM, prompts: dict[str, Tensor]) -> None:

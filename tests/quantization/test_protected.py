@@ -109,6 +109,25 @@ def test_rows_that_begin_alike_go_by_their_order_or_are_refused(tiny_llama: Llam
     assert torch.equal(mask(same, tiny_llama, {"input_ids": every[:1]}), chosen[:1])
 
 
+@pytest.mark.parametrize("longer_first", [False, True])
+def test_a_text_that_continues_another_protects_its_own(tiny_llama: LlamaForCausalLM, longer_first: bool) -> None:
+    longer, other = ids(2, 6)
+    real, chosen = torch.ones(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.bool)
+    real[0, 4:] = 0  # the first text is the beginning of the last
+    every = torch.stack([longer * real[0], other, longer])
+    chosen[0, 1] = chosen[1, 2] = chosen[2, 5] = True
+    order = [2, 1, 0] if longer_first else [0, 1, 2]
+    rows = resolved(First(1), tiny_llama, {"input_ids": every[order], "attention_mask": real[order]}).rows
+    known = Tokens(chosen[order].numpy()[:, None, None], rows, (), "by hand")
+    generated = torch.cat([longer, torch.tensor([7, 8])])[None]
+    assert torch.equal(mask(known, tiny_llama, {"input_ids": longer[None]}), chosen[2:])
+    assert torch.equal(mask(known, tiny_llama, {"input_ids": generated})[:, :6], chosen[2:])
+    assert torch.equal(mask(known, tiny_llama, {"input_ids": every[[2, 1]]}), chosen[[2, 1]])
+    assert torch.equal(
+        mask(known, tiny_llama, {"input_ids": every[order], "attention_mask": real[order]}), chosen[order]
+    )
+
+
 def test_other_inputs_than_the_known_ones_are_refused(tiny_llama: LlamaForCausalLM) -> None:
     known = three_a_row(tiny_llama, {"input_ids": ids()})
     with pytest.raises(InputError, match="row 0 of this pass is not one of the 4"):

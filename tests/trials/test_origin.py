@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.interventions import ExtraToken, OneKeyView, Rearrange
+from sinkscope.interventions import ExtraToken, Intervention, OneKeyView, Rearrange
 from sinkscope.report.trial_page import rows, trial_page
 from sinkscope.trials import ORIGIN, Texts, origin_trial
 from sinkscope.trials.origin import OriginArms, anatomy, finding, table
@@ -87,6 +88,21 @@ def test_uniform_attention_averages_variance_away() -> None:
     torch.testing.assert_close(variances, variances[0] / torch.arange(1, 13), rtol=0.08, atol=0)
 
 
+def first_layer(model: LlamaForCausalLM, texts: Texts, change: Intervention | None = None) -> list[torch.Tensor]:
+    """The ids that a model reads, and the outputs of the heads of its first layer, (batch, query, heads, dim)."""
+    seen, attention = [], model.model.layers[0].self_attn
+    with ExitStack() as stack:
+        if change is not None:
+            stack.enter_context(change.applied(model))
+        for module in (model.model.embed_tokens, attention.o_proj):
+            kept = module.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+            stack.callback(kept.remove)
+        with torch.no_grad():
+            model(**texts.inputs)
+    ids, heads = seen
+    return [ids, heads.unflatten(-1, (-1, attention.head_dim))]
+
+
 def test_controls_are_as_large_and_of_something_else() -> None:
     model, texts = planted_model(), Texts.of(planted_model(), planted_ids(F3, samples=6, tokens=24))
     arms = OriginArms(anatomy(model, texts, 0, 8), 8, 24, 0.3, 0)
@@ -99,8 +115,19 @@ def test_controls_are_as_large_and_of_something_else() -> None:
     assert isinstance(relocated, ExtraToken)
     own = arms.change("relocate", None)
     assert isinstance(own, ExtraToken)
-    assert len(relocated.entries) == len(own.entries)
+    assert [entry[:2] for entry in relocated.entries] == [entry[:2] for entry in own.entries]
     assert {dim for *_, dim in relocated.entries} & {dim for *_, dim in own.entries} == set()
+    plain = first_layer(model, texts)
+    for what in ("copy-first", "swap-first", "match-output", "match-values"):
+        (ids, heads), (drawn_ids, drawn_heads) = (
+            first_layer(model, texts, change) for change in (arms.change(what, None), drawn[what])
+        )
+        assert (ids != plain[0]).sum() == (drawn_ids != plain[0]).sum(), what
+        assert not torch.allclose(heads, drawn_heads), what
+        if what.startswith("match"):  # head outputs at 8 move as far, in another direction
+            far, drawn_far = ((moved - plain[1]).norm(dim=-1) for moved in (heads, drawn_heads))
+            assert (far[:, 8] > 0.1).all()
+            torch.testing.assert_close(far, drawn_far, rtol=1e-3, atol=1e-5)
     assert arms.arm("isolate").control(3, texts) is not None
     near = OriginArms(arms.anatomy, 1, 24, 0.3, 0)
     assert near.arm("isolate").control(0, texts) is None, "no token between"

@@ -94,19 +94,26 @@ def test_positions_in_a_sum_are_measured_in_texts_that_are_not_scored(model: Lla
     assert trial.texts == 4
 
 
-def test_errors_are_those_of_the_cached_numbers(model: LlamaForCausalLM) -> None:
+def test_errors_are_those_of_the_cached_numbers() -> None:
+    model = llama(2, 32)
     kept = DynamicCache(config=model.config)
     with torch.no_grad():
+        for block in model.model.layers:
+            block.self_attn.k_proj.weight[::32] *= 8  # long channels, without which a rotation costs what none does
         model(IDS, past_key_values=kept)
     scheme = scheme_named("kv4-token").make(model, {}, None)
     found = reconstruction_errors(model, {"input_ids": IDS}, ["kv4-token", "kv4-token-rotated"])
-    lost = total = 0.0
+    signs = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(32)] for i in range(32)]) / 32**0.5
+    lost = turned = total = 0.0
     for layer in kept.layers:
         keys: Tensor = layer.keys  # type: ignore[assignment]
         lost += float((fake_quantize(keys, scheme.keys) - keys).square().sum())  # type: ignore[attr-defined]
+        rotated = fake_quantize(keys @ signs, scheme.keys) @ signs  # type: ignore[attr-defined]
+        turned += float((rotated - keys).square().sum())
         total += float(keys.square().sum())
     assert found["kv4-token"]["keys"] == pytest.approx(lost / total, rel=0.02)  # stored steps have 16 bits
-    assert found["kv4-token-rotated"]["keys"] != found["kv4-token"]["keys"]
+    assert found["kv4-token-rotated"]["keys"] == pytest.approx(turned / total, rel=0.02)
+    assert abs(turned / lost - 1) > 0.05  # the two are told apart
 
 
 def test_a_planted_key_bias_and_long_keys_are_named() -> None:

@@ -121,7 +121,7 @@ def _text(path: Path, number: int, row: Any, field: str | None) -> str:
         raise InputError(f"{path}, row {number} is not an object with a field '{wanted}'")
     if wanted not in row:
         there = ", ".join(str(name) for name in row) or "none"
-        raise InputError(f"{path}, row {number} has no field '{wanted}': choose one with --field (fields: {there})")
+        raise InputError(f"{path}, row {number} has no field '{wanted}': name another (fields: {there})")
     value = row[wanted]
     if not isinstance(value, str | None):
         raise InputError(f"{path}, row {number}: the field '{wanted}' holds {type(value).__name__}, not text")

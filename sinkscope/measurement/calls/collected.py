@@ -1,9 +1,9 @@
 """The second collector: attention maps that a model returns, for families outside transformers' attention interface.
 
 BLOOM, MPT, Falcon, GPT-J, DeBERTa and others compute attention in their own code. Under eager attention they return all
-maps on request, O(layers · T²) memory. Observers that need only weights read one map after the other, each freed after
-use; the others also get queries, keys and values if these reproduce the map (`own`). The caller's output is unchanged:
-maps that the caller did not request are removed again.
+maps on request: O(layers · T²) memory, until the pass ends. Observers that need only weights read these; the others
+also get queries, keys and values if these reproduce the map (`own`). The caller's output is unchanged: maps that the
+caller did not request are removed again.
 """
 
 from __future__ import annotations
@@ -190,8 +190,7 @@ class Collector:
             if name != ENDING and name not in STACKS:
                 raise self._refusal(name)("its attention is more than one map of weights per layer")
             stack = self._read(STACKS.get(name, self._stack), name, maps, forward)
-            for index in range(len(maps)):
-                weights, maps[index] = maps[index], None
+            for index, weights in enumerate(maps):
                 yield self._call(weights, stack, index)
 
     def _read(self, name: str, key: str, maps: list[Any], forward: Forward) -> _Stack:

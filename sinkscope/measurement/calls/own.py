@@ -119,7 +119,7 @@ def _scoring(module: nn.Module, computed: Computed, real: Bool[Tensor, "batch qu
     # The host's rounding grows with the scores; fp32 rounding of q·k grows with ‖q‖‖k‖, also where the terms cancel.
     host = rounding(computed.scores, computed.query)
     for scaling in _scales(module, query.shape[-1]):
-        tolerance = FLOOR + host * (2 + 4 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * scaling
+        tolerance = FLOOR + host * (2 + 4 * largest) + 8 * torch.finfo(torch.float32).eps * lengths * abs(scaling)
         rest = (scores - scaling * products).where(seen, 0.0)
         if bool((rest.abs() <= tolerance).all()):
             return _Scoring(scaling, None)

@@ -56,15 +56,15 @@ class StrongestKeys(Observer):
         return ()
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        place = (call.layer.name, call.samples_before + chunk.samples.start)
+        # Sums of the whole batch: with more keys, later calls cut its samples into other chunks.
+        place = (call.layer.name, call.samples_before)
         total = call.key_start + call.key.shape[2]
         weights = chunk.weights[:, :, 0]
-        sums = weights.new_zeros((*weights.shape[:2], total))
-        sums[..., call.key_start + chunk.columns.start : call.key_start + chunk.columns.stop] = weights
-        if place in self._sums:
-            before = self._sums[place]
-            sums[..., : before.shape[-1]] += before
-        self._sums[place] = sums
+        known = self._sums.get(place, weights.new_zeros(len(call.query), weights.shape[1], 0))
+        if known.shape[-1] < total:
+            known = self._sums[place] = torch.nn.functional.pad(known, (0, total - known.shape[-1]))
+        sums = known[chunk.samples]  # a view
+        sums[..., call.key_start + chunk.columns.start : call.key_start + chunk.columns.stop] += weights
         first = self._first.setdefault(place, call.query_start)
         # Queries first … query_start: key k is at or before all of them, or begins among them.
         keys = torch.arange(total, device=sums.device)

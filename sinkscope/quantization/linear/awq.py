@@ -87,19 +87,13 @@ class AWQ(Transform):
         return cls(ratios, scales, shared, protect=described(protect))
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        rescale(model, self.shared, self._scale, "AWQ", stack)
+        rescale(model, self.shared, self.scales, self.seed, "AWQ", stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> AWQ:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
 
     def describe(self) -> dict[str, Any]:
         return {"name": "AWQ", "ratios": dict(self.ratios), "seed": self.seed, "protect": self.protect}
-
-    def _scale(self, source: SharedInput) -> Tensor:
-        scale = self.scales[source.maps[0]]
-        if self.seed is None:
-            return scale
-        return scale[torch.randperm(len(scale), generator=torch.Generator().manual_seed(self.seed))]
 
 
 def best_scale(

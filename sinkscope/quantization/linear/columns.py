@@ -60,7 +60,8 @@ class OutlyingColumns(Intervention):
             one.edit_input(split.entering, stack)
             alone.uses.require(one)
             # prepend=True: all other hooks see the whole output.
-            stack.callback(one.module.register_forward_hook(split.leaving, prepend=True).remove)
+            handle = one.module.register_forward_hook(split.leaving, prepend=True, always_call=True)
+            stack.callback(handle.remove)
             one.replace(fake_quantize(weight, INT8), stack, rounded=True)
 
     def kept(self, model: nn.Module, inputs: Any) -> dict[str, float]:
@@ -93,20 +94,23 @@ class _Split:
 
     def __init__(self, one: LinearMap, weight: Tensor, alone: LeftAlone, threshold: float) -> None:
         self.one, self.weight, self.alone, self.threshold = one, weight, alone, threshold
-        self.aside: list[Tensor] = []
+        self.aside: Tensor | None = None
 
     def entering(self, x: Tensor, routing: Routing | None) -> Tensor:
         self.alone.uses.used(self.one)
         left = self.alone.rows(self.one, x, routing)
         high = self._high(x, left, self.alone.texts(self.one, x, routing))
         whole = high if left is None else high | left
-        self.aside.append(torch.where(whole, x, 0))
+        self.aside = torch.where(whole, x, 0)
         # Zeros in place of what is set aside: a symmetric grid holds 0, and 0 widens no range.
         return fake_quantize(torch.where(whole, 0, x), INT8)
 
-    def leaving(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        # The bias is in `output` already.
-        return output + self.aside.pop() @ self.weight.mT
+    def leaving(self, module: nn.Module, args: tuple[Any, ...], output: Tensor | None) -> Tensor | None:
+        aside, self.aside = self.aside, None
+        if output is None:  # the map raised an error
+            return None
+        assert aside is not None
+        return output + aside @ self.weight.mT  # the bias is in `output` already
 
     def _high(self, x: Tensor, left: Tensor | None, texts: Int[Tensor, " first"] | None) -> Bool[Tensor, "*first in"]:
         high = x.abs() >= self.threshold

@@ -123,7 +123,7 @@ def compensated(
     """
     # Row j of U, up to a factor, is the first row of the inverse of H restricted to inputs j, j + 1, …: what each step
     # needs once the inputs before j are fixed. So one factorization replaces an inverse per column.
-    left, rounded = weight.double(), torch.empty_like(weight)
+    left, rounded = weight.to(torch.float64, copy=True), torch.empty_like(weight)  # `left` is written to
     for start in range(0, weight.shape[1], group):
         columns = slice(start, min(start + group, weight.shape[1]))
         grid, steps = fit(start, left[:, columns].float())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -97,7 +97,7 @@ class SmoothQuant(Transform):
         return tuple(path for source in self.shared if source.norm is None for path in source.maps)
 
     def attach(self, model: nn.Module, stack: ExitStack) -> None:
-        rescale(model, self.shared, self._scale, "SmoothQuant", stack)
+        rescale(model, self.shared, self.scales, self.seed, "SmoothQuant", stack)
 
     def control(self, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]) -> SmoothQuant:
         return replace(self, seed=int(torch.randint(2**31, (1,), generator=generator)))
@@ -112,17 +112,12 @@ class SmoothQuant(Transform):
             "protect": self.protect,
         }
 
-    def _scale(self, source: SharedInput) -> Tensor:
-        scale = self.scales[source.maps[0]]
-        if self.seed is None:
-            return scale
-        return scale[torch.randperm(len(scale), generator=torch.Generator().manual_seed(self.seed))]
-
 
 def rescale(
     model: nn.Module,
     shared: Sequence[SharedInput],
-    scale_of: Callable[[SharedInput], Float[Tensor, "in"]],
+    scales: Mapping[str, Float[Tensor, "in"]],
+    seed: int | None,
     what: str,
     stack: ExitStack,
 ) -> None:
@@ -133,7 +128,8 @@ def rescale(
     Args:
         model: The model.
         shared: Which maps read the same tensor, and the norm whose gain takes 1 / s (`foldable`).
-        scale_of: s of each.
+        scales: s of each map.
+        seed: Puts each s on random other channels, the control; None leaves it where it belongs.
         what: The method, for errors.
         stack: Until when.
     """
@@ -141,7 +137,9 @@ def rescale(
     check_unrounded(maps.values())
     modules, uses = dict(model.named_modules()), Uses.of(model, stack)
     for source in shared:
-        scale = scale_of(source)
+        scale = scales[source.maps[0]]
+        if seed is not None:
+            scale = scale[torch.randperm(len(scale), generator=torch.Generator().manual_seed(seed))]
         if source.norm is not None:
             check_unedited((maps[path] for path in source.maps), what)
             set_gain(modules[source.norm], 1 / scale, stack)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.quantization import Grid, OutlyingColumns, QuantizeLinear
+from sinkscope.quantization.linear.columns import _Split
 from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits
 
@@ -119,3 +120,19 @@ def test_what_protected_tokens_reach_keeps_no_column_for_others() -> None:
     alone, none = (through(model, path, x, OutlyingColumns(threshold, first)) for threshold in (5.0, math.inf))
     assert torch.equal(alone, none)
     assert not torch.equal(through(model, path, x, OutlyingColumns(5.0)), none)
+
+
+def test_a_map_that_raises_keeps_nothing_of_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model("llama")
+    module = model.get_submodule("model.layers.0.mlp.down_proj")
+
+    def broken(x: Tensor) -> Tensor:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(module, "forward", broken)
+    with OutlyingColumns().applied(model):
+        with pytest.raises(RuntimeError, match="broken"):
+            logits(model, **inputs_of("llama"))
+        owners = [getattr(hook, "__self__", None) for hook in module._forward_hooks.values()]
+        [split] = [owner for owner in owners if isinstance(owner, _Split)]
+        assert split.aside is None

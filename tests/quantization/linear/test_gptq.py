@@ -58,6 +58,14 @@ def test_inputs_of_no_correlation_are_rounded_to_the_nearest(grid: Grid) -> None
     assert torch.equal(gptq(weight, torch.zeros(12, 12), grid), fake_quantize(weight, grid))
 
 
+def test_a_weight_in_fp64_is_not_written_to() -> None:
+    weight, x = numbers(5, 12).double(), correlated(40, 12)
+    before = weight.clone()
+    found = gptq(weight, x.T @ x, Grid(3))
+    assert torch.equal(weight, before)
+    assert torch.equal(found.float(), gptq(weight.float(), x.T @ x, Grid(3)))
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_it_errs_less_than_the_nearest_on_correlated_inputs(seed: int) -> None:
     weight, x = numbers(24, 200, seed=seed), numbers(900, 200, seed=seed + 10) @ numbers(200, 200, seed=seed + 20)
