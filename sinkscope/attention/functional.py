@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -57,13 +57,13 @@ def explain(
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
     where, aside, mask = _where(query), "", spec.mask if mask is None else mask
     if isinstance(query, Tensor) and query.ndim == 4 and query.is_cuda:
-        square = Visibility.of(mask, queries, queries, device=query.device)
-        if fused.unfit(spec, square, query, query, query, biased=biased) is None:
-            outcome = known(fused.specialization(spec, square, query, query), query.device)
+        visibility = Visibility.of(mask, queries, keys or queries, device=query.device)
+        if fused.unfit(spec, visibility, query, query, query, biased=biased) is None:
+            outcome = known(fused.specialization(spec, visibility, query, query), query.device)
             if outcome is not None and outcome.problem is None:
                 return Explanation("fast", "fused", f"a fused kernel{where}, {outcome}")
             aside = f"; the fused kernel is {outcome or NOT_YET_MET}"
-    taken = chosen(spec, "auto", queries, keys or queries, biased=biased)
+    taken = chosen(spec, "auto", queries, biased=biased)
     if taken == "sdpa":
         return Explanation("fast", taken, f"{_softmax(query, mask, queries, keys or queries)}{where}{_slots(spec)}")
     reason = f"{sdpa.obstacle(spec, biased=biased)}{aside}"
@@ -85,7 +85,7 @@ def _softmax(query: Tensor | torch.device | str | None, mask: Mask, queries: int
 
 
 def _slots(spec: AttentionSpec) -> str:
-    return f", {len(spec.slots)} slot(s) beside the keys" if spec.slots else ""
+    return f", with {len(spec.slots)} slot(s) besides the keys" if spec.slots else ""
 
 
 def _where(query: Tensor | torch.device | str | None) -> str:
@@ -218,6 +218,9 @@ class DenseVisibility(Visibility):
 
     def dense(self, rows: slice | None = None) -> Bool[Tensor, "batch 1 query key"]:
         return self.allowed if rows is None else self.allowed[:, :, rows]
+
+    def narrowed(self, mask: Mask) -> DenseVisibility:
+        return replace(self, allowed=self.allowed & mask.visible(self.query, self.key)[:, None])
 
     def upto(self, keys: slice) -> DenseVisibility:
         return DenseVisibility(self.mask, self.query, self.key.part(keys), self.allowed[..., keys])

@@ -21,11 +21,10 @@ def token_share(
     the rest: its error is absolute, so prefer a kernel that gives L. Gradients flow to both arguments. A log-sum-exp
     that is −inf (nothing is visible) leaves 0.
     """
-    if not includes_sink:
-        return torch.sigmoid(lse - sink)
+    # Masked before the formulas, not after: the difference of two −∞ is NaN, and would make their gradients NaN too.
+    gap = (lse - sink).masked_fill(lse == -torch.inf, -torch.inf)
     # L' ≥ b except for rounding, where an unclamped share would be negative and its logarithm in `without_sink` NaN.
-    # The difference of two −∞ is NaN, which the clamp keeps and the mask removes.
-    return (-torch.expm1((sink - lse).clamp(max=0))).masked_fill(lse == -torch.inf, 0.0)
+    return -torch.expm1(-gap.clamp(min=0)) if includes_sink else torch.sigmoid(gap)
 
 
 def with_sink(lse: Float[Tensor, "*rows"], sink: Float[Tensor, "*#rows"]) -> Float[Tensor, "*rows"]:

@@ -340,6 +340,18 @@ def conjuncts(mask: Mask) -> list[Mask]:
     return [mask]
 
 
+def separates_documents(mask: Mask) -> bool:
+    """Whether no query sees a key of another document.
+
+    A visible prefix joined by `|` lets every document see the first one, so then they count as one row.
+    """
+    if isinstance(mask, And):
+        return separates_documents(mask.first) or separates_documents(mask.second)
+    if isinstance(mask, Or):
+        return separates_documents(mask.first) and separates_documents(mask.second)
+    return isinstance(mask, Document)
+
+
 def describe(mask: Mask) -> str:
     """A mask as it would be written in code: `causal & window(16)`."""
     if isinstance(mask, And | Or):

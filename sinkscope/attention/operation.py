@@ -34,7 +34,7 @@ PATHS: tuple[str, ...] = get_args(Path)
 Taken = Literal["reference", "fused", "sdpa", "streamed", "chunked"]
 
 
-def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, biased: bool = False) -> Taken:
+def chosen(spec: Combination, path: Path | str, queries: int, *, biased: bool = False) -> Taken:
     """The path that `path` means for this problem, fused kernels aside (`paths/fused.py`).
 
     "fast" is SDPA if exact, else the streamed path if the normalizer knows its derivative, else query chunks; "auto" is
@@ -53,7 +53,7 @@ def chosen(spec: Combination, path: Path | str, queries: int, keys: int, *, bias
         return "sdpa"
     if streamed.obstacle(spec, biased=biased) is None:
         return "streamed"
-    return "reference" if path == "auto" and queries <= chunked.rows_of(queries, keys) else "chunked"
+    return "reference" if path == "auto" and queries <= chunked.rows_of(queries) else "chunked"
 
 
 def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -207,12 +207,13 @@ class Operation(nn.Module):
 
         Raises `InputError` if there are fewer values than queries.
         """
-        if not any(getattr(module, "reads_own", False) for module in self.output_modules):
+        pieces = zip(self.spec.output, self.output_modules, strict=True)
+        reader = next((piece.kind for piece, module in pieces if getattr(module, "reads_own", False)), None)
+        if reader is None:
             return None
         if query.shape[2] > value.shape[2]:
             raise InputError(
-                f"'{self.spec.needs_every_key}' reads each query's own value: {query.shape[2]} queries have "
-                f"{value.shape[2]} values"
+                f"'{reader}' reads each query's own value: {query.shape[2]} queries have {value.shape[2]} values"
             )
         return value[:, :, value.shape[2] - query.shape[2] :]
 
@@ -279,12 +280,14 @@ class Operation(nn.Module):
     def slot_logits(
         self, query: Float[Tensor, "batch heads query dim"], context: Context
     ) -> Float[Tensor, "batch heads query slots"]:
-        """Scores of all queries on every slot: scaling · q·k* + b. Raises `InputError` if there is no slot."""
+        """Scores of all queries on every slot as the normalizer receives them: scaling · q·k* + b, with q after
+        temperature and similarity. Raises `InputError` if there is no slot.
+        """
         if not self.slots:
             raise InputError("this operation has no slots")
         terms = self.slot_terms(context)
-        # Slots do not read the tokens' keys, so no keys are needed.
-        nothing = query[:, :, :0]
+        # Slots do not read the tokens' keys, so no keys are needed; nor is the first key's channel, where theirs are 0.
+        query, nothing = self.similarity(self._tempered(query, context)), query[:, :, :0]
         return MapScores(query, nothing, context.scaling, context.visibility, terms).slot_logits(
             slice(0, query.shape[2])
         )
@@ -310,7 +313,7 @@ class Operation(nn.Module):
                 return "fused"
             if path == "fused":
                 raise InputError(f"no fused path: {reason}")
-        return chosen(self.spec, path, query.shape[2], key.shape[2], biased=biased)
+        return chosen(self.spec, path, query.shape[2], biased=biased)
 
     def _attend(self, path: Taken, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Attended:
         if path == "sdpa":
@@ -330,9 +333,7 @@ class Operation(nn.Module):
             # The backward pass recomputes the chunks, and after a `functional_call` the module has other parameters:
             # everything learned is read here, once, before the chunks.
             values, factor = wide(value), self._factor()
-            output = chunked.attention(
-                lambda rows: self._rows_output(maps, factor, values, rows), query.shape[2], context.visibility
-            )
+            output = chunked.attention(lambda rows: self._rows_output(maps, factor, values, rows), query.shape[2])
             return Attended(output.to(query.dtype))
         everything = slice(0, query.shape[2])
         weights = [self._weights(scores, everything) for scores in maps]
@@ -374,11 +375,13 @@ class Operation(nn.Module):
 
     def _before_similarity(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         # Temperature first: the first key's logit is a further channel of the query, which it must not scale.
-        if self.temperature is not None:
-            query = self.temperature(query, context.visibility.counted())
+        query = self._tempered(query, context)
         if self.first_key is not None:
             query, key = self.first_key(query, key, context.visibility, context.scaling)
         return query, key
+
+    def _tempered(self, query: Tensor, context: Context) -> Tensor:
+        return query if self.temperature is None else self.temperature(query, context.visibility.counted())
 
     def _weights(self, scores: MapScores, rows: slice) -> Weights:
         """Weights of these rows on all keys."""

@@ -94,12 +94,12 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
         finding = f"{plain}, {_where(sinks)} whole"
         why = "; ".join(filter(None, (why, _given_back(trial, name, plain))))
     advice = ""
-    if share >= 1:  # as where short texts leave most tokens open, or windows hold more than all else
-        advice = ""
-    elif grade.word in ADVISED and not protected:
-        advice = f"use {bits} bits"
-    elif grade.word in ADVISED and trial.word(plain) not in ADVISED and _beats(trial, name):
-        advice = f"use {bits} bits with {_where(sinks)} kept whole"
+    # Nothing is saved where short texts leave most tokens open, or windows hold more than all else.
+    if share < 1 and grade.word in ADVISED:
+        if not protected:
+            advice = f"use {bits} bits"
+        elif trial.word(plain) not in ADVISED and _beats(trial, name):
+            advice = f"use {bits} bits with {_where(sinks)} kept whole"
     return Row(
         f"kv{bits}{'-protected' if protected else ''}",
         finding,

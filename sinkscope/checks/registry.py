@@ -32,7 +32,7 @@ def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] 
         if name not in SECTIONS:
             raise unknown("section", name, SECTIONS)
     if twice := set(only) & set(skip):
-        raise InputError(f"{min(twice)} is both in --only and in --skip")
+        raise InputError(f"{min(twice)} is both in 'only' and in 'skip'")
     tier = [name for name, one in SECTIONS.items() if full or one.tier == "default"]
     names = [name for name in SECTIONS if name in (only or tier) and name not in skip]
     if not names:

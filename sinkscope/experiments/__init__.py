@@ -86,11 +86,6 @@ LATER = {
     "validation_windows": "jobs",
 }
 
-_RENAMED = moved(
-    __name__,
-    {"read": "sinkscope.experiments.read_findings", "Progress": "sinkscope.experiments.SweepProgress"},
-)  # old names, for one release
-
 __all__ = [
     "CURVES",
     "LARGEST",
@@ -172,7 +167,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in LATER:
-        return getattr(import_module(f"{__name__}.{LATER[name]}"), name)
-    return _RENAMED(name)
+def _later(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{LATER[name]}"), name)
+
+
+__getattr__ = moved(
+    __name__,
+    {"read": "sinkscope.experiments.read_findings", "Progress": "sinkscope.experiments.SweepProgress"},
+    _later,
+)  # old names, for one release

@@ -295,8 +295,9 @@ def _at_loss(runs: Runs, label: str, other: str, metric: str, control: str) -> f
 
 
 def _formed(run: Observed, loss: float, sink: str, is_control: bool) -> bool:
+    # Asked so that a comparison with an unknown value, which is false, never says "formed".
     final = last(run, sink)
-    return not around_loss(run, loss, sink) < FORMED * final or not (is_control or final >= FINAL[sink])
+    return around_loss(run, loss, sink) >= FORMED * final or (not is_control and final < FINAL[sink])
 
 
 # Points of a curve.

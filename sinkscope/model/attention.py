@@ -203,7 +203,22 @@ class LabAttention(nn.Module):
         """Keys, values and what tokens carry, of all `seen` tokens, or of those that the cache kept."""
         width = key.shape[-1]
         # A cache layer has room for keys and values only: what tokens carry travels as further channels of the key.
-        stored = key if carried is None else torch.cat([key, carried.to(key.dtype)], -1)
+        stored = key if carried is None else torch.cat([key, *_summands(carried, key.dtype)], -1)
         stored, value = cache.update(stored, value, self.layer_idx)
         stored, value = stored[:, :, :seen], value[:, :, :seen]  # a static cache hands out its whole buffer
-        return stored[..., :width], value, None if carried is None else stored[..., width:]
+        if carried is None:
+            return stored, value, None
+        summands = stored[..., width:].to(carried.dtype).unflatten(-1, (-1, carried.shape[-1]))
+        return stored[..., :width], value, summands.sum(-2)
+
+
+def _summands(numbers: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Tensors of this dtype whose sum is `numbers`, in half precision three of them.
+
+    One would lose digits that sums over a text need: three times 8 bits of bf16 are all 24 of fp32.
+    """
+    summands: list[Tensor] = []
+    for _ in range(3 if dtype.itemsize < 4 else 1):
+        summands.append(numbers.to(dtype))
+        numbers = numbers - summands[-1].to(numbers.dtype)
+    return summands

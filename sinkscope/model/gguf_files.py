@@ -329,8 +329,16 @@ def _spellings(config: PreTrainedConfig) -> set[str]:
 
 def _scale_positions(path: Path, config: PreTrainedConfig, file: Any, settings: Mapping[str, Any]) -> None:
     """RoPE's scaling: by a factor, by YaRN, or Llama 3's, which the file holds as one divisor per frequency."""
-    kind = settings.get("rope.scaling.type", "none")
+    # llama.cpp scales linearly where a file has a factor and no type.
+    kind = settings.get("rope.scaling.type", "linear" if "rope.scaling.factor" in settings else "none")
+    # Cosines and sines are multiplied by it, in addition to YaRN's own factor; for other types transformers has none.
+    share = float(settings.get("rope.scaling.attn_factor", 1))
     divisors = next((tensor.data for tensor in file.tensors if tensor.name == _ROPE_FACTORS), None)
+    if share != 1 and (kind != "yarn" or divisors is not None):
+        raise InputError(
+            f"'{path}' sets rope.scaling.attn_factor = {share:g}, which is read with positions scaled by 'yarn' only; "
+            f"{_ORIGINAL}"
+        )
     if kind == "none" and divisors is None:
         return
     rope = config.rope_parameters
@@ -339,7 +347,9 @@ def _scale_positions(path: Path, config: PreTrainedConfig, file: Any, settings: 
     if divisors is not None:
         rope |= _llama3(path, np.asarray(divisors, np.float64).ravel(), rope["rope_theta"])
     elif kind in ("linear", "yarn"):
-        rope |= {"rope_type": kind, "factor": float(settings["rope.scaling.factor"])}
+        rope |= {"rope_type": kind, "factor": (factor := float(settings["rope.scaling.factor"]))}
+        if share != 1:
+            rope["attention_factor"] = share * (1 + 0.1 * math.log(max(1, factor)))
         if original := settings.get("rope.scaling.original_context_length"):
             rope["original_max_position_embeddings"] = original
     else:

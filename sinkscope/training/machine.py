@@ -87,8 +87,8 @@ def require_compiler() -> None:
     command = shlex.split(str(config.cpp.cxx[-1]))[0]
     if shutil.which(command) is None:
         raise InputError(
-            f"--compile needs the C++ compiler '{command}', which is not on PATH: install it, name another in CXX, or "
-            "leave --compile out"
+            f"compiling the model needs the C++ compiler '{command}', which is not on PATH: install it, name another "
+            "in CXX, or train without compiling"
         )
 
 

@@ -65,8 +65,10 @@ def test_a_cached_step_has_its_own_value():
     case = problem(EXCLUSIVE, tokens=9)
     for queries in (1, 4):
         assert_close(case.last(queries).attend().output, case.attend().output[:, :, -queries:])
-    with pytest.raises(InputError, match="5 queries have 3 values"):
-        zoo.attend(case.query[:, :, :5], case.key[:, :, :3], case.value[:, :, :3], EXCLUSIVE, mask=zoo.Full())
+    tensors = (case.query[:, :, :5], case.key[:, :, :3], case.value[:, :, :3])
+    for spec in (EXCLUSIVE, replace(EXCLUSIVE, slots=(zoo.SuffixSlot(),))):
+        with pytest.raises(InputError, match="'exclusive' reads each query's own value: 5 queries have 3 values"):
+            zoo.attend(*tensors, spec, mask=zoo.Full())
 
 
 @pytest.mark.parametrize(

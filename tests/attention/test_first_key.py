@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.errors import InputError, UnsupportedModelError
 
 from .problems import HEADS, assert_close, assert_paths_agree, documents, problem
@@ -70,6 +71,24 @@ def test_each_document_has_a_first_key(path):
     first = torch.cat([at(9, 0, 2, 5), at(9, 0, 1, 6)])
     wanted = expected(case, bound.dense(), first)
     assert_close(case.attend(mask=bound, path=path).output, wanted)
+
+
+@pytest.mark.parametrize("name", ["first_key_logit", "forgetting_gate", "stable_mask"])
+@pytest.mark.parametrize(
+    ("mask", "apart"),
+    [
+        ((zoo.Causal() & zoo.Document()) | zoo.VisiblePrefix(2), False),
+        ((zoo.Causal() & zoo.Document()) | (zoo.Window(2) & zoo.Document() & zoo.Causal()), True),
+    ],
+    ids=["prefix", "both parts"],
+)
+def test_documents_are_apart_where_no_query_sees_another_one(name, mask, apart):
+    """A prefix that every document sees makes one row of them; then numbers of documents only hide keys."""
+    case, numbers = problem(zoo.CATALOG[name], tokens=9), documents(9)
+    by_document = zoo.Visibility.of(mask, 9, 9, documents=numbers)
+    rule = zoo.Visibility.of(zoo.Causal() & zoo.Document() if apart else zoo.Causal(), 9, 9, documents=numbers)
+    written = DenseVisibility(zoo.Full(), rule.query, rule.key, by_document.dense(), rule)
+    assert_close(case.attend(mask=by_document).output, case.attend(mask=written).output)
 
 
 def test_the_first_real_token_of_a_padded_row():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import DynamicCache, StaticCache
 
 import sinkscope.attention as zoo
 from sinkscope.attention.functional import DenseVisibility
@@ -112,3 +113,19 @@ def test_documents_behind_sink_tokens_are_each_like_alone():
     for document in numbers.unique().tolist():
         own = numbers[0] == document
         assert_close(found[:, own], model(ids[:, own]).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_a_cache_in_half_precision_keeps_what_tokens_carry(dtype):
+    """Exactly: sums of log f over a text would drift away from those of the whole pass."""
+    model, ids = lab().to(dtype), torch.randint(31, (1, 12), generator=torch.Generator().manual_seed(3))
+    seen = []
+    model.model.layers[0].self_attn.operation.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["carried"]), with_kwargs=True
+    )
+    model(ids)
+    for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=20)):
+        model(ids[:, :5], past_key_values=cache, use_cache=True)
+        model(ids[:, 5:], past_key_values=cache, use_cache=True)
+        torch.testing.assert_close(seen[-1], seen[0], rtol=2e-6, atol=1e-7)

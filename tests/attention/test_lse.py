@@ -40,7 +40,10 @@ def test_the_wrong_convention_is_far_off():
 def test_rows_that_see_nothing_have_no_share():
     nothing = torch.tensor([-torch.inf])
     for includes_sink in (True, False):
-        assert token_share(nothing, torch.zeros(1), includes_sink=includes_sink).item() == 0
+        for logit in (0.0, -torch.inf):
+            sink = torch.full((1,), logit, requires_grad=True)
+            share = token_share(nothing, sink, includes_sink=includes_sink)
+            assert (share.item(), torch.autograd.grad(share, sink)[0].item()) == (0, 0)
 
 
 def test_true_gradients():

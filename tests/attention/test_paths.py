@@ -26,7 +26,7 @@ def paths(spec: zoo.AttentionSpec, tokens: int = 8) -> list[str]:
     offered = []
     for path in get_args(Path):
         with contextlib.suppress(InputError):
-            chosen(spec, path, tokens, tokens)
+            chosen(spec, path, tokens)
             offered.append(path)
     return [path for path in offered if path not in ("auto", "reference", "fused")]
 
@@ -44,7 +44,7 @@ def test_paths_agree(variant, mask, kv_heads):
 @pytest.mark.parametrize("name", KINDS)
 def test_paths_agree_in_blocks_of_the_size_in_use(name):
     spec = zoo.CATALOG[name]
-    assert chunked.rows_of(SEVERAL_CHUNKS, SEVERAL_CHUNKS) < SEVERAL_CHUNKS
+    assert chunked.rows_of(SEVERAL_CHUNKS) < SEVERAL_CHUNKS
     case = problem(spec, tokens=SEVERAL_CHUNKS, kv_heads=2)
     tolerance = 5e-5  # longer sums, and denominators nearer to zero
     assert_paths_agree(case, paths(spec), tolerance, mask=bound("document", SEVERAL_CHUNKS))

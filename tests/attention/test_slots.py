@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.functional import DenseVisibility
 
 from .problems import DIM, HEADS, Problem, assert_close, bound, build, problem, weights_of
 
@@ -189,3 +190,30 @@ def test_places_count_from_the_start_of_a_document():
         zoo.Causal() & zoo.Document(), 4, 4, documents=torch.tensor([[0, 1, 0, 1]]), attention_mask=torch.ones(1, 4)
     )
     assert interleaved.key.within_documents().tolist() == [[0, 0, 1, 1]]  # as each would alone
+
+
+def test_places_are_those_of_the_mask_that_a_boolean_one_narrows():
+    case, mask = problem(stable(0.3, 64), tokens=9), bound("document", 9)
+    written = DenseVisibility(zoo.Full(), mask.query, mask.key, mask.dense(), mask)
+    for path in PATHS:
+        assert_close(case.attend(mask=written, path=path).output, case.attend(mask=mask, path=path).output)
+
+
+# What a slot's score is
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        zoo.AttentionSpec(slots=(zoo.KeySlot(), zoo.LogitSlot()), temperature=zoo.LogLength()),
+        zoo.AttentionSpec(slots=(zoo.KeySlot(),), temperature=zoo.LogLength(), first_key=zoo.FirstKeyLogit()),
+    ],
+)
+def test_slot_logits_are_those_that_are_normalized(spec):
+    """The last of all weights: exp(slot logit − log-sum-exp), with a temperature that scales keys of slots too."""
+    case = problem(spec, tokens=7)
+    operation = case.built()
+    context = operation.context(case.query, case.key)
+    found = case.attend(path="reference")
+    logits = operation.slot_logits(case.query, context)
+    assert_close((logits - found.lse[..., None]).exp(), found.slot_weights)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import sinkscope.attention as zoo
+from sinkscope.attention.functional import DenseVisibility
 from sinkscope.attention.masks import describe
 from sinkscope.errors import InputError
 
@@ -102,6 +103,12 @@ def test_a_written_mask_holds_for_each_sample():
         assert found[1, :, 0].abs().sum() == 0
         part = zoo.attend(q[:, :, 1:], q[:, :, 1:], q[:, :, 1:], "softmax", path="reference").output
         torch.testing.assert_close(found[1, :, 1:], part[1])
+
+
+def test_a_written_mask_can_be_narrowed():
+    q = torch.zeros(1, 1, TOKENS, 8)
+    written = DenseVisibility.out(expected("causal"), q, q)
+    assert torch.equal(written.narrowed(zoo.Without((0, 2))).dense()[0, 0], expected("without"))
 
 
 @pytest.mark.parametrize(("mask", "words"), [(mask, describe(mask)) for mask, _ in MASKS.values()])

@@ -25,6 +25,7 @@ from sinkscope.experiments import (
 )
 from sinkscope.experiments.effects import (
     MASS,
+    NORM_RATIO,
     SINK,
     around_loss,
     curve_correlation,
@@ -118,7 +119,8 @@ def straight(losses, rates):
     return seen(0.0, tuple(zip(losses, rates, strict=True)))
 
 
-FAST = straight((8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0), (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 10.0))
+LOSSES = (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
+FAST = straight(LOSSES, (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 10.0))
 SLOW = straight((8.0, 7.5, 7.0, 6.5, 6.0, 5.5, 5.0), (0.0, 0.0, 1.0, 1.0, 1.0, 4.0, 4.0))
 
 
@@ -142,6 +144,18 @@ def test_at_equal_loss_nothing_is_said_where_the_other_has_a_sink_later_either()
     assert math.isnan(claim({"late": late, "slow": SLOW}))
     assert "'slow' or of 'late'" in claim.refusal
     assert not math.isnan(claim({"late": never, "slow": SLOW}))
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize("rates", [(math.nan,) * 7, (*(math.nan,) * 6, 10.0)], ids=["unknown", "unknown there"])
+def test_at_equal_loss_an_unknown_sink_has_not_formed(rates, control):
+    """Although the norms that are compared are known."""
+    ratios = {NORM_RATIO: (2.0,) * 7}
+    known, unknown = (replace(run, curves=run.curves | ratios) for run in (FAST, straight(LOSSES, rates)))
+    runs = {"known": known, "unknown": unknown, "slow": replace(SLOW, curves=SLOW.curves | ratios)}
+    assert log_ratio_at_equal_loss("known", "slow")(runs) == 0.0
+    labels = ("unknown", "slow") if control else ("slow", "unknown")
+    assert math.isnan(log_ratio_at_equal_loss(*labels)(runs))
 
 
 def test_a_difference_of_contrasts_is_that_of_their_values():

@@ -187,6 +187,35 @@ def test_llama_3_scaling_is_taken_from_its_divisors(tmp_path: Path):
         ss.load(path)
 
 
+def scaled(writer: gguf.GGUFWriter, kind: gguf.RopeScalingType | None, share: float | None) -> None:
+    if kind is not None:
+        writer.add_rope_scaling_type(kind)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(16)
+    if share is not None:
+        writer.add_rope_scaling_attn_factors(share)
+
+
+@pytest.mark.parametrize("share", [None, 1.5])
+def test_yarn_scales_cosines_and_sines_by_its_own_factor_and_the_files(tmp_path: Path, share: float | None):
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    model = randomized(llama(rope_parameters=yarn | {"attention_factor": (share or 1) * (1 + 0.1 * math.log(4))}))
+    set_up = lambda writer: scaled(writer, gguf.RopeScalingType.YARN, share)  # noqa: E731
+    loaded = ss.load(write(tmp_path / "model.gguf", "llama", model, set_up=set_up))
+    ids = torch.randint(0, len(WORDS), (1, 24))
+    assert torch.allclose(loaded(ids).logits, model(ids).logits, atol=2e-4)
+
+
+def test_positions_are_scaled_linearly_where_the_file_names_no_type(tmp_path: Path):
+    model = randomized(llama())
+    loaded = ss.load(write(tmp_path / "model.gguf", "llama", model, set_up=lambda writer: scaled(writer, None, None)))
+    assert loaded.config.rope_parameters["rope_type"] == "linear"
+    assert loaded.config.rope_parameters["factor"] == 4
+    path = write(tmp_path / "odd.gguf", "llama", model, set_up=lambda writer: scaled(writer, None, 1.5))
+    with pytest.raises(InputError, match=r"attn_factor = 1.5, which is read with positions scaled by 'yarn' only"):
+        ss.load(path)
+
+
 def test_a_loaded_model_behaves_as_a_folder_does(tmp_path: Path, capfd: pytest.CaptureFixture, own_cache: Path):
     path = write(tmp_path / "model.gguf", "llama", randomized(llama(tie_word_embeddings=False)))
     model, tokenizer = ss.load(path), load_tokenizer(path)

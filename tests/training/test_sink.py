@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import os
 import random
 import subprocess
@@ -167,20 +168,44 @@ def test_training_is_not_disturbed(tmp_path: Path) -> None:
     assert with_sink.steps_with("sink/strongest") == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_training_step(tmp_path: Path) -> None:
     """Of both micro-batches, with the weights that follow from them unchanged."""
+
+    class Begun(TrainerCallback):
+        weights: list[dict[str, Tensor]] = []  # noqa: RUF012
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
+            self.weights.append(copy.deepcopy(model.state_dict()))
+
+    def read(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if module.training:  # and not measured
+            batches.append(kwargs["input_ids"])
+
     final, inputs = [], Texts().ids[:2, :16]
     for watched in (False, True):
         made, recorder = trainer(tmp_path, llama(0.0), max_steps=3, gradient_accumulation_steps=2)
-        callback = SinkCallback(made, inputs, every=2, gradients=watched)
-        made.add_callback(callback)
+        batches: list[Tensor] = []
+        Begun.weights.clear()
+        hook = made.model.register_forward_pre_hook(read, with_kwargs=True)
+        made.add_callback(SinkCallback(made, inputs, every=2, gradients=watched))
+        made.add_callback(Begun())
         made.train()
-        final.append((made.model.state_dict(), recorder, callback))
-    (plain, silent, _), (seen, logged, callback) = final
+        hook.remove()
+        final.append((made.model.state_dict(), recorder))
+    (plain, silent), (seen, logged) = final
     assert all(torch.equal(plain[name], seen[name]) for name in plain)
     assert (logged.steps_with("sink/gradient_ratio"), silent.steps_with("sink/gradient_ratio")) == ([2, 3], [])
-    values = next(logs for _, logs in logged.sent if "sink/gradient_ratio" in logs)
-    assert all(0 < values[f"sink/gradient_{name}"] < float("inf") for name in ("ratio", "bloat", "compress", "change"))
+    values = [logs for _, logs in logged.sent if "sink/gradient_ratio" in logs]
+    assert len(batches) == 6
+    model = llama(0.0)
+    for step, found in zip((2, 3), values, strict=True):
+        model.load_state_dict(Begun.weights[step - 1])
+        with GradientNorms(model) as gradients:
+            for ids in batches[2 * step - 2 : 2 * step]:
+                model(ids, labels=ids).loss.backward()
+        expected = gradient_metrics(gradients)
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert not any(module._forward_pre_hooks for module in made.model.modules())
 
 

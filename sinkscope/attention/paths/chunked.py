@@ -9,22 +9,20 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from sinkscope.attention.visibility import Visibility
-
 ROWS = 128  # queries of a chunk
 SMALL = 256  # up to this many queries, everything is one chunk
 
 
-def rows_of(queries: int, keys: int) -> int:
+def rows_of(queries: int) -> int:
     """How many queries a chunk has."""
     return max(queries, 1) if queries <= SMALL else ROWS
 
 
 def attention(
-    output_of: Callable[[slice], Float[Tensor, "batch heads rows value_dim"]], queries: int, visibility: Visibility
+    output_of: Callable[[slice], Float[Tensor, "batch heads rows value_dim"]], queries: int
 ) -> Float[Tensor, "batch heads query value_dim"]:
     """`output_of` over slices of queries, joined. Only queries, keys and values are kept for the backward pass."""
-    step = rows_of(queries, visibility.key.count)
+    step = rows_of(queries)
     parts = [slice(start, min(queries, start + step)) for start in range(0, queries, step)]
     if len(parts) == 1 or not torch.is_grad_enabled():  # nothing to save: recomputing would only cost time
         return torch.cat([output_of(part) for part in parts], 2)

@@ -96,7 +96,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, s
         keys, values = (_with_front(x, slots, reach) for x in (key, value))
         return _masked(query[:, :, rows], keys, values, visibility.upto(reach).dense(rows), slots, scaling)
 
-    return chunked.attention(output_of, query.shape[2], visibility)
+    return chunked.attention(output_of, query.shape[2])
 
 
 def _decodes_in_a_graph(query: Tensor) -> bool:

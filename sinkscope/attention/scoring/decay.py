@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.attention.masks import Document, conjuncts
+from sinkscope.attention.masks import separates_documents
 from sinkscope.attention.outputs.gates import Openness, logit
 from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.visibility import Visibility
@@ -93,7 +93,7 @@ def accumulated(
     logs, tokens = carried.double().transpose(2, 3).flatten(1, 2), visibility.key
     if tokens.valid is not None:
         logs = logs.masked_fill(~tokens.valid[:, None], 0.0)
-    if tokens.document is None or not any(isinstance(mask, Document) for mask in conjuncts(visibility.mask)):
+    if tokens.document is None or not separates_documents(visibility.mask):
         return logs.cumsum(2)
     document = tokens.document.expand(len(logs), -1)
     # One cumulative sum over the tokens sorted by document, minus what it was at each document's start.

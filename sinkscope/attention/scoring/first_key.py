@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sinkscope.attention.masks import Document, leaves
+from sinkscope.attention.masks import separates_documents
 from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
@@ -67,7 +67,6 @@ def first_keys(visibility: Visibility) -> Bool[Tensor, "#batch key"]:
         raise InputError("a first key's logit: a boolean mask does not say where a row begins, so pass a mask value")
     visibility = visibility.rule
     tokens = visibility.key
-    apart = any(isinstance(mask, Document) for mask in leaves(visibility.mask))
-    first = (tokens.within_documents() if apart else tokens.order) == 0
+    first = (tokens.within_documents() if separates_documents(visibility.mask) else tokens.order) == 0
     # Padding can have index 0 too: right padding repeats the index of the last real token.
     return first if tokens.valid is None else first & tokens.valid

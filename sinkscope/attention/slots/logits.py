@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sinkscope.attention.context import Context
-from sinkscope.attention.masks import Document, leaves
+from sinkscope.attention.masks import separates_documents
 from sinkscope.attention.pieces import Learned, Sizes, piece
 from sinkscope.attention.slots.terms import SlotTerms
 from sinkscope.attention.visibility import Visibility
@@ -115,7 +115,9 @@ class _SuffixSlot(nn.Module):
     @staticmethod
     def _place(visibility: Visibility) -> Int[Tensor, "#batch query"]:
         """The positions of queries in their row, or in their document if masks separate documents."""
-        if not any(isinstance(mask, Document) for mask in leaves(visibility.mask)):
+        # A mask written out has lost its documents: only the rule that it narrows knows them.
+        visibility = visibility.rule or visibility
+        if not separates_documents(visibility.mask):
             return visibility.query.order
         # Counted over all keys: with a cache a document may begin before the first query.
         return visibility.key.within_documents()[:, -visibility.query.count :]

@@ -31,7 +31,7 @@ from sinkscope.model.attached.config import NAME, Attachment, attachment_of, bec
 from sinkscope.model.attached.families import normalizes, sink_of, sizes_of
 from sinkscope.model.attached.guard import check_equal, readings
 from sinkscope.model.attached.layer import HANDLES, build, equip, strip
-from sinkscope.model.attached.mark import can_mark, mark, unmark
+from sinkscope.model.attached.mark import mark, unmark
 from sinkscope.model.attached.shift import ordinary, outputs, shift
 from sinkscope.model.attached.start import changes, closing, unchanged
 from sinkscope.model.attached.tokens import add_tokens, check_tokens, learned_tokens, remove_tokens
@@ -98,8 +98,6 @@ def _structure(model: PreTrainedModel, layers: dict[nn.Module, Layer]) -> Iterat
     # One configuration object becomes that of an attached model in place; parts with another would not see it.
     if any(module.config is not model.config for module in (*holders, *layers)):
         yield "its parts have configurations of their own: attach to a part, such as the `language_model` in it"
-    if not can_mark(model):
-        yield "its norms have no two scales, in which a saved model is marked as one with an operation"
 
 
 def _before(model: PreTrainedModel, layers: dict[nn.Module, Layer], spec: AttentionSpec) -> Iterator[str]:
@@ -164,7 +162,8 @@ def attach(
     """Attach an attention operation to attention layers of a transformers model, in place.
 
     Each attention module gets `.operation`, whose parameters are part of the model: moved, trained and saved with it
-    (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without). `layers`: the numbers of the
+    (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without; a model whose norms have no
+    scales cannot be marked in this way, and is not saved). `layers`: the numbers of the
     attention layers that get it, from 0, all by default; the others keep plain softmax. The host's own mask (causal,
     padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in force; a mask of the
     spec other than the default `Causal()` applies in addition. `sink_tokens`: number of learned tokens before every

@@ -6,6 +6,9 @@ written from it, the first scale of a norm of the host is (1, width) instead of 
 refuse to load. That refusal can be switched off (`ignore_mismatched_sizes`): then the second scale, in float64 and
 2^600 times as large, is infinite in the host's dtype, and all outputs are NaN. The parameters themselves stay as they
 are; attached models read both forms.
+
+A host without two such scales (OLMo's norms have none) is attached and never saved. Its other weights cannot carry the
+marks: quantization and adapters replace linear maps, and a new vocabulary the embedding, and the hooks would be gone.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from sinkscope.attention import Operation
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.model.attached.tokens import learned_tokens
 
 SCALE = "weight"
@@ -73,13 +77,15 @@ class Large(Form):
 FORMS = (Wide(), Large())
 
 
-def can_mark(model: PreTrainedModel) -> bool:
-    """Whether there are scales to mark."""
-    return len(list(_scales(model))) >= len(FORMS)
-
-
 def mark(model: PreTrainedModel) -> None:
-    """Mark everything saved from the model from now on. Parameters that awaited marked weights become scales."""
+    """Mark everything saved from the model from now on; without scales to mark, `save_pretrained` is refused.
+
+    Parameters that awaited marked weights become scales.
+    """
+    if len(list(_scales(model))) < len(FORMS):
+        # Its configuration is the first file of a folder, and its class is of this model alone (`become_attached`).
+        type(model.config).save_pretrained = _refuse
+        return
     awaited = list(_marked(model))
     # The first form keeps the scale's dtype; the second was loaded in float64.
     dtype = awaited[0].get_parameter(SCALE).dtype if awaited else model.dtype
@@ -103,6 +109,14 @@ def await_mark(model: PreTrainedModel, marks: int) -> None:
     for module, form in list(zip(_scales(model), FORMS[:marks], strict=False)):
         _change(module, form.written)
         setattr(module, HANDLES, [])
+
+
+def _refuse(config: PreTrainedConfig, *args: Any, **kwargs: Any) -> NoReturn:
+    raise UnsupportedModelError(
+        f"family '{config.model_type}': its norms have no two scales, in which a saved model is marked as one with an "
+        "operation: detach the operation before `save_pretrained`, or keep `state_dict()` for a model with the same "
+        "one attached"
+    )
 
 
 def _write(form: Form, module: nn.Module, state: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:

@@ -140,6 +140,7 @@ def test_explain_says_what_is_known_of_the_kernels(found) -> None:
     found["known"] = EXACT
     assert (told().path, told().kernel) == ("fast", "fused")
     assert "compared with the reference on some GPU: off by 2e-07, at most 1e-05" in str(told())
+    assert zoo.explain("sigmoid", torch.zeros(1, 2, 5, 4).as_subclass(OnGpu), keys=9).kernel == "streamed"
     assert "kernel" not in str(zoo.explain("softmax", torch.zeros(1, 2, 5, 4).as_subclass(OnGpu)))
 
 

@@ -23,7 +23,8 @@ from transformers import (
 )
 
 import sinkscope as ss
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
+from tests.families.sweep.build import build
 from tests.model.attached.hosts import HOSTS, host, inputs, output, stir
 
 WITHOUT = """
@@ -96,6 +97,23 @@ def test_every_family_comes_back_equal(name: str, tmp_path: Path) -> None:
     loaded.set_attn_implementation(plain.config._attn_implementation)
     assert type(loaded.config) is type(plain.config)
     assert torch.equal(output(loaded, given), output(plain, given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["olmo", "nanochat", "hrm_text"])
+def test_without_scales_to_mark_a_model_is_attached_and_not_saved(name: str, tmp_path: Path) -> None:
+    model, ids = build(name, "sdpa"), torch.arange(9)[None]
+    before = output(model, {"input_ids": ids})
+    ss.attach(model, "softmax_off_by_one")
+    assert not torch.allclose(output(model, {"input_ids": ids}), before)
+    for one in (model, model.base_model, copy.deepcopy(model)):
+        with pytest.raises(UnsupportedModelError, match=f"family '{name}': its norms have no two scales, .* detach"):
+            one.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    ss.detach(model)
+    assert torch.equal(output(model, {"input_ids": ids}), before)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(output(AutoModelForCausalLM.from_pretrained(tmp_path), {"input_ids": ids}), before)
 
 
 def test_the_auto_classes_give_the_hosts_class(folder: Path) -> None:

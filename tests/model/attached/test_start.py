@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import math
 import re
 from typing import Any
 
@@ -22,6 +23,7 @@ from sinkscope.attention import (
     ElementGate,
     HeadGate,
     KeySlot,
+    LogLength,
     Relu,
     Softpick,
     ValueBias,
@@ -107,6 +109,21 @@ def test_slots_are_closed_for_queries_whose_log_sum_exp_is_far_below_zero(name: 
     assert (output(model, {"input_ids": rows}) - before).abs().max() < 0.02 * before.std()
     assert (attached.changes, attached.shift.small) == ((), True)
     assert "unchanged at the start" in str(attached)
+
+
+def test_a_learned_key_is_closed_under_a_temperature_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """log n multiplies q·k* as it does q·k: at n = 9 it doubles what the slot adds to its logit."""
+    monkeypatch.setattr("sinkscope.attention.slots.keys.INITIAL_STD", 8.0)
+    model = host("llama")
+    rows = torch.randint(1, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    ss.attach(model, AttentionSpec(slots=(KeySlot(),), temperature=LogLength()), inputs=rows, seed=0)
+    seen: list[float] = []
+    for layer in model.model.layers:
+        layer.self_attn.operation.register_forward_pre_hook(
+            lambda operation, args: seen.append(float(operation.weights(args[0], args[1], args[3]).slot.max()))
+        )
+    output(model, {"input_ids": rows})
+    assert max(seen) <= 1.01 / (1 + math.exp(-CLOSED))
 
 
 def test_the_word_follows_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
