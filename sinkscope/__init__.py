@@ -36,6 +36,8 @@ _BEFORE = (
     "measuring",
     "measurements",
     "metrics",
+    "ranks",
+    "spectral",
     "survey",
 )  # rooms of before, for one release
 
@@ -54,7 +56,6 @@ _HOME = {
     "QueryKeyValueNorms": "sinkscope.measurement",
     "QueryKeyAngles": "sinkscope.measurement",
     "GradientNorms": "sinkscope.measurement",
-    "effect": "sinkscope.trials.changes",
     "fold": "sinkscope.interventions",
     "load": "sinkscope.interventions",
     "attach": "sinkscope.model",
@@ -125,12 +126,13 @@ if TYPE_CHECKING:
     from sinkscope.report.writing import write_report as write_report
     from sinkscope.training import SinkCallback as SinkCallback
     from sinkscope.training import train as train
-    from sinkscope.trials.changes import effect as effect
 else:
 
     def __getattr__(name: str) -> object:
         if name in _ROOMS or name in _BEFORE:
             return importlib.import_module(f"sinkscope.{name}")
+        if name == "effect":  # the name of before of `trials.changed`, for one release; it warns when it is called
+            return importlib.import_module("sinkscope.trials.changes").effect
         if name not in _HOME:
             raise AttributeError(f"module 'sinkscope' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(_HOME[name]), name)

@@ -2,4 +2,4 @@
 
 from sinkscope.registry import renamed
 
-__getattr__ = renamed(__name__, "sinkscope.measurement.metrics")
+__getattr__ = renamed(__name__, "sinkscope.measurement.metrics", {"lift": "step", "boost": "lift"})

@@ -152,23 +152,32 @@ def check_kind(kind: object, base: type, group: Group, meaning: str) -> None:
         raise InputError(f"{group} {kind.__name__}: {meaning}, but {error}") from error
 
 
-def renamed(old: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a renamed module: its names are those of `new`, with a `DeprecationWarning`."""
+def renamed(old: str, new: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The `__getattr__` of a renamed module: its names are those of `new`, with a `DeprecationWarning`.
+
+    `names`: those that changed as well, old to new.
+    """
 
     def get(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = getattr(importlib.import_module(new), name)
-        warnings.warn(f"{old}.{name} is {new}.{name} now", DeprecationWarning, stacklevel=2)
+        now = (names or {}).get(name, name)
+        value = getattr(importlib.import_module(new), now)
+        warnings.warn(f"{old}.{name} is {new}.{now} now", DeprecationWarning, stacklevel=2)
         return value
 
     return get
 
 
-def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module some of whose names moved: old name to the full new one; a `DeprecationWarning`."""
+def moved(module: str, names: Mapping[str, str], otherwise: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
+    """The `__getattr__` of a module some of whose names moved: old name to the full new one; a `DeprecationWarning`.
+
+    `otherwise` finds the other names that the module makes when they are first used.
+    """
 
     def get(name: str) -> Any:
+        if name not in names and otherwise is not None:
+            return otherwise(name)
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         place, _, new = names[name].rpartition(".")

@@ -20,6 +20,7 @@ LONG |= {"what_to_protect", "rotated_caches", "fold"}
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 FOLDERS, ENDINGS = "benchmarks|replication|results|sinkscope|tests|tools", "py|json|jsonl|yaml|md"
 FILE = re.compile(rf"`((?:{FOLDERS})/[\w/.-]*(?:/|\.(?:{ENDINGS})))`")
+PATH = re.compile(rf"`([\w/.-]*(?:/|\w\.(?:{ENDINGS})))`")  # in CONTRIBUTING.md, also within the package
 LASTING = re.compile(r"#.*\bminutes\b")  # said in the comment behind a command
 INSTALLING = ("make ", "pip ", "python -m venv", "git ", "cd ")
 
@@ -43,6 +44,25 @@ def test_files_that_pages_name_exist():
         named = [(page, path) for page, path in named if not path.startswith("replication/")]
     assert len(named) > 40
     assert [(page.name, path) for page, path in named if not (ROOT / path).exists()] == []
+
+
+def test_files_that_contributing_names_exist():
+    named = PATH.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    if not (ROOT / "replication").is_dir():
+        named = [path for path in named if "replication" not in path]
+    assert len(named) > 50
+    places = (ROOT, ROOT / "replication")
+    known = [p for p in named if any((place / p).exists() for place in places) or any((ROOT / "sinkscope").rglob(p))]
+    assert [path for path in named if path not in known] == []
+
+
+def test_contributing_lists_every_tool():
+    listed = set(re.findall(r"python -m tools\.([\w.]+)", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
+    files = [*(ROOT / "tools").glob("*.py"), *(ROOT / "tools" / "pages").glob("*.py")]
+    runnable = [path for path in files if "__main__" in path.read_text("utf-8")]
+    assert len(runnable) > 10
+    tools = {".".join(path.relative_to(ROOT / "tools").with_suffix("").parts) for path in runnable}
+    assert tools - listed == set()
 
 
 def pages() -> list:

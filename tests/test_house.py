@@ -25,6 +25,8 @@ BEFORE = {
     "measuring",
     "measurements",
     "metrics",
+    "ranks",
+    "spectral",
     "survey",
 }  # names of rooms that are read for one release
 

@@ -46,7 +46,7 @@ class Row:
 def rows() -> list[Row]:
     """Every command, on 200 texts of each corpus; token by token 50, and of 2,048 tokens 20."""
     found = []
-    texts = ("--tokens", "256", "--windows", "200")
+    texts = ("--tokens", "256", "--samples", "200")
     for corpus in CORPORA:
         source = ("--corpus", f"python:{corpus}", "--seed", "0")
         for budget in ("25", "10", "50"):
@@ -56,7 +56,7 @@ def rows() -> list[Row]:
                 f"cache-engines-{corpus}",
                 0.4,
                 (
-                    *("cache", "--tokens", "256", "--windows", "50", *source, "--budget", "25%"),
+                    *("cache", "--tokens", "256", "--samples", "50", *source, "--budget", "25%"),
                     *("--compare", "llama.cpp,mlx,executorch,streaming-cache"),
                 ),
             )
@@ -68,11 +68,11 @@ def rows() -> list[Row]:
                 ("cache", *texts, *source, "--compare", "llama.cpp-q8_0,llama.cpp-q4_0,vllm-fp8"),
             )
         )
-        long = ("--tokens", "2048", "--windows", "20", "--scored", "256", *source)
+        long = ("--tokens", "2048", "--samples", "20", "--scored", "256", *source)
         found.append(
             Row(f"cache-long-{corpus}", 0.9, ("cache", *long, "--compare", "h2o,snapkv", "--budget", "10%,25%"))
         )
-        samples = ("--tokens", "256", "--samples", "200", *source, "--controls", "1")
+        samples = (*texts, *source, "--controls", "1")
         for scheme in ("kv4-kivi", "kv2-kivi", "w16a8-tensor", "w16a8-static"):
             in_activations = ("outliers", "measured+outliers") if scheme.startswith("w16a8") else ()
             choices = ("measured", *in_activations, "first:4")

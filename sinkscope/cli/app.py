@@ -109,8 +109,32 @@ def _add_former(name: str) -> None:
     app.command(name, hidden=True, context_settings=settings)(run)
 
 
+def _add_gone(group: App, name: str, instead: str) -> None:
+    """Say, for one release, what to use instead of a command that is gone."""
+
+    def run(context: typer.Context) -> None:
+        raise InputError(f"{context.command_path} is gone: {instead}")
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    group.command(name, hidden=True, context_settings=settings)(run)
+
+
 _add_former("compare")
 _add_former("survey")
+_add_gone(
+    app, "theory", "it is part of the study in the folder replication/ of the repository, which says how to run it"
+)
+_add_gone(
+    app,
+    "kernels",
+    "run make kernels in the repository, which compares all fused kernels with the formulas, or in Python "
+    'sinkscope.attention.parity("NAME") for one operation',
+)
+_add_gone(
+    experiment.app,
+    "queue",
+    "use `experiment run` for a question; the study, in the folder replication/ of the repository, has its own order",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 POLICIES = "streaming,h2o,snapkv,keydiff"  # compared by default
 RECALL_MODEL = "nano-recall"
-WINDOWS = 24
+SAMPLES = 24
 TOKENS = 128  # per text, by default
 SCORED = 32  # tokens after a context with needles
 TOKENS_PER_PAIR = 24  # of a context in which needles are hidden
@@ -108,9 +108,10 @@ def cache(
         int | None,
         typer.Option(min=4, help=f"Tokens per text. Default: {TOKENS}, or what the model was trained for if less."),
     ] = None,
-    windows: Annotated[
-        int, typer.Option(min=2, help="Texts that are scored; measured sinks take a quarter more, at least 8.")
-    ] = WINDOWS,
+    samples: Annotated[
+        int,
+        typer.Option(min=2, help="Number of texts that are scored; measured sinks take a quarter more, at least 8."),
+    ] = SAMPLES,
     explain: options.Explain = False,
     scored: Annotated[
         int | None,
@@ -140,9 +141,7 @@ def cache(
         int,
         typer.Option(min=0, help="How often each cache is timed; 0: not at all.", rich_help_panel=ADVANCED),
     ] = 0,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Threshold of measured and online sinks.", rich_help_panel=ADVANCED)
-    ] = None,
+    epsilon: options.SinkEpsilon = None,
     tolerance: options.Tolerance = 0.02,
     texts: CacheTexts = CACHE_TEXTS,
     running: RunningOptions = RUNNING,
@@ -159,13 +158,13 @@ def cache(
     chooses: Uses = "chooses" if protect is None or "measured" in protect else "nothing"
     with only_json(output.as_json):
         subject = open_model(model, running)
-        draw = _CacheTexts(model, subject, texts, running, windows, needed(windows, chooses), task)
+        draw = _CacheTexts(model, subject, texts, running, samples, needed(samples, chooses), task)
         rows = draw.texts(tokens, scored)
         batch_size = running.batch_of(rows.ids.shape[1])
         arms = 1 + len(budgets) * (len(names) * (2 if without_sinks else 1) + controls)
         one_by_one = when == "always" or any(name not in EVICTING for name in names)
-        seconds = arms * _seconds(subject, rows, windows, batch_size, rounds, one_by_one=one_by_one)
-        cost = Cost(arms * windows, seconds, peak_memory(subject))
+        seconds = arms * _seconds(subject, rows, samples, batch_size, rounds, one_by_one=one_by_one)
+        cost = Cost(arms * samples, seconds, peak_memory(subject))
         note(f"{short(model)}: {rows.description}, {rows.context} of them read at once; {arms} caches")
         if output.plan_only:
             show_cost(cost, output.as_json, model=model, caches=arms)
@@ -211,14 +210,14 @@ class _CacheRows:
 class _CacheTexts:
     """What a model reads: noise with needles if it was trained on that, natural text otherwise.
 
-    `windows` texts are scored; `count` are drawn, those in which sinks are measured included.
+    `samples` texts are scored; `count` are drawn, those in which sinks are measured included.
     """
 
     name: str
     model: PreTrainedModel
     source: TextOptions
     running: RunningOptions
-    windows: int
+    samples: int
     count: int
     task: Task
 
@@ -241,7 +240,7 @@ class _CacheTexts:
         tokenizer = open_tokenizer(self.name, self.running, required=True)
         words = ordinary_tokens(tokenizer, vocabulary_of(self.model))
         pairs = max(4, context // TOKENS_PER_PAIR)
-        scored = ids[self.count - self.windows :, :context]
+        scored = ids[self.count - self.samples :, :context]
         return hidden_in(scored, words, pairs=pairs, asked=pairs // 2, seed=self.running.seed)
 
     def _noise(self, tokens: int | None, scored: int | None) -> _CacheRows:
@@ -251,7 +250,7 @@ class _CacheTexts:
         context = _context(length, scored or min(SCORED, length // 2))
         seed = self.running.seed
         ids = Needles(length).draw(self.count, seed=seed).context
-        asked = None if self.task == "perplexity" else Needles(context).draw(self.windows, seed=seed + 1)
+        asked = None if self.task == "perplexity" else Needles(context).draw(self.samples, seed=seed + 1)
         return _CacheRows(ids, context, asked, f"{self.count} texts of {length} tokens of noise with needles")
 
     def _default_length(self) -> int:
@@ -285,7 +284,7 @@ def _choice(words: str | None, epsilon: float | None) -> Choice | str | None:
 
 
 def _seconds(
-    model: PreTrainedModel, rows: _CacheRows, windows: int, batch_size: int, rounds: int, *, one_by_one: bool
+    model: PreTrainedModel, rows: _CacheRows, samples: int, batch_size: int, rounds: int, *, one_by_one: bool
 ) -> float:
     """About how long one cache takes, from one text read in one pass and one step of a batch."""
     from sinkscope.trials import feeding, unchanged
@@ -303,8 +302,8 @@ def _seconds(
         feed.read(ids[:, 2:3])
         marks.append(time.perf_counter())
     whole, step = marks[1] - marks[0], marks[3] - marks[2]
-    batches, rest = -(-windows // batch_size), rows.ids.shape[1] - rows.context
-    seconds = whole * windows * (rows.context / rows.ids.shape[1] if one_by_one else 1.0)
+    batches, rest = -(-samples // batch_size), rows.ids.shape[1] - rows.context
+    seconds = whole * samples * (rows.context / rows.ids.shape[1] if one_by_one else 1.0)
     seconds += batches * rest * step if one_by_one else 0.0
     if rows.needles is not None:
         seconds += batches * 2 * rows.needles.keys.shape[1] * step + 2 * whole * len(rows.needles)

@@ -21,8 +21,13 @@ from sinkscope.names import names_a_path, no_such_folder, resolve
 ADVANCED = "Advanced"  # the second panel of help
 MODEL = "MODEL"  # in the metavar of arguments that name models, or a file that lists them
 LISTS = (".yaml", ".yml", ".json")  # a file that lists models, or holds a recipe
-FORMER = {"--spare": "--protect", "--spare-sink": "--protect-sink", "--no-spare-sink": "--no-protect-sink"}
-"""Former names of options, accepted for one release by the commands that have the new one."""
+FORMER = {
+    "--spare": "--protect",
+    "--spare-sink": "--protect-sink",
+    "--no-spare-sink": "--no-protect-sink",
+    "cache --windows": "--samples",
+}
+"""Former names of options, accepted for one release by the commands that have the new one, or by the command named."""
 
 Metadata = TypeVar("Metadata")
 
@@ -135,10 +140,11 @@ class Command(TyperCommand):
     def _current_name(self, argument: str) -> str:
         name, sign, value = argument.partition("=")
         options = {option for param in self.params for option in (*param.opts, *param.secondary_opts)}
-        if name not in FORMER or name in options or FORMER[name] not in options:
+        new = FORMER.get(name, FORMER.get(f"{self.name} {name}"))
+        if name in options or new not in options:
             return argument
-        warnings.warn(f"{name} is called {FORMER[name]} now", DeprecationWarning, stacklevel=2)
-        return f"{FORMER[name]}{sign}{value}"
+        warnings.warn(f"{name} is called {new} now", DeprecationWarning, stacklevel=2)
+        return f"{new}{sign}{value}"
 
     def _metadata(self, kind: type[Metadata]) -> dict[str, list[Metadata]]:
         """The metadata next to `typer.Option`, by the names of the options that have any."""

@@ -69,7 +69,7 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: options.As
     report_damage(damaged)
 
 
-@app.command("show", epilog="Example: sinkscope experiment show fixed-token")
+@app.command("show", epilog="Example: sinkscope experiment show my_question.py")
 def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: options.AsJson = False) -> None:
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
     from sinkscope.experiments import find, keys, known, standing_of
@@ -108,7 +108,7 @@ def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json
         show(plain(f"not run at scale {scale}: {question.not_at[scale]}"))
 
 
-@app.command("run", epilog="Example: sinkscope experiment run fixed-token --scale nano")
+@app.command("run", epilog="Example: sinkscope experiment run my_question.py --scale nano")
 def run_(
     name: Name,
     scale: Scale = "nano",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -17,7 +19,6 @@ from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, pa
 from sinkscope.cli.options import (
     OUTPUT,
     RUNNING,
-    SAMPLING,
     InputOptions,
     OutputOptions,
     RunningOptions,
@@ -64,6 +65,25 @@ ONE_MODEL = When(lambda values: not measures_many(values), "goes with one model 
 MANY_MODELS = When(measures_many, "goes with several models, which are compared")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuringOptions(SamplingOptions):
+    """What models read; one model reads the entries of a folder one by one."""
+
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read this file instead of a corpus: plain text, or JSON lines, CSV or Parquet with one document per "
+            "row. Each entry of a folder is measured separately; several models read a folder as one text."
+        ),
+        options.READS_TEXT,
+        options.READS_WORDS,
+        options.MEASURES,
+    ] = None
+
+
+MEASURING = MeasuringOptions()
+
+
 def measure(
     context: options.Context,
     models: Annotated[
@@ -86,7 +106,7 @@ def measure(
     checkpoints: Annotated[
         list[str] | None, typer.Option(metavar="RUN", help="Measure all checkpoints of a run's folder; repeatable.")
     ] = None,
-    sampling: SamplingOptions = SAMPLING,
+    sampling: MeasuringOptions = MEASURING,
     running: RunningOptions = RUNNING,
     observers: Annotated[
         str | None,
@@ -127,13 +147,13 @@ def measure(
     output: OutputOptions = OUTPUT,
 ) -> None:
     """Measure where a model has an attention sink, how strong it is, and by which mechanism; compare several models."""
-    from sinkscope.measurement.metrics import check_epsilon
-
-    check_epsilon(sampling.epsilon)
     names = models or []
     for kind in kinds or []:
         if kind not in get_args(options.InputKind):
             raise unknown("input", kind, get_args(options.InputKind))
+    for option, values in (("--input", kinds), ("MODEL", names), ("--checkpoints", checkpoints)):
+        if twice := [value for value, times in Counter(values).items() if times > 1]:
+            raise InputError(f"{option} {twice[0]} is given twice")
     if not names and not checkpoints:
         raise InputError("missing MODEL: name models, a YAML file of models, or --checkpoints RUN")
     if measures_many(context.params):

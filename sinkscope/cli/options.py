@@ -97,6 +97,12 @@ def _batch_size(text: str | int) -> int:
     return int(text)
 
 
+def _threshold(value: float | None) -> float | None:
+    if value is not None and not 0 < value < 1:
+        raise typer.BadParameter(f"{value:g} is not between 0 and 1")
+    return value
+
+
 def _read_config(context: Any, param: Any, path: Path | None) -> Path | None:
     """Make the options in a file the defaults of the command, which its command line overrides."""
     if path is None:
@@ -143,7 +149,7 @@ Text = Annotated[
     Path | None,
     typer.Option(
         help="Read this file instead of a corpus: plain text, or JSON lines, CSV or Parquet with one document per row. "
-        "A folder is read as one text, except by measure with one model, which measures each entry separately."
+        "A folder is read as one text."
     ),
     READS_TEXT,
     READS_WORDS,
@@ -263,7 +269,14 @@ Seed = Annotated[
 ]
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples."), MEASURES]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens per sample."), MEASURES]
-Epsilon = Annotated[float, typer.Option(help="Threshold of the sink rate, between 0 and 1.", rich_help_panel=ADVANCED)]
+Epsilon = Annotated[
+    float,
+    typer.Option(callback=_threshold, help="Threshold of the sink rate, between 0 and 1.", rich_help_panel=ADVANCED),
+]
+SinkEpsilon = Annotated[
+    float | None,
+    typer.Option(callback=_threshold, help="Threshold of measured and online sinks.", rich_help_panel=ADVANCED),
+]
 Kind = Annotated[InputKind, typer.Option("--input", help="What the model reads."), READS_TEXT]
 WindowsOption = Annotated[
     Windows,

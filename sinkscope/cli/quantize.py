@@ -171,11 +171,10 @@ def quantize(
     words = [scheme or "hazards", *([] if inputs.name == "natural" else [inputs.name])]
     folder = results_folder("quantize", output.out, [model], words, context)
     from sinkscope import quantization
-    from sinkscope.sinks import Choice, check_epsilon
+    from sinkscope.sinks import Choice
     from sinkscope.trials import rescue as rescue_of
     from sinkscope.trials.schemes import default_choices, takes
 
-    check_epsilon(inputs.epsilon)
     rounding = None if scheme is None else quantization.scheme_named(scheme, skip or ())
     chooses_tokens = any(isinstance(each, Choice) for each in (protected or {}).values())
     if chooses_tokens and rounding is not None and rounding.protects == "nothing":

@@ -12,7 +12,7 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
 PATHS = (
-    "Runs and folders of runs, measurements (.nc) and folders of them, trials, calibrations, theory results, "
+    "Runs and folders of runs, measurements (.nc) and folders of them, trials, calibrations, verdicts.json, "
     "experiments (results/experiments, or one record). For the records of your own question, also its Python file."
 )
 
@@ -22,7 +22,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_json: options.AsJson = False,
 ) -> None:
-    """Write one self-contained HTML page from stored results: measurements, trials, runs, experiments, theory."""
+    """Write one self-contained HTML page from stored results: measurements, trials, runs, experiments."""
     check_writable(out.parent)
     from sinkscope.report.page import write_page
     from sinkscope.report.writing import page_of_result

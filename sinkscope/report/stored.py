@@ -1,4 +1,4 @@
-"""The results at the paths of `sinkscope report`: runs, measurements, trials, surveys, experiments, theory."""
+"""The results at the paths of `sinkscope report`: runs, measurements, trials, surveys, experiments, verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sinkscope.statistics.claims import Verdict
 from sinkscope.training import LOG
 from sinkscope.trials import load, stored_choice
 
-THEORY = "verdicts.json"
+VERDICTS = "verdicts.json"
 TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
 HAZARDS, CHOICE = "hazards.json", "choice.nc"
 KINDS = (
@@ -126,9 +126,9 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
         stored.runs += [read_run(folder) for folder in folders]
     elif (path / SURVEY_JSON).is_file():
         stored.surveys[_free(path.name, stored.surveys)] = Survey.load(path)
-    elif (path / THEORY).is_file():
-        stored.claims[_free(path.name, stored.claims)] = _verdicts(path / THEORY)
-    elif path.name == THEORY:
+    elif (path / VERDICTS).is_file():
+        stored.claims[_free(path.name, stored.claims)] = _verdicts(path / VERDICTS)
+    elif path.name == VERDICTS:
         stored.claims[_free(path.parent.name or path.stem, stored.claims)] = _verdicts(path)
     elif records := records_in(path):
         stored.entries += entries_of([read_findings(record) for record in records], questions)

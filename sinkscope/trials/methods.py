@@ -90,7 +90,7 @@ def _without_images(values: tuple[float, ...], position: int) -> list[Option]:
 
 CALIBRATIONS: dict[str, CalibrationMethod] = {
     "zero-tuning": CalibrationMethod(
-        "a factor on the weight of the token at --position", "gamma", FACTORS, factor_options
+        "a factor on the weight of the token at one position", "gamma", FACTORS, factor_options
     ),
     "act": CalibrationMethod(
         "less weight on sinks other than the first, as published",

@@ -61,6 +61,23 @@ def test_an_unknown_command_gets_the_nearest(sinkscope):
     assert "'measure'" in sinkscope("mesure", "nano").error
 
 
+@pytest.mark.parametrize(
+    ("command", "options", "instead"),
+    [
+        ("theory", "--json", "in the folder replication/"),
+        ("kernels", "check", "make kernels"),
+        ("kernels", "parity softmax", 'sinkscope.attention.parity("NAME")'),
+        ("experiment queue", "--scale nano", "use `experiment run`"),
+    ],
+)
+def test_a_command_that_is_gone_says_what_to_use_instead(sinkscope, command, options, instead):
+    error = sinkscope(*command.split(), *options.split()).error
+    assert error.startswith(f"error: sinkscope {command} is gone: ")
+    assert instead in error
+    *group, name = command.split()
+    assert name not in sinkscope(*group, "--help").out
+
+
 def test_an_unknown_option_gets_the_nearest(sinkscope):
     assert "--samples" in sinkscope("measure", "nano", "--sample", 3).error
 

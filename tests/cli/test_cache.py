@@ -12,7 +12,7 @@ import pytest
 from sinkscope.trials import load
 
 Command = Callable[..., Any]
-SMALL = ("--tokens", 32, "--scored", 4, "--windows", 4)
+SMALL = ("--tokens", 32, "--scored", 4, "--samples", 4)
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_several_policies_and_budgets_as_json(sinkscope: Command, model: Path, t
 
 @pytest.mark.slow
 def test_measured_sinks_are_of_texts_of_their_own(sinkscope: Command, text: Path) -> None:
-    answer = sinkscope("cache", "nano", "--policy", "keydiff", "--tokens", 64, "--windows", 4, "--json")
+    answer = sinkscope("cache", "nano", "--policy", "keydiff", "--tokens", 64, "--samples", 4, "--json")
     assert answer.code == 0, answer.err
     assert answer.json["protect"]["positions"] == [0]
     assert answer.json["calibrated_on"]["texts"] == 8
@@ -96,7 +96,7 @@ def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text:
         (("--protect", "first:1", "--epsilon", "0.2"), "--epsilon goes with"),
         (("--scored", "32"), "--scored 32"),
         (("--policy", "snapkv", "--budget", "4", "--recent", "6"), "too few to keep"),
-        (("--epsilon", "2"), "epsilon"),
+        (("--epsilon", "2"), "'--epsilon': 2 is not between 0 and 1"),
         (("--device", "cuda:99"), "device 'cuda:99'"),
     ],
 )
@@ -113,6 +113,15 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_a_model_that_reads_both_ways_is_refused(sinkscope: Command, text: Path) -> None:
     answer = sinkscope("cache", "nano-encoder", "--text", text, *SMALL)
     assert "cache" in answer.error
+
+
+@pytest.mark.filterwarnings("always::DeprecationWarning")
+def test_the_old_name_of_samples_is_taken_by_this_command_only(sinkscope: Command) -> None:
+    answer = sinkscope("cache", "nano", "--windows", 1)
+    assert "--windows is called --samples now" in answer.err
+    assert "'--samples'" in answer.error
+    assert "--windows" in sinkscope("calibrate", "nano", "--windows", 1).error
+    assert "--windows" in sinkscope("intervene", "nano", "--windows", 1).error
 
 
 def test_help_lists_the_policies(sinkscope: Command) -> None:

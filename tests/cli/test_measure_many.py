@@ -118,9 +118,10 @@ def test_checkpoints_make_a_curve(sinkscope, model, tmp_path):
     ("arguments", "message"),
     [
         ((), "missing MODEL: name models, a YAML file of models, or --checkpoints RUN"),
-        (("nano", "nano"), "two models of the survey are called 'nano'"),
+        (("nano", "nano"), "MODEL nano is given twice"),
+        (("nano", "--input", "natural", "--input", "natural"), "--input natural is given twice"),
         (("nano", "nano-recall", "--input", "naturl"), "unknown input 'naturl': did you mean 'natural'?"),
-        (("nano", "nano-recall", "--epsilon", 2), "epsilon"),
+        (("nano", "nano-recall", "--epsilon", 2), "'--epsilon': 2 is not between 0 and 1"),
         (("nano", "nano-recall", "--device", "cpux"), "device 'cpux' cannot be used"),
         (
             ("nano", "nano-recall", "--device", "cpu", "--device-map", "auto"),

@@ -27,7 +27,7 @@ def test_every_command_with_long_work_has_a_plan(command: str):
         ("intervene", "MODEL", *READ),
         ("intervene", "MODEL", "--by", "layer", "--what", "hide-sink", *READ),
         ("quantize", "MODEL", "--scheme", "w8a8-tensor", "--hazards", *READ),
-        ("cache", "MODEL", "--windows", 2, "--tokens", 16),
+        ("cache", "MODEL", "--samples", 2, "--tokens", 16),
         ("calibrate", "MODEL", "--method", "act", *READ),
     ],
     ids=lambda arguments: " ".join(map(str, arguments[:3])),

@@ -18,8 +18,8 @@ COMMANDS = {
     "an intervention": ("intervene", "nano", "--what", "zero-massive", *FEW),
     "quantize": ("quantize", "nano", "--scheme", "w16a8-tensor", "--protect", "first:1", *FEW),
     "schemes": ("quantize", "nano", "--scheme", "w16a8-token,w16a8-tensor", "--protect", "first:1", *FEW),
-    "cache": ("cache", "nano", *TEXT, "--policy", "h2o", "--windows", "8", "--tokens", "48", "--batch-size", "4"),
-    "needles": ("cache", "nano-recall", "--policy", "h2o", "--windows", "8", "--batch-size", "4"),
+    "cache": ("cache", "nano", *TEXT, "--policy", "h2o", "--samples", "8", "--tokens", "48", "--batch-size", "4"),
+    "needles": ("cache", "nano-recall", "--policy", "h2o", "--samples", "8", "--batch-size", "4"),
 }
 engine = importlib.import_module("sinkscope.trials.run")
 append_line = engine.append_line
