@@ -27,6 +27,7 @@ from sinkscope.live import plain, stderr
 
 _ORIGINAL = "load the folder or hub id that it was made from instead"
 _BYTES = 4  # of a dequantized weight
+CONVERSION = 2  # goes up when a file is read in another way, so that nothing dequantized before is taken
 
 # Tensors that are settings rather than weights.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -54,11 +55,12 @@ def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path
     """The folder of the cache that holds a GGUF file's model and tokenizer, written where it is not there yet.
 
     `class_of` chooses the Auto class of a configuration.
-    The folder is named by the file's SHA-256 and the version of transformers; its weights are float32. Where it is and
-    how to empty it is printed on standard error when it is written. Raises `InputError` for one of several parts, for
-    architectures, tensor types and settings that cannot be read, and where the package `gguf` is missing.
+    The folder is named by the file's SHA-256, `CONVERSION` and the version of transformers; its weights are float32.
+    Where it is and how to empty it is printed on standard error when it is written. Raises `InputError` for one of
+    several parts, for architectures, tensor types and settings that cannot be read, and where the package `gguf` is
+    missing.
     """
-    known, contents = cache_dir() / "gguf", f"{sha256(path)[:16]}-transformers-{transformers.__version__}"
+    known, contents = cache_dir() / "gguf", f"{sha256(path)[:16]}-{CONVERSION}-transformers-{transformers.__version__}"
     folder = next(known.glob(f"*-{contents}"), known / f"{path.stem}-{contents}")  # a renamed file is the same model
     return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
 
