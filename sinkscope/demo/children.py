@@ -56,9 +56,12 @@ class Child:
 
 
 def command(plan: DemoPlan, attention: str) -> list[str]:
-    """The command line of one run."""
+    """The command line of one run. Files in the working directory are not imported in place of modules (-P)."""
     changes = [word for override in plan.overrides(attention) for word in ("--set", override)]
-    return [sys.executable, "-m", "sinkscope", "train", plan.recipe, *changes, "--out", str(plan.runs), "--resume"]
+    return [
+        *(sys.executable, "-P", "-m", "sinkscope", "train", plan.recipe),
+        *(*changes, "--out", str(plan.runs), "--resume"),
+    ]
 
 
 @contextmanager

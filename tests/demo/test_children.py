@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 
@@ -28,9 +29,16 @@ def ended(started, seconds=20.0):
 
 def test_each_child_is_the_train_command_of_this_interpreter(plan):
     words = command(plan, "sigmoid")
-    assert words[:4] == [sys.executable, "-m", "sinkscope", "train"]
+    assert words[:5] == [sys.executable, "-P", "-m", "sinkscope", "train"]
     assert "attention=sigmoid" in words
     assert words[-3:] == ["--out", str(plan.runs), "--resume"]
+
+
+@pytest.mark.slow
+def test_a_file_of_the_user_takes_no_module_s_place(plan, tmp_path):
+    (tmp_path / "grp.py").write_text("raise SystemExit('imported')")  # torch imports the standard library's
+    words = command(plan, "sigmoid")
+    assert subprocess.run([*words[:6], "--plan"], cwd=tmp_path, capture_output=True).returncode == 0
 
 
 def test_children_share_the_cores(plan, script, monkeypatch):
