@@ -46,10 +46,10 @@ def demo_page(
         title=f"An attention sink, measured and watched: {model}",
         lead=(
             f"{model} was measured on this machine. The live runs are small language models that were trained here for "
-            "minutes, by the recipe in which a sink emerges soonest (two heads a layer, post-norm); the stored curves "
-            "are of complete runs of nano (four heads, pre-norm), each the mean of several seeds. Softmax and sigmoid "
-            "runs differ in nothing else. The sink rate is the percentage of (layer, head) pairs in which the first "
-            f"token receives more than {epsilon:g} of the attention."
+            "minutes, by a recipe in which a sink emerges early (two heads a layer); the stored curves are of complete "
+            "runs of nano (four heads), each the mean of several seeds. Softmax and sigmoid runs differ in nothing "
+            "else. The sink rate is the percentage of (layer, head) pairs in which the first token receives more than "
+            f"{epsilon:g} of the attention."
         ),
         headlines=[card for run in shown for card in _cards(run)],
         sections=[
