@@ -39,7 +39,10 @@ METRICS = (
     "sink/lift",
     "sink/hidden_norm_ratio",
 )
-GRADIENTS = ("sink/gradient_ratio", "sink/gradient_bloat", "sink/gradient_compress", "sink/gradient_change")
+GRADIENTS = (
+    *("sink/gradient_ratio", "sink/gradient_bloat", "sink/gradient_compress", "sink/gradient_change"),
+    "sink/gradient_norm_factor",
+)
 
 Inputs = Tensor | Mapping[str, Tensor]
 Keep = Callable[[int, dict[str, list[float | None]]], None]
@@ -257,11 +260,13 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
 def gradient_metrics(gradients: GradientNorms) -> dict[str, float]:
     """The metrics of a backward pass that are logged in training, of the first token in attention's branches.
 
-    `sink/gradient_ratio`: R_GS, `sink/gradient_bloat`, `sink/gradient_compress`, `sink/gradient_change`, as
-    `GradientNorms` defines them: means over rows, then medians over layers. NaN for models that are not pre-norm.
+    `sink/gradient_ratio`: R_GS, `sink/gradient_bloat`, `sink/gradient_compress`, `sink/gradient_change`, and
+    `sink/gradient_norm_factor`: the part of compress that is 1 / rms(x), as `GradientNorms` defines them: means over
+    rows, then medians over layers. NaN for models that are not pre-norm.
     """
     ratios = gradients.ratios().isel(position=0)
-    found = [gradients.sink_ratio(), ratios.bloat, ratios.compress, ratios.change]
+    factor = gradients.data.norm_factor.isel(position=0)
+    found = [gradients.sink_ratio(), ratios.bloat, ratios.compress, ratios.change, factor]
     means = [one.sel(branch="mixer").mean("sample") for one in found]
     return dict(zip(GRADIENTS, (float(mean.median()) for mean in means), strict=True))
 

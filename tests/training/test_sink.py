@@ -219,6 +219,11 @@ def test_logged_gradients_are_means_over_rows_and_medians_over_layers() -> None:
     assert logged["sink/gradient_bloat"] == pytest.approx(float(np.median(bloat)))
     ratio = gradients.sink_ratio(0).to_numpy()[:, :, 0].mean(0)
     assert logged["sink/gradient_ratio"] == pytest.approx(float(np.median(ratio)))
+    with torch.no_grad():
+        states = model(ids, output_hidden_states=True).hidden_states[:-1]
+    eps = model.config.rms_norm_eps
+    factors = [float((state[:, 0].square().mean(-1) + eps).rsqrt().mean()) for state in states]
+    assert logged["sink/gradient_norm_factor"] == pytest.approx(float(np.median(factors)), rel=1e-3)
 
 
 @pytest.mark.slow
