@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import sinkscope as ss
+from benchmarks.changing import passes
 from benchmarks.folding import texts
 from benchmarks.sides import at_most, in_turns, report
 from sinkscope.quantization import QuantizeLinear, scheme_named
@@ -43,15 +43,9 @@ def main() -> None:
         made = scheme_named(name).make(model, {"input_ids": rows[TEXTS:]}, None)
         sides |= {name: made, f"{name}, tokens protected": serving(made, protected)}
 
-    def passing(change: Any) -> Any:
-        @torch.no_grad()
-        def run() -> None:
-            with nullcontext() if change is None else change.applied(model):
-                model(rows[:TEXTS], use_cache=False)
-
-        return run
-
-    seconds = in_turns({name: passing(change) for name, change in sides.items()}, ROUNDS, time.thread_time)
+    seconds = in_turns(
+        {name: passes(model, rows[:TEXTS], change) for name, change in sides.items()}, ROUNDS, time.thread_time
+    )
     plain = seconds.pop("plain")
     figures = [at_most(f"{name} / a plain pass", side, plain, BOUND) for name, side in seconds.items()]
     report(f"rounding_{Path(asked.model).name}", figures)

@@ -360,21 +360,8 @@ class Evictor(Editor):
         # Before the first eviction there are no limits, so a single token is treated like a pass of several.
         several = call.queries > 1 or layer.limits is None
         _update_notes(layer.slots, call, policy.needs if several else plan.lasting, layer)
-        if call.layer < policy.skipped:
-            pass  # it keeps everything
-        elif several:
-            scores = _pooled(policy.score(call), call.cache_heads)
-            # Scores of padding are arbitrary and must not attract a part of the budget.
-            ranked = scores.masked_fill(~layer.real, -torch.inf)
-            limits = plan.budget.of_heads(ranked, call.budget, call.layer)
-            layer.evict(scores, limits, call.budget, policy.merges)
-        elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
-            layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
-        elif plan.when == "always" and layer.full:
-            if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
-                self.ready.append((layer, call.query.shape[1], call.rotation))
-            call = replace(call, lowest=not layer.gaps and layer.pads is None)
-            layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+        if call.layer >= policy.skipped:  # the layers before keep everything
+            self._evict(plan, layer, call, several)
         if several:
             layer.forget([note for note in policy.needs if note not in plan.lasting])
             # Eviction and rounding work on one rectangle: heads are split only if decoded tokens do neither.
@@ -389,6 +376,23 @@ class Evictor(Editor):
             layer.round_new(policy.rounding, call.total - call.queries)
 
     @torch.no_grad()
+    def _evict(self, plan: Plan, layer: KeptSets, call: EvictionCall, several: bool) -> None:
+        """Score the keys of a call and evict some, where the plan evicts now."""
+        policy = plan.policy
+        if several:
+            scores = _pooled(policy.score(call), call.cache_heads)
+            # Scores of padding are arbitrary and must not attract a part of the budget.
+            ranked = scores.masked_fill(~layer.real, -torch.inf)
+            limits = plan.budget.of_heads(ranked, call.budget, call.layer)
+            layer.evict(scores, limits, call.budget, policy.merges)
+        elif plan.when == "always" and layer.limits is not None and (policy.drops or policy.merges):
+            layer.evict(_pooled(policy.score(call), call.cache_heads), layer.limits, call.budget, policy.merges)
+        elif plan.when == "always" and layer.full:
+            if policy.together and layer.steady >= STEADY and _attends_to(layer, vars(call)):
+                self.ready.append((layer, call.query.shape[1], call.rotation))
+            call = replace(call, lowest=not layer.gaps and layer.pads is None)
+            layer.evict_one(_pooled(policy.score(call), call.cache_heads))
+
     def _after_groups(self, pending: PendingCall, plan: Plan, output: Tensor) -> Tensor:
         """One token on two rectangles: the other group's output, and the notes of both."""
         assert pending.query is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +132,38 @@ def test_controls_are_as_large_and_of_something_else() -> None:
     assert arms.arm("isolate").control(3, texts) is not None
     near = OriginArms(arms.anatomy, 1, 24, 0.3, 0)
     assert near.arm("isolate").control(0, texts) is None, "no token between"
+
+
+def test_texts_that_fill_the_model_leave_no_place_for_an_extra_token() -> None:
+    model = llama()
+    model.config.max_position_embeddings = 40
+    found = origin_trial(model, ids(12, 40), ("relocate", "mute-step"), test=3, controls=0)
+    assert found.named("arm") == ["mute-step"]
+    assert "relocate adds a token" in found.verdict
+    with pytest.raises(InputError, match="positions for 40 tokens: give texts of fewer"):
+        origin_trial(model, ids(12, 40), ("relocate",), test=3)
+
+
+@pytest.mark.parametrize(
+    ("arm", "more", "now", "word"),
+    [
+        ("isolate", (0.1, 0.3), (0.26, 0.3), "makes one"),
+        ("isolate", (0.1, 0.3), (0.24, 0.4), "makes a weak one"),
+        ("mute-step", (-0.3, -0.1), (0.1, 0.24), "takes it away"),
+        ("mute-step", (-0.3, -0.1), (0.1, 0.26), "weakens it"),
+        ("mute-step", (0.1, 0.3), (0.6, 0.9), "strengthens it"),
+        ("mute-step", (-0.1, 0.1), (0.4, 0.6), "leaves it"),
+    ],
+)
+def test_halves_are_decided_by_the_nearer_end(monkeypatch, trial, arm: str, more: tuple, now: tuple, word: str) -> None:
+    """The unchanged sink has half of the heads; the mean under the test is at most a quarter, which decides nothing."""
+
+    def mean(self: ss.trials.Trial, name: str, score: str) -> SimpleNamespace:
+        return SimpleNamespace(value=0.5 if name == "full" else 0.25, low=now[0], high=now[1])
+
+    monkeypatch.setattr(ss.trials.Trial, "mean", mean)
+    monkeypatch.setattr(ss.trials.Trial, "difference", lambda self, *names: SimpleNamespace(low=more[0], high=more[1]))
+    assert finding(trial, arm) == word
 
 
 def test_an_encoder_is_told_by_kl() -> None:
