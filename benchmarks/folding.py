@@ -30,8 +30,8 @@ import sinkscope as ss
 from benchmarks.sides import REAL, provenance
 from sinkscope.data.corpora import load_corpus, shuffled
 from sinkscope.files import write_json
+from sinkscope.files.netcdf import read_netcdf, write_netcdf
 from sinkscope.interventions import Constants, FoldSink, constants
-from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.trials import Arm, OnePass, ThroughCache, Trial, cached, folded_heads, folded_stream, run
 from sinkscope.trials.changes import SinkArms
 

@@ -34,9 +34,8 @@ BEFORE = {
 LEVELS = (
     {"errors"},
     {"statistics"},
-    {"files", "invalid", "live", "names", "registry", "theme"},
+    {"files", "live", "names", "registry", "theme"},
     {"grids", "sinks"},
-    {"netcdf", "pictures"},
     {"attention"},
     {"hooks"},
     {"model"},
@@ -50,7 +49,6 @@ LEVELS = (
     {"training"},
     {"experiments"},
     {"report"},
-    {"demo"},
     {"cli"},
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

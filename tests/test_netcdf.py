@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.netcdf import read_netcdf, write_netcdf
+from sinkscope.files.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
 
 
@@ -34,7 +34,7 @@ PROGRAM = """
 import resource, sys
 from tests.test_netcdf import some
 from sinkscope.errors import InputError
-from sinkscope.netcdf import write_netcdf
+from sinkscope.files.netcdf import write_netcdf
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     write_netcdf(some(), sys.argv[1])

@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 from torch import nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.invalid import in_one_line
+from sinkscope.errors.invalid import in_one_line
 from sinkscope.registry import Registry, missing, package_of
 
 T = TypeVar("T")

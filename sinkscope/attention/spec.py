@@ -12,7 +12,7 @@ from sinkscope.attention.combination import Combination
 from sinkscope.attention.operation import Operation
 from sinkscope.attention.pieces import Sizes, pieces
 from sinkscope.attention.slots import SuffixSlot
-from sinkscope.invalid import in_one_line
+from sinkscope.errors.invalid import in_one_line
 
 
 @pieces

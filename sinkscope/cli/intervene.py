@@ -331,7 +331,7 @@ def _picture(trial: Trial, figure: str | None) -> Callable[[Path], None]:
 
     def write(draft: Path) -> None:
         if figure is not None:
-            from sinkscope.pictures import write_figure
+            from sinkscope.files.pictures import write_figure
 
             write_figure(trial.plot(), draft / f"figure.{figure}")
 

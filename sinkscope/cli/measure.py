@@ -272,8 +272,8 @@ class _MeasuringRun:
         self, measurement: Measurement, folder: Path, maps: HeadMaps, form: str, figure: str | None
     ) -> list[Path]:
         """Replace the measurement in `folder` with this one, its tables, page and picture; returns the files."""
+        from sinkscope.files.pictures import write_figure
         from sinkscope.measurement.tables import write_tables
-        from sinkscope.pictures import write_figure
         from sinkscope.report.observatory import observatory_page
         from sinkscope.report.page import write_page
 

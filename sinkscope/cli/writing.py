@@ -150,7 +150,7 @@ def clear_unfinished(folder: Path) -> None:
 def check_formats(figure: str | None, tables: str = "csv") -> None:
     """Raise `InputError`, before anything is computed, where figures or tables cannot be written in that format."""
     if figure is not None:
-        from sinkscope.pictures import require_export
+        from sinkscope.files.pictures import require_export
 
         require_export()
     if tables == "parquet":

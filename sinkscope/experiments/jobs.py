@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sinkscope.data import parse_tokenizer
 from sinkscope.errors import unknown
+from sinkscope.errors.invalid import ConfigPart, in_one_line
 from sinkscope.experiments.observed import Metrics
 from sinkscope.experiments.readings import readings
-from sinkscope.invalid import ConfigPart, in_one_line
 from sinkscope.model import LabForCausalLM
 from sinkscope.registry import Registry
 from sinkscope.training import LAB, SAID_BY_FINGERPRINT, Recipe, Run, changed, fingerprint, inputs_of, spread, train

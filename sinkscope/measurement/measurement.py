@@ -13,13 +13,13 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
+from sinkscope.files.netcdf import read_netcdf, write_netcdf
 from sinkscope.measurement import definitions, depths, features, joining, metrics, rates, tables, token_table
 from sinkscope.measurement import head_metrics as heads
 from sinkscope.measurement import texts as tokens
 from sinkscope.measurement.metrics import EPSILONS, Interval
 from sinkscope.measurement.selection import VISIBLE, column_of, coordinates, denominator_of, need, record_of
 from sinkscope.measurement.sinks import received_by_tokens, rows_of_samples
-from sinkscope.netcdf import read_netcdf, write_netcdf
 from sinkscope.registry import imported
 from sinkscope.sinks import EPSILON, Evidence, Measured, Tokens
 from sinkscope.sinks.choice import By

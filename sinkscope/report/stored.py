@@ -10,8 +10,8 @@ from typing import Any
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
+from sinkscope.files.netcdf import read_netcdf
 from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
-from sinkscope.netcdf import read_netcdf
 from sinkscope.quantization import Hazards
 from sinkscope.report.experiments.entry import ExperimentEntry, entry, unknown_entry
 from sinkscope.report.hazards_page import hazards_page

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from sinkscope.data import UNSCORED
 from sinkscope.errors import InputError
-from sinkscope.invalid import ConfigPart
+from sinkscope.errors.invalid import ConfigPart
 from sinkscope.training.masking import MaskedTokens
 from sinkscope.training.penalty import ActivationPenalty
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sinkscope.data import UNSCORED, Window, ordinary_tokens, seeded
 from sinkscope.errors import InputError
-from sinkscope.invalid import ConfigPart
+from sinkscope.errors.invalid import ConfigPart
 
 
 class MaskedTokens(ConfigPart):

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.invalid import ConfigPart
+from sinkscope.errors.invalid import ConfigPart
 from sinkscope.model import LabForCausalLM
 
 Activation = Literal["stream", "attention", "feedforward"]

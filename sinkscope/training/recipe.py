@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, VisiblePrefix, Window, named, resolve
 from sinkscope.data import DataConfig, RandomTokens
 from sinkscope.errors import InputError
-from sinkscope.invalid import ConfigPart, in_one_line, unknown_field
+from sinkscope.errors.invalid import ConfigPart, in_one_line, unknown_field
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.model.config import as_applied, as_data, per_layer
 from sinkscope.training.fitting import check_fit, check_sizes

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from sinkscope.invalid import ConfigPart
+from sinkscope.errors.invalid import ConfigPart
 
 
 class Constant(ConfigPart):

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.errors import InputError, unknown
+from sinkscope.files.netcdf import read_netcdf
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.reweigh import Head, from_json
-from sinkscope.netcdf import read_netcdf
 from sinkscope.statistics import Interval, mean_interval
 from sinkscope.trials.choosing import Objective
 from sinkscope.trials.predictions import TextScores

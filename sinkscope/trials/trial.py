@@ -15,7 +15,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.netcdf import read_netcdf, write_netcdf
+from sinkscope.files.netcdf import read_netcdf, write_netcdf
 from sinkscope.statistics import Interval, mean_interval, nanmean, note, ratio_interval, share_interval
 from sinkscope.trials.arm import REFERENCE
 from sinkscope.trials.words import TOLERANCE, Grade, grade, nats, percent

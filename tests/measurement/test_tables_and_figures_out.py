@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import sinkscope as ss
+from sinkscope.files.pictures import write_figure
 from sinkscope.measurement import Measurement
 from sinkscope.measurement.figures import PLOTS
-from sinkscope.pictures import write_figure
 
 
 def test_every_table_is_what_its_method_gives(complete: Measurement) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.demo.pretrained import Unavailable, pretrained
+from sinkscope.cli.demo.pretrained import Unavailable, pretrained
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sinkscope import calibration
 from sinkscope.cli import main
+from sinkscope.files.netcdf import write_netcdf
 from sinkscope.interventions import InRows, Reweigh, Temperature
-from sinkscope.netcdf import write_netcdf
 from sinkscope.report.trial_page import heads_sections
 from sinkscope.trials import Option, Trial, calibration_of, calibration_trial, load, stored_choice, text_scores
 from sinkscope.trials import calibration as room

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from sinkscope import quantization
 from sinkscope.errors import InputError
-from sinkscope.netcdf import write_netcdf
+from sinkscope.files.netcdf import write_netcdf
 from sinkscope.quantization import SCHEMES, Grid, Prefix, QuantizeLinear, SmoothQuant, calibrated
 from sinkscope.sinks import First, Outliers, Positions, TokenIds
 from sinkscope.trials import Trial, load, needed, scheme_trial

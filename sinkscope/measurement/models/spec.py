@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from sinkscope.errors import InputError
+from sinkscope.errors.invalid import ConfigPart, in_one_line
 from sinkscope.files import read_fields
-from sinkscope.invalid import ConfigPart, in_one_line
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
 MediaKind = Literal["images", "audio"]

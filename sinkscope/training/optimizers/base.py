@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from sinkscope.invalid import ConfigPart
+from sinkscope.errors.invalid import ConfigPart
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sinkscope.demo import ChildFailed, job, run
-from sinkscope.demo.job import input_table, measure_model, stored_runs
-from sinkscope.demo.pretrained import Unavailable
+from sinkscope.cli.demo import job
+from sinkscope.cli.demo.children import ChildFailed
+from sinkscope.cli.demo.job import input_table, measure_model, run, stored_runs
+from sinkscope.cli.demo.pretrained import Unavailable
 from sinkscope.measurement import Measurement
 from sinkscope.training import load_recipe, train
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.demo import pretrained as room
-from sinkscope.demo.pretrained import Unavailable, pretrained
+from sinkscope.cli.demo import pretrained as room
+from sinkscope.cli.demo.pretrained import Unavailable, pretrained
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from sinkscope.live import duration
 from sinkscope.report.terminal import only_json, plain, show, show_json, stderr
 
 if TYPE_CHECKING:
-    from sinkscope.demo import DemoPlan
+    from sinkscope.cli.demo.plan import DemoPlan
 
 
 def demo(
@@ -27,16 +27,19 @@ def demo(
 ) -> None:
     """Check a pretrained model, then train two small ones side by side; one page (five minutes on two cores)."""
     check_writable(out)
-    from sinkscope import demo as room
+    from sinkscope.cli.demo.children import ChildFailed
+    from sinkscope.cli.demo.job import run
+    from sinkscope.cli.demo.plan import full
+    from sinkscope.cli.demo.plan import quick as small
 
-    plan = room.quick(out) if quick else room.full(out)
+    plan = small(out) if quick else full(out)
     if plan_only:
         _show_cost(plan, as_json)
         return
     try:
         with only_json(as_json):
-            numbers = room.run(plan)
-    except room.ChildFailed as error:
+            numbers = run(plan)
+    except ChildFailed as error:
         stderr().print(plain(f"error: {error}"), soft_wrap=True)
         raise typer.Exit(1) from error
     if as_json:

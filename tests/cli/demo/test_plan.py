@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.demo import full, quick
+from sinkscope.cli.demo.plan import full, quick
 from sinkscope.training import load_recipe
 
 
@@ -28,5 +28,5 @@ def test_the_quick_plan_leaves_time_for_the_report():
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (6, 3), (64, 4)])
 def test_the_cores_are_shared_out(monkeypatch, cores, threads):
-    monkeypatch.setattr("sinkscope.demo.plan.processors", lambda: cores)
+    monkeypatch.setattr("sinkscope.cli.demo.plan.processors", lambda: cores)
     assert full(Path("out")).threads == threads

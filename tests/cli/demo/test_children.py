@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sinkscope.demo.children import ChildFailed, children, command
+from sinkscope.cli.demo.children import ChildFailed, children, command
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def script(monkeypatch):
     """Children that run this Python text instead of training."""
 
     def use(text):
-        monkeypatch.setattr("sinkscope.demo.children.command", lambda plan, attention: [sys.executable, "-c", text])
+        monkeypatch.setattr("sinkscope.cli.demo.children.command", lambda plan, attention: [sys.executable, "-c", text])
 
     return use
 
@@ -42,7 +42,7 @@ def test_a_file_of_the_user_takes_no_module_s_place(plan, tmp_path):
 
 
 def test_children_share_the_cores(plan, script, monkeypatch):
-    monkeypatch.setattr("sinkscope.demo.plan.processors", lambda: 6)
+    monkeypatch.setattr("sinkscope.cli.demo.plan.processors", lambda: 6)
     script("import os, sys; sys.exit('threads ' + os.environ['OMP_NUM_THREADS'])")
     with children(plan) as started:
         assert ended(started)
@@ -79,7 +79,7 @@ def test_no_child_outlives_the_block(plan, script, error):
 
 @pytest.mark.slow
 def test_a_child_that_does_not_listen_is_killed(plan, script, monkeypatch, tmp_path):
-    monkeypatch.setattr("sinkscope.demo.children.PATIENCE", 0.2)
+    monkeypatch.setattr("sinkscope.cli.demo.children.PATIENCE", 0.2)
     deaf = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path)!r} + '/deaf', 'w')"
     script(f"{deaf}; time.sleep(600)")
     with children(plan) as started:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO
 
-from sinkscope.demo.plan import DemoPlan
+from sinkscope.cli.demo.plan import DemoPlan
 
 PATIENCE = 10.0
 LAST_LINES = 8

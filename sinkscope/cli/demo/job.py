@@ -15,11 +15,11 @@ from rich.text import Text
 from transformers.utils.logging import disable_progress_bar
 
 from sinkscope.checks import check
+from sinkscope.cli.demo.children import children
+from sinkscope.cli.demo.live import EXPLANATION, watch
+from sinkscope.cli.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
+from sinkscope.cli.demo.pretrained import FILE, MEGABYTES, Unavailable, pretrained
 from sinkscope.data import build_inputs, prepare
-from sinkscope.demo.children import children
-from sinkscope.demo.live import EXPLANATION, watch
-from sinkscope.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
-from sinkscope.demo.pretrained import FILE, MEGABYTES, Unavailable, pretrained
 from sinkscope.files import cache_dir, write_json
 from sinkscope.interventions import load
 from sinkscope.measurement import Measurement, measure, rate_at

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from sinkscope.demo.children import ChildFailed
-from sinkscope.demo.live import stored, timeline, view, watch
+from sinkscope.cli.demo.children import ChildFailed
+from sinkscope.cli.demo.live import stored, timeline, view, watch
 from sinkscope.report.runs import StoredRun
 
 ROWS = tuple(
@@ -43,7 +43,7 @@ class Played:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("sinkscope.demo.live.POLL", 0.0)
+    monkeypatch.setattr("sinkscope.cli.demo.live.POLL", 0.0)
 
 
 def drawn(renderable, width=140):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.demo import DemoPlan
+from sinkscope.cli.demo.plan import DemoPlan
 
 WORDS = ["def", "return", "attention", "sink", "token", "first", "value", "key", "self", "import"]
 
