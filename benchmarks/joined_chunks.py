@@ -7,7 +7,7 @@ ones, `nano` 24 and 24, which fill its 128. Four parts, each on the same texts:
 - "sinks": sinks per chunk, and the attention that they take from later tokens (`trials.chunk_sinks`).
 - "in order": `trials.chunk_trial` with k = 1 and 16 (nano: 1, 4, 8).
 - "shuffled": the same with the chunks of each text in a random order, k = 1; the reference reads them in that order.
-- "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1.
+- "needles": one fact in each chunk, three of four asked for in a chat (`trials.asked_in_chat`), k = 1 and 16.
 
 With `--save`, each part is written to results/real when it is done, with the seconds that its passes took; with
 `--work`, a run that was stopped goes on.
@@ -38,7 +38,7 @@ from sinkscope.model import load_tokenizer
 from sinkscope.statistics import Interval, mean_interval, share_interval
 from sinkscope.trials import Asked, Texts, asked_in_chat, chunk_arms, chunk_sinks, chunk_trial, recalled, unchanged
 
-CORPUS, CHUNKS, BATCH, PIECE = "python:prose", 4, 2, 2
+CORPUS, CHUNKS, DEPTHS = "python:prose", 4, (1, 16)
 SHORT, LONG = (24,) * CHUNKS, (96,) * CHUNKS
 
 
@@ -54,13 +54,13 @@ def shuffled(ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 
 def in_pieces(work: Path, name: str, count: int, compute: Callable[[slice], dict[str, Any]]) -> dict[str, Any]:
-    """What is computed of two texts at a time, lists over texts by name, each piece kept in a file as it is done."""
+    """What is computed of one text at a time, lists over texts by name, each text's kept in a file as it is done."""
     joined: dict[str, Any] = {}
-    for start in range(0, count, PIECE):
+    for start in range(count):
         path = work / f"{name} {start}.json"
         if not path.is_file():
             begun = time.perf_counter()
-            rows_by_name = compute(slice(start, start + PIECE))
+            rows_by_name = compute(slice(start, start + 1))
             write_json(path, {"seconds": time.perf_counter() - begun, "rows": rows_by_name})
         for key, rows in json.loads(path.read_text())["rows"].items():
             joined.setdefault(key, []).extend(rows)
@@ -100,7 +100,7 @@ def sinks(model: Any, ids: Tensor, lengths: tuple[int, ...], work: Path) -> dict
 def needles(model: Any, asked: Asked, lengths: tuple[int, ...], work: Path) -> dict[str, Any]:
     """The share of right answers with its 95 % interval over chats, and the difference from "joined", paired."""
     arms = [unchanged()]
-    for arm in chunk_arms(lengths, (1,), repairs=("first",)):
+    for arm in chunk_arms(lengths, DEPTHS, repairs=("first",)):
         arms.append(arm)
         if arm.control is not None and (control := arm.control(0, Texts.of_ids(asked.context))) is not None:
             arms.append(replace(control, name=f"random for {arm.name}"))
@@ -135,10 +135,10 @@ def parts_of(
     fewer: int | None,
 ) -> dict[str, Callable[[], Any]]:
     """How each part is computed; all but "sinks" on `fewer` texts."""
-    many = (1, 4, 8) if lengths[0] < 32 else (1, 16)
+    many = (1, 4, 8) if lengths[0] < 32 else DEPTHS
 
     def trial(name: str, rows: Tensor, recompute: tuple[int, ...], **more: Any) -> Any:
-        return chunk_trial(model, rows, lengths, recompute, out=work / name, batch_size=BATCH, **more).to_json()
+        return chunk_trial(model, rows, lengths, recompute, out=work / name, **more).to_json()
 
     def asked() -> Any:
         return needles(model, asked_in_chat(tokenizer, ids[:fewer], lengths, asked=3, seed=0), lengths, work)

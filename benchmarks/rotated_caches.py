@@ -37,7 +37,10 @@ from sinkscope.sinks import Measured, Positions
 from sinkscope.trials import Arm, cached, redundancy, rotation_trial, speeds, unchanged
 
 CORPORA, TOKENS, CHOOSING = ("python:prose", "python:code"), 256, 8
-SCHEMES = ("kv4-token", "kv3-token", "kv2-token", "nvfp4", "q4_0-unrotated", "kv2-kivi")
+SCHEMES = (
+    *("kv4-token", "kv3-token", "kv2-token", "nvfp4", "nvfp4_4over6", "q4_0-unrotated", "kv2-kivi"),
+    *("turboquant_4bit_nc-unrotated", "turboquant_k3v4_nc-unrotated", "turboquant_3bit_nc-unrotated"),
+)
 STORED, STEPS, ROUNDS = 1024, 34, 3
 TIMED = ("kv4-token", "kv4-token-rotated", "kv4-kivi", "kv4-kivi-rotated", "q4_0-unrotated", "q4_0", "nvfp4")
 RESULT = REAL / "rotated_caches.json"
@@ -150,7 +153,9 @@ def main() -> None:
             ids = rows(asked.model, corpus, asked.texts)
             done = result["models"].setdefault(title, {}).setdefault(corpus, {})
             work = None if asked.work is None else asked.work / f"{title}-{corpus.partition(':')[2]}"
-            for scheme in [scheme for scheme in asked.schemes if scheme not in done]:
+            # TurboQuant leaves the first and last two layers whole, which is all of nano.
+            missing = [name for name in asked.schemes if name not in done and not (title == "nano" and "turbo" in name)]
+            for scheme in missing:
                 done[scheme] = trial(model, ids, scheme, measured(model, ids, work), work) | about
                 print(title, corpus, done[scheme]["verdict"], f"{done[scheme]['cpu_seconds']} s", flush=True)
                 if asked.save:

@@ -129,7 +129,7 @@ class Chunks:
             raise InputError("tokens were dropped already: recompute first, then drop, all at once")
         counts = tokens.sum(-1).unique().tolist()
         if len(counts) > 1:
-            raise InputError(f"{min(counts)} to {max(counts)} tokens of a text: name the same number in every text")
+            raise InputError(f"{min(counts)} to {max(counts)} tokens of a text: name the same number in every text, or join them one by one")
         return int(counts[0])
 
 

@@ -53,10 +53,11 @@ def chunk_trial(
     - "deviating": those of all later chunks whose values at layer 1 differ most from reading at once, by which
       CacheBlend (Yao et al. 2024) chooses; that look, two layers over all tokens, is not counted.
 
-    The control of each recomputes as many random tokens of the later chunks. Two arms recompute nothing: "sinks
-    dropped" leaves out of each later chunk the token that receives most (control: a random one of each), and "behind
-    first" reads each later chunk after the first token of the first chunk. See `caches.chunks` for what was read of
-    both papers.
+    The control of each recomputes as many random tokens of the later chunks. Three arms recompute nothing: "strongest
+    dropped" leaves out of each later chunk the token that receives most, "sinks dropped" all tokens that some head of
+    the chunk read alone gives more than 30 % of its attention (controls: as many random others of each chunk), and
+    "behind first" reads each later chunk after the first token of the first chunk. See `caches.chunks` for what was
+    read of both papers.
 
     Args:
         model: A decoder, as `caches.join_chunks` takes it.
@@ -68,7 +69,8 @@ def chunk_trial(
         controls: Draws of each control.
         seed: For all draws.
         about: More for the record.
-        options: Passed to `trials.run`: needles, tolerance, batch_size, out, progress.
+        options: Passed to `trials.run`: needles, tolerance, out, progress. Texts are read one at a time: they have
+            different numbers of sinks, and rows of a cache are equally long.
 
     Raises `InputError` for lengths or numbers that do not fit, `UnsupportedModelError` as `join_chunks` does.
     """
@@ -86,13 +88,13 @@ def chunk_trial(
     one = texts.ids[:1, : sum(lengths)]  # what cannot be joined or recomputed is refused before anything runs
     join_chunks(model, one, lengths).recomputed(model, first_of_chunks(lengths, 1, one))
     about = {"lengths": list(lengths), "recompute": list(recompute), **(about or {}), "kind": "chunks"}
-    return run(model, texts, arms, reading=reading, controls=controls, seed=seed, about=about, **options)
+    return run(model, texts, arms, reading=reading, controls=controls, seed=seed, about=about, batch_size=1, **options)
 
 
 def chunk_arms(
     lengths: Sequence[int], recompute: Sequence[int] = (1, 4, 16), *, repairs: Sequence[Repair] = REPAIRS
 ) -> list[Arm]:
-    """The arms of `chunk_trial`, for a `trials.run` of one's own.
+    """The arms of `chunk_trial`, for a `trials.run` of one's own, with `batch_size=1`.
 
     Raises `InputError` as it does.
     """
@@ -117,7 +119,7 @@ def chunk_arms(
     def random_for(count: int) -> Callable[[int, Texts], Arm]:
         def control(draw: int, texts: Texts) -> Arm:
             def select(model: nn.Module, ids: Tensor, texts: Texts) -> Tensor:
-                return _drawn(_later(lengths, ids), count * later, draw, texts)
+                return _drawn(_later(lengths, ids), torch.full((len(ids),), count * later), draw, texts)
 
             facts = {"repair": "random", "tokens_per_text": count * later}
             return repaired("random", select, same=("random", count, draw), facts=facts)
@@ -136,7 +138,8 @@ def chunk_arms(
             facts = {"repair": repair, "tokens_per_text": count * later}
             options = {"control": random_for(count), "series": repair, "facts": facts}
             arms.append(repaired(f"{repair} {count}", chosen[repair], **options))
-    arms.append(_dropping(encoder))
+    arms.append(_dropping("strongest dropped", encoder, lambda model, ids: encoder.strongest(model, ids, 1)))
+    arms.append(_dropping("sinks dropped", encoder, encoder.sinks))
     arms.append(_arm("behind first", encoder, lambda chunks, model, texts: chunks, ahead=1))
     return arms
 
@@ -243,6 +246,11 @@ class _Encoder:
         best = deviation.masked_fill(~_later(self.lengths, ids), -1.0).topk(count).indices
         return torch.zeros_like(ids, dtype=torch.bool).scatter_(1, best, True)
 
+    def sinks(self, model: nn.Module, ids: Tensor) -> Bool[Tensor, "text token"]:
+        """All sinks of the later chunks, each chunk read alone."""
+        alone = self._once(ids, "sinks", lambda: _sinks_alone(model, ids, self.lengths, EPSILON))
+        return alone & _later(self.lengths, ids)
+
     def _once(self, ids: Tensor, what: Any, make: Callable[[], Any]) -> Any:
         # All arms read one batch before the next, so only its encodings are kept.
         if (texts := Texts.of_ids(ids).digest()) != self._texts:
@@ -265,26 +273,26 @@ def _arm(
     return Arm(name, opened, **options)
 
 
-def _dropping(encoder: _Encoder) -> Arm:
-    """Each later chunk without the token that receives most attention; the control drops another one of each."""
+def _dropping(name: str, encoder: _Encoder, select: Callable[[nn.Module, Tensor], Tensor]) -> Arm:
+    """Later chunks without some tokens; the control drops as many others of each chunk."""
 
     def dropped(chunks: Chunks, model: nn.Module, texts: Texts) -> Chunks:
-        return chunks.without(encoder.strongest(model, chunks.ids, 1))
+        return chunks.without(select(model, chunks.ids))
 
     def control(draw: int, texts: Texts) -> Arm:
         def others(chunks: Chunks, model: nn.Module, texts: Texts) -> Chunks:
-            free, mask = ~encoder.strongest(model, chunks.ids, 1), torch.zeros_like(chunks.ids, dtype=torch.bool)
+            sinks = select(model, chunks.ids)
+            mask = torch.zeros_like(sinks)
             for number, (start, length) in enumerate(zip(chunks.starts, chunks.lengths, strict=True)):
-                if number:
-                    part = torch.zeros_like(mask)
-                    part[:, start : start + length] = free[:, start : start + length]
-                    # A seed per chunk: with one seed, chunks of one length would all drop the same place.
-                    mask |= _drawn(part, 1, draw + 1000 * number, texts)
+                chunk = torch.zeros_like(mask)
+                chunk[:, start : start + length] = True
+                # A seed per chunk: with one seed, chunks of one length would all drop the same places.
+                mask |= _drawn(chunk & ~sinks, (chunk & sinks).sum(1), draw + 1000 * number, texts)
             return chunks.without(mask)
 
         return _arm("random", encoder, others)
 
-    return _arm("sinks dropped", encoder, dropped, control=control)
+    return _arm(name, encoder, dropped, control=control)
 
 
 def _later(lengths: Sequence[int], ids: Tensor) -> Bool[Tensor, "text token"]:
@@ -292,12 +300,12 @@ def _later(lengths: Sequence[int], ids: Tensor) -> Bool[Tensor, "text token"]:
     return (torch.arange(ids.shape[1]) >= lengths[0]).expand(len(ids), -1)
 
 
-def _drawn(free: Tensor, count: int, draw: int, texts: Texts) -> Bool[Tensor, "text token"]:
-    """`count` free tokens of each text; the draw does not depend on the other texts of the batch."""
+def _drawn(free: Tensor, counts: Tensor, draw: int, texts: Texts) -> Bool[Tensor, "text token"]:
+    """As many free tokens of each text as `counts` says; the draw does not depend on the other texts of the batch."""
     mask = torch.zeros_like(free)
     for row, number in enumerate(range(texts.rows.start, texts.rows.stop)):
         places = free[row].nonzero()[:, 0].numpy()
-        chosen = np.random.default_rng((draw, number)).choice(places, count, replace=False)
+        chosen = np.random.default_rng((draw, number)).choice(places, int(counts[row]), replace=False)
         mask[row, torch.as_tensor(chosen)] = True
     return mask
 

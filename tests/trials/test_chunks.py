@@ -62,7 +62,11 @@ def test_controls_are_drawn_anew_per_text_and_do_not_depend_on_the_batch() -> No
 def test_equal_controls_run_once() -> None:
     trial = chunk_trial(llama(), texts(3, CONTEXT + 5), LENGTHS, (4,))
     equal = {arm: str(trial.data["equal_to"].sel(arm=arm).values) for arm in trial.named("control")}
-    assert [name for name, same in equal.items() if not same] == ["random for first 4", "random for sinks dropped"]
+    assert [name for name, same in equal.items() if not same] == [
+        "random for first 4",
+        "random for strongest dropped",
+        "random for sinks dropped",
+    ]
     assert trial.baseline == "joined"
     assert trial.record["kind"] == "chunks"
 
@@ -74,22 +78,31 @@ def test_all_tokens_recomputed_give_everything_back() -> None:
         assert trial.mean(repair).value < 1e-7
 
 
-def test_the_sink_of_a_chunk_is_dropped_and_the_control_drops_another() -> None:
+@pytest.mark.parametrize(
+    ("name", "dropped"), [("strongest dropped", ([20, 38], [20, 38])), ("sinks dropped", ([20, 38], [20, 38, 39]))]
+)
+def test_sinks_of_later_chunks_are_dropped_and_the_control_drops_as_many_others(
+    name: str, dropped: tuple[list[int], ...]
+) -> None:
     model, ids = planted_model(), planted_ids(samples=2, tokens=CONTEXT)
     ids[:, [20, 38]] = ids[:, :1]  # each chunk begins with the token that is a sink
-    arm = arm_named("sinks dropped")
+    ids[1, 39] = ids[1, 0]  # one has two
+    arm = arm_named(name)
     assert arm.control is not None
-    kept = {}
-    for name, one in {"arm": arm, "control": arm.control(0, Texts.of_ids(ids))}.items():
-        assert one is not None
-        with feeding(model, one, ids) as feed:
-            keys = feed.cache.layers[0].keys[:, 0]
-        whole = join_chunks(model, ids[:, :TOTAL], LENGTHS).layers[0][0][:, 0]
-        kept[name] = (whole[:, :, None] == keys[:, None]).all(-1).any(-1)
-        assert kept[name].sum(1).tolist() == [TOTAL - 2] * 2
-    assert kept["arm"][:, 0].all()
-    assert not kept["arm"][:, [20, 38]].any()
-    assert kept["control"][:, [0, 20, 38]].all()
+    whole = join_chunks(model, ids[:, :TOTAL], LENGTHS).layers[0][0][:, 0]
+    for row, places in enumerate(dropped):
+        lost = []
+        for one in (arm, arm.control(0, Texts.of_ids(ids[row : row + 1], row))):
+            assert one is not None
+            with feeding(model, one, ids[row : row + 1], row) as feed:
+                keys = feed.cache.layers[0].keys[:, 0]
+            lost.append((~(whole[row, :, None] == keys[:, None]).all(-1).any(-1)[0]).nonzero()[:, 0])
+        assert lost[0].tolist() == places
+        assert not {0, *places} & set(lost[1].tolist())
+        assert [int(((lost[1] >= start) & (lost[1] < stop)).sum()) for start, stop in ((20, 38), (38, TOTAL))] == [
+            1,
+            len(places) - 1,
+        ]
 
 
 def test_sinks_of_chunks_are_counted_with_what_they_take() -> None:
@@ -120,7 +133,7 @@ def test_the_mass_that_a_chunk_takes_is_that_of_the_weights() -> None:
 
 def test_a_trial_continues_what_was_begun(tmp_path: Any) -> None:
     ids = texts(4, CONTEXT + 5)
-    options: dict[str, Any] = {"controls": 1, "batch_size": 2, "out": tmp_path}
+    options: dict[str, Any] = {"controls": 1, "out": tmp_path}
     first = chunk_trial(llama(), ids, LENGTHS, (1,), **options)
     lines = (tmp_path / "scores.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "scores.jsonl").write_text("".join(lines[: len(lines) // 2]))
@@ -131,9 +144,14 @@ def test_a_trial_continues_what_was_begun(tmp_path: Any) -> None:
 def test_arms_of_chunks_in_a_run_of_ones_own() -> None:
     ids = texts(2, CONTEXT + 5)
     trial = run(
-        llama(), ids, chunk_arms(LENGTHS, (1,), repairs=("first",)), reading=ThroughCache(CONTEXT, 1), controls=1
+        llama(),
+        ids,
+        chunk_arms(LENGTHS, (1,), repairs=("first",)),
+        reading=ThroughCache(CONTEXT, 1),
+        controls=1,
+        batch_size=1,
     )
-    assert trial.named("arm") == ["first 1", "sinks dropped", "behind first"]
+    assert trial.named("arm") == ["first 1", "strongest dropped", "sinks dropped", "behind first"]
 
 
 @pytest.mark.parametrize(
