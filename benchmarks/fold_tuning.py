@@ -3,7 +3,7 @@
 For queries t ≥ 8 the first token's score is b_h and its value 0: the form `logit` of `sinkscope.fold`, written as an
 attention function that passes gradients, and equal to the fold before the first step (checked). b_h starts at its mean
 over 64 texts. A step reads the first 64 tokens of 4 docstrings of `python:prose`; AdamW without decay, gradients
-clipped at 1, rate 1e-4 for weights and .01 for b_h, fp32. Scored: 64 other docstrings, nats per token of queries t ≥ 8,
+clipped at 1, rate 1e-4 for weights and .01 for b_h, fp32. Scored: 200 others, nats per token of queries t ≥ 8,
 against the untouched model, and against the arm without a fold that was trained on the same batches.
 
 Run: python -m benchmarks.fold_tuning [--model NAME] [--steps 100] [--save]
@@ -30,7 +30,7 @@ from sinkscope.files import write_json
 from sinkscope.interventions import Constants, FoldSink, constants
 from sinkscope.statistics import mean_interval
 
-ROWS, SCORED, STAGES = 4, 64, (10, 30, 100)
+ROWS, SCORED, STAGES = 4, 200, (10, 30, 100)
 WEIGHTS, LOGITS = 1e-4, 1e-2  # learning rates
 
 

@@ -4,7 +4,7 @@ Texts are the first 64 tokens of the docstrings of the corpus `python:prose`, wi
 another token (nano: with the BOS that it was trained with). Constants come from 64 documents, and are scored on others.
 Arms and controls are those of `sinkscope intervene --what fold-logit`: queries at least 8 tokens after position 0; a
 control folds another token. A stream reads 16 texts of 320 tokens one by one, and is scored where its 128 keys have
-dropped the first tokens.
+dropped the first tokens; so is the model with windows of 128 in every layer, folded and written (`with_window_sinks`).
 
 Texts are read in pieces, which `--work FOLDER` keeps: a run that was stopped, or that `--at-most` ends, goes on there.
 
@@ -22,9 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import MistralConfig, MistralForCausalLM
 
 import sinkscope as ss
 from benchmarks.sides import REAL, provenance
@@ -32,12 +34,14 @@ from sinkscope.data.corpora import load_corpus, shuffled
 from sinkscope.files import write_json
 from sinkscope.files.netcdf import read_netcdf, write_netcdf
 from sinkscope.interventions import Constants, FoldSink, constants
+from sinkscope.model.plain import with_window_sinks
+from sinkscope.statistics import mean_interval
 from sinkscope.trials import Arm, OnePass, ThroughCache, Trial, cached, folded_heads, folded_stream, run
 from sinkscope.trials.changes import SinkArms
 
 CORPUS, TOKENS, SCORED, CONSTANTS, AFTER = "python:prose", 64, 200, 64, 8
 FORMS = {"fold-logit": "logit", "fold-sink": "logit+value", "fold-key": "key+value"}
-LONG, LONG_TEXTS, KEYS = 320, 16, 128
+LONG, LONG_TEXTS, KEYS, WRITTEN = 320, 16, 128, 48
 CLOSER = 12  # heads that are folded one by one, for each of the two sides of the ranking
 
 
@@ -188,12 +192,57 @@ def stream(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[s
     return {"keys": keys, "tokens": tokens, **costs(trial), **difference}
 
 
+def windowed(model: Any, keys: int) -> MistralForCausalLM:
+    """The same weights with a window of so many keys in every layer."""
+    llama = model.to_llama() if hasattr(model, "to_llama") else model
+    config = {
+        name: value for name, value in llama.config.to_dict().items() if name not in ("model_type", "layer_types")
+    }
+    host = MistralForCausalLM(MistralConfig(**config | {"sliding_window": keys}))
+    host.load_state_dict(llama.state_dict())
+    return host.eval()
+
+
+def written(model: Any, scored: Tensor, fold: FoldSink, pieces: Pieces) -> dict[str, Any]:
+    """All layers windows: without a sink, with the form `logit` in its place, and as GraniteSWA has it written.
+
+    Nats lost against the model without windows, of queries that no longer see token 0. The written model's earlier
+    queries see the token and the logit, which reaches later tokens through what they store.
+    """
+    tokens = min(LONG, model.config.max_position_embeddings)
+    keys = KEYS * tokens // LONG
+    rows = texts(str(model.config.name_or_path), tokens, WRITTEN)
+    host, folded = windowed(model, keys), replace(fold, form="logit", gone=True)
+    plain = with_window_sinks(host, list(fold.constants.logits[AFTER][:, :, 0]))
+
+    def scores(part: Tensor) -> xr.Dataset:
+        arms = {"full": nats(model, part, keys), "windows": nats(host, part, keys), "written": nats(plain, part, keys)}
+        with folded.applied(host):
+            arms["folded"] = nats(host, part, keys)
+        return xr.Dataset({name: ("text", values) for name, values in arms.items()})
+
+    found = pieces.of("written", rows, 8, scores)
+    against = {name: found[name] - found["full"] for name in ("windows", "folded", "written")}
+    against["written against folded"] = found["written"] - found["folded"]
+    means = {name: mean_interval(values.values) for name, values in against.items()}
+    result = {name: {"nats": [mean.value, mean.low, mean.high]} for name, mean in means.items()}
+    return {"keys": keys, "tokens": tokens, "texts": WRITTEN, "arms": result}
+
+
+@torch.no_grad()
+def nats(model: Any, rows: Tensor, first: int) -> np.ndarray:
+    """Nats per token of each text, of what queries from `first` on predict."""
+    logits = model(rows, use_cache=False).logits[:, first:-1]
+    return nn.functional.cross_entropy(logits.mT, rows[:, first + 1 :], reduction="none").mean(1).double().numpy()
+
+
 Part = Callable[[Any, Tensor, FoldSink, Pieces], dict[str, Any]]
 PARTS: dict[str, Part] = {
     "forms": forms,
     "heads": heads,
     "bands": some_layers("bands", 6, 32, 8),
     "stream": stream,
+    "written": written,
     "layers": some_layers("layers", 1000, 24, 2),
 }
 

@@ -42,7 +42,10 @@ SCHEMES = (
     *("turboquant_4bit_nc-unrotated", "turboquant_k3v4_nc-unrotated", "turboquant_3bit_nc-unrotated"),
 )
 STORED, STEPS, ROUNDS = 1024, 34, 3
-TIMED = ("kv4-token", "kv4-token-rotated", "kv4-kivi", "kv4-kivi-rotated", "q4_0-unrotated", "q4_0", "nvfp4")
+TIMED = (
+    *("kv4-token", "kv4-token-rotated", "kv4-kivi", "kv4-kivi-rotated", "q4_0-unrotated", "q4_0"),
+    *("nvfp4", "nvfp4-rotated", "turboquant_4bit_nc-unrotated", "turboquant_4bit_nc"),
+)
 RESULT = REAL / "rotated_caches.json"
 
 
