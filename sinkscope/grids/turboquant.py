@@ -66,7 +66,7 @@ class LloydMax(RowFormat):
         norms = wide.norm(dim=-1, keepdim=True)
         levels = lloyd_max(x.shape[-1], self.number_bits).to(x.device)
         # right=True: a number on a border belongs to the upper level, as in vLLM's kernel.
-        codes = torch.bucketize(wide / (norms + TINY), (levels[1:] + levels[:-1]) / 2, right=True)
+        codes = torch.bucketize((wide / (norms + TINY)).contiguous(), (levels[1:] + levels[:-1]) / 2, right=True)
         return pack(codes, self.number_bits), norms.half()
 
     def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:

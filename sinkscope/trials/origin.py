@@ -66,6 +66,7 @@ TAKES = {
 """Tests that take something from the sink: if that makes it, it is gone."""
 ORIGIN = (*MAKES, *TAKES)
 MOST = 4  # channels
+NEAR = 4  # neighbors of the sink
 ENDS = {"": "value", "_low": "low", "_high": "high"}
 LEAST_RATE = 0.01  # of the heads: with fewer there is no sink whose origin could be tested
 Entry = tuple[int, int, int]
@@ -81,7 +82,8 @@ class Anatomy:
         entries: (depth of onset, sink, channel) of its largest activations.
         massive: Whether these are massive by the criterion of Sun et al. 2024.
         medians: The median of every channel over the other tokens, by depth from the first onset on.
-        readings: The same at the input of each map that reads the stream, by its path.
+        means: The mean of every channel at the sink, by the same depths.
+        readings: Both at the input of each map that reads the stream, by its path.
         variances: Variances of head outputs over their channels, (layer, position), mean over texts and heads.
     """
 
@@ -90,7 +92,8 @@ class Anatomy:
     entries: tuple[Entry, ...]
     massive: bool
     medians: Mapping[int, Tensor]
-    readings: Mapping[str, Tensor]
+    means: Mapping[int, Tensor]
+    readings: Mapping[str, tuple[Tensor, Tensor]]
     variances: Float[Tensor, "layer position"]
 
     def others(self, generator: np.random.Generator) -> tuple[Entry, ...]:
@@ -100,17 +103,30 @@ class Anatomy:
         dims = generator.permutation(free)[: len(self.entries)].tolist()
         return tuple((depth, p, dim) for (depth, p, _), dim in zip(self.entries, dims, strict=True))
 
-    def lasting(self, entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[float, ...]]:
-        """The entries at each depth that a block reads, from their onset on, and the medians there."""
-        depths = sorted(self.medians)
-        every = tuple((depth, p, dim) for onset, p, dim in entries for depth in depths if depth >= onset)
-        return every, tuple(float(self.medians[depth][dim]) for depth, _, dim in every)
+    def lasting(self, drawn: Sequence[Entry] | None = None) -> tuple[tuple[Entry, ...], tuple[float, ...]]:
+        """The entries at each depth that a block reads, from their onset on, and what they become: their medians.
 
-    def normed(self, entries: Sequence[Entry]) -> SetReadings:
-        """The entries at their median where maps read the stream, and nowhere else."""
-        dims = tuple(dim for _, _, dim in entries)
-        values = {path: tuple(median[list(dims)].tolist()) for path, median in self.readings.items()}
-        return SetReadings((self.sink,), dims, values)
+        Of `drawn` channels instead: as far from their medians as the entries are from theirs, on the side to which
+        these are moved.
+        """
+        entries, values = [], []
+        for (onset, p, dim), (*_, other) in zip(self.entries, drawn or self.entries, strict=True):
+            for depth in sorted(self.medians):
+                if depth >= onset:
+                    entries.append((depth, p, other))
+                    values.append(_instead(self.medians[depth], self.means[depth], dim, other))
+        return tuple(entries), tuple(values)
+
+    def normed(self, drawn: Sequence[Entry] | None = None) -> SetReadings:
+        """The same where maps read the stream, after the norms, and nowhere else."""
+        pairs = [(dim, other) for (*_, dim), (*_, other) in zip(self.entries, drawn or self.entries, strict=True)]
+        values = {path: tuple(_instead(*both, *pair) for pair in pairs) for path, both in self.readings.items()}
+        return SetReadings((self.sink,), tuple(other for _, other in pairs), values)
+
+
+def _instead(medians: Tensor, means: Tensor, dim: int, other: int) -> float:
+    """The median of `dim`; for another channel its median, moved as far as `dim` moves from its mean to its median."""
+    return float(medians[other] + (medians[dim] - means[dim] if other != dim else 0.0))
 
 
 def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anatomy:
@@ -149,17 +165,24 @@ def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anato
         onset = int((ratios[:, dim] >= ratios[:, dim].max() / 2).int().argmax()) + 1
         entries.append((onset, sink, dim))
     first = min(depth for depth, _, _ in entries)
-    deep = {each.path for each in readers(model, first)}
+    paths = {each.path for each in readers(model, first)}
+    # The depths that blocks read, hence without the last, unless the onset is there.
+    deep = range(first, max(first + 1, last))
     return Anatomy(
         sink,
         int((ratio[1:] - ratio[:-1]).argmax()) + 1,
         tuple(entries),
         bool(massive.any()),
-        # The depths that blocks read, hence without the last, unless the onset is there.
-        {depth: _median(whole[depth][:, others]) for depth in range(first, max(first + 1, last))},
-        {path: _median(torch.cat(kept)[:, others]) for path, kept in inputs.items() if path in deep},
+        {depth: _median(whole[depth][:, others]) for depth in deep},
+        {depth: whole[depth][:, sink].mean(0) for depth in deep},
+        {path: _both(torch.cat(kept), sink, others) for path, kept in inputs.items() if path in paths},
         torch.stack([torch.cat(outputs[layer]).mean(0) for layer in range(len(layers))]),
     )
+
+
+def _both(states: Tensor, sink: int, others: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The median of each channel over other tokens, and its mean at the sink."""
+    return _median(states[:, others]), states[:, sink].mean(0)
 
 
 def _median(states: Tensor) -> Float[Tensor, " channel"]:
@@ -217,11 +240,13 @@ class OriginArms:
     def change(self, what: str, drawn: np.random.Generator | None) -> Intervention | None:
         """The test, or if something is `drawn` its control: as large, of something else. None where there is none."""
         p, k, made_of = self.anatomy.sink, self.test, self.anatomy
-        between = [position for position in range(self.length) if min(p, k) < position < max(p, k)]
+        between = sorted(range(min(p, k) + 1, max(p, k)), key=lambda position: abs(position - p))
+        # Moving one of the sink's neighbors to k shifts almost as many ids as moving the sink's.
+        between = between[:NEAR] if what == "move-first" else between
         if drawn is not None and (what == "isolate" or what.endswith("-first")) and not between:
             return None
         other = p if drawn is None else int(drawn.choice(between)) if between else p
-        entries = made_of.entries if drawn is None else made_of.others(drawn)
+        channels = None if drawn is None else made_of.others(drawn)
         if what == "isolate":
             return FirstTokenView(k) if drawn is None else OneKeyView(k, other)
         if what in ("match-output", "match-values"):
@@ -230,14 +255,14 @@ class OriginArms:
         if what.endswith("-first"):
             return Rearrange(what.removesuffix("-first"), other, k)  # type: ignore[arg-type]
         if what == "relocate":
-            return ExtraToken(p + 1, *made_of.lasting(entries))
+            return ExtraToken(p + 1, *made_of.lasting(channels))
         if what == "mute-step":
             rest = [position for position in range(self.length) if position != p]
             return MuteFeedForward(made_of.step, (p if drawn is None else int(drawn.choice(rest)),))
         if what == "median-before":
-            every, medians = made_of.lasting(entries)
-            return SetActivations(every, "mean", medians)
-        return made_of.normed(entries)
+            entries, values = made_of.lasting(channels)
+            return SetActivations(entries, "mean", values)
+        return made_of.normed(channels)
 
     def _arm(
         self, what: str, change: Intervention, draw: int, control: Callable[[int, Texts], Arm | None] | None = None
@@ -288,12 +313,12 @@ def origin_trial(
     | `match-output` | head outputs at k get the variance of those at the sink | moved as far, at random |
     | `match-values` | the values that k reads are scaled until they do | moved as far, at random |
     | `copy-first` | the id at k becomes that of the sink (two of them) | that of another token |
-    | `move-first` | the sink's id is moved to k, those between shift | another id is moved |
+    | `move-first` | the sink's id is moved to k, those between shift | one of the next ids is moved to k |
     | `swap-first` | the ids at the sink and at k change places | ids of another token and k |
-    | `relocate` | an extra zero token after the sink takes over its largest activations | other channels |
+    | `relocate` | an extra zero token after the sink takes over its largest activations | as much of other channels |
     | `mute-step` | no feed-forward for the sink, in the block where its norm jumps | for another token |
-    | `median-before` | its largest activations become their channel's median, in the stream | other channels |
-    | `median-after` | the same at the inputs of maps, after the norms | other channels |
+    | `median-before` | its largest activations become their channel's median, in the stream | others move as far |
+    | `median-after` | the same at the inputs of maps, after the norms | others move as far |
 
     Positions are kept when ids are rearranged, so what stays at its place is made by the position. Scored are the
     predictions after k. Besides KL and nats the trial has `rate_at_sink` and `rate_at_test`, shares of the heads: the

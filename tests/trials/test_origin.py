@@ -104,6 +104,18 @@ def first_layer(model: LlamaForCausalLM, texts: Texts, change: Intervention | No
     return [ids, heads.unflatten(-1, (-1, attention.head_dim))]
 
 
+def block_input(model: LlamaForCausalLM, texts: Texts, layer: int, change: Intervention | None = None) -> torch.Tensor:
+    """What a block reads at the sink, (text, channel)."""
+    seen = []
+    with ExitStack() as stack, torch.no_grad():
+        if change is not None:
+            stack.enter_context(change.applied(model))
+        kept = model.model.layers[layer].register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
+        stack.callback(kept.remove)
+        model(**texts.inputs)
+    return seen[0]
+
+
 def test_controls_are_as_large_and_of_something_else() -> None:
     model, texts = planted_model(), Texts.of(planted_model(), planted_ids(F3, samples=6, tokens=24))
     arms = OriginArms(anatomy(model, texts, 0, 8), 8, 24, 0.3, 0)
@@ -118,6 +130,16 @@ def test_controls_are_as_large_and_of_something_else() -> None:
     assert isinstance(own, ExtraToken)
     assert [entry[:2] for entry in relocated.entries] == [entry[:2] for entry in own.entries]
     assert {dim for *_, dim in relocated.entries} & {dim for *_, dim in own.entries} == set()
+    assert 8 - moved.source >= 8 - 4, "almost as many ids shift"
+    depth = own.entries[0][0]
+    for what in ("relocate", "median-before"):
+        far, drawn_far = (
+            block_input(model, texts, depth, change) - block_input(model, texts, depth)
+            for change in (arms.change(what, None), drawn[what])
+        )
+        assert (far.norm(dim=-1) > 5).all()
+        # Entries become a constant, so how far they move differs a little from text to text.
+        torch.testing.assert_close(far.norm(dim=-1), drawn_far.norm(dim=-1), rtol=0.1, atol=0)
     plain = first_layer(model, texts)
     for what in ("copy-first", "swap-first", "match-output", "match-values"):
         (ids, heads), (drawn_ids, drawn_heads) = (
