@@ -1,13 +1,14 @@
 """The statements of Gu et al. 2025, one claim each: the rows of the table in the README.
 
 Numbers are the paper's: sink rates in percent at a threshold of .3 on 64 tokens, losses in nats, of its 60M model
-unless said otherwise. `python -m sinkscope_replication.table` fills the other columns from the records.
+unless said otherwise. `make pages` fills the other columns from the records.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+AT_1, EARLY, WITH_SINK = "at 1 %", "at 1 % by step 1,125", "of those with a sink on it"
 NO_BOS = "the paper trains without a fixed BOS; ours has one"
 
 
@@ -17,7 +18,9 @@ class Row:
 
     `ours`: pairs of a variation and a metric whose mean is shown in the published unit. `differs`: how ours differs
     from the paper's setting, which a row that was not seen says. `beyond`: why no run here decides, without a claim.
-    `released`: whether the row shows the sink rates of the released models that were measured.
+    `released`: whether the row shows the sink rates of the released models that were measured. `by`: what was counted,
+    where that is not whether a rate is 3 %. `stays_open`: why the runs of the question cannot decide it. `one_base`:
+    all of its runs start from one trained model, so that they are one.
     """
 
     says: str
@@ -28,6 +31,9 @@ class Row:
     differs: str = ""
     beyond: str = ""
     released: bool = False
+    by: str = ""
+    stays_open: str = ""
+    one_base: bool = False
 
 
 def means(metric: str, *labels: str) -> tuple[tuple[str, str], ...]:
@@ -78,6 +84,7 @@ ROWS = (
         "69.64 %",
         "fixed-token/follows",
         means("sink_2", "token at 2", "BOS at 0"),
+        by=AT_1,
     ),
     Row(
         "It follows a token fixed at position 1",
@@ -85,6 +92,7 @@ ROWS = (
         "69.03 %",
         "fixed-positions/at 1",
         means("sink_1", "token at 1", "BOS at 0"),
+        by=AT_1,
     ),
     Row(
         "A fixed token at position 0 strengthens it",
@@ -99,6 +107,8 @@ ROWS = (
         "",
         "prefix-longer/within the prefix",
         means("strongest", "prefix of 5"),
+        by=AT_1,
+        stays_open="its base has no sink that could move; two random first tokens give one",
     ),
     Row(
         "It acts like a key bias: a learned key takes it",
@@ -141,7 +151,7 @@ ROWS = (
         "§3, F3",
         "",
         "metric/falls with length",
-        means("sink_0/tokens=32", "lr") + means("sink_0/tokens=128", "lr"),
+        means("sink_mass/tokens=32", "lr") + means("sink_mass/tokens=128", "lr"),
     ),
     Row(
         "Queries point along its key: the angle makes it",
@@ -201,6 +211,7 @@ ROWS = (
         ".20 %",
         "moved-positions/replaced",
         means("sink_0/replaced=4", "learned positions, fixed BOS"),
+        by=WITH_SINK,
     ),
     Row(
         "... swapping embeddings moves it",
@@ -208,6 +219,7 @@ ROWS = (
         "57.63 %",
         "moved-positions/swapped",
         means("sink_4/swapped=4", "learned positions, fixed BOS"),
+        by=WITH_SINK,
     ),
     Row(
         "Instruction tuning keeps it",
@@ -215,6 +227,8 @@ ROWS = (
         "92.47 and 92.88 %",
         "tuning/a sink remains",
         means("sink_0/plain_text", "before", "tuned"),
+        stays_open="all are tunings of the one shipped `nano`; seven models trained apart would decide",
+        one_base=True,
     ),
     # Optimization.
     Row("It grows steadily", "§4, F4", "", "emergence/steadily", means("sink_0", "softmax")),
@@ -225,7 +239,7 @@ ROWS = (
         "learning-rate/weaker",
         means("sink_0", "lr / 4", "lr"),
     ),
-    Row("... and delays it", "introduction, §4", "", "learning-rate/later", means("sink_0", "lr / 4", "lr")),
+    Row("... and delays it", "introduction, §4", "", "learning-rate/later", means("sink_0", "lr / 4", "lr"), by=EARLY),
     Row(
         "... also at equal steps × rate",
         "T9",
@@ -247,6 +261,7 @@ ROWS = (
         "14.08 %",
         "random-tokens-longer/moved",
         means("sink_1", "two random", "text"),
+        by=AT_1,
     ),
     Row(
         "A random first token strengthens it",
@@ -254,6 +269,7 @@ ROWS = (
         "18.18 to 27.03 %",
         "random-tokens-longer/stronger",
         means("sink_0", "text", "first random"),
+        by=AT_1,
     ),
     # Loss.
     Row(
@@ -261,7 +277,7 @@ ROWS = (
         "introduction, T2",
         "18.18 to 41.08 %",
         "weight-decay/most at a moderate one",
-        means("sink_0", "0.1", "0.5"),
+        means("sink_mass", "0.5", "0.1"),
         "a decay of .5 costs .2 nats here, .07 there",
     ),
     Row("Too much weakens it", "T2", "6.13 %", "weight-decay/too much weakens it", means("sink_0", "0.1", "2")),
@@ -341,14 +357,14 @@ ROWS = (
         "T5",
         "70.03, 44.43, 1.51 %",
         "fixed-values/first: shorter is better",
-        means("slot", "1 first", "5 first", "20 first"),
+        means("slot_mass", "1 first", "5 first", "20 first"),
     ),
     Row(
         "One channel of a key is enough",
         "T13",
         "32.18 %",
         "low-rank-key/one channel",
-        means("slot", "1 channel", "a key of zeros"),
+        means("slot_mass", "1 channel", "a key of zeros"),
     ),
     Row(
         "Rows that sum to less make it weaker",

@@ -281,15 +281,17 @@ def of_the_study() -> Iterator[dict[str, Any]]:
                 "step": step,
                 "rate": rate,
                 "loss": loss,
+                "core_minutes": run.seconds / 60 * step / run.steps[-1],  # of one thread
                 "log": question,
             }
 
 
 def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Rows of Markdown: with a BOS, then without; the fewest core-minutes first, by the steps and what a step costs.
+    """Rows of Markdown: with a BOS, then without; the fewest core-minutes first, as they were measured.
 
-    Numbers are medians over seeds, "–" where fewer than half reach the target. The loss is the one at that step. With a
-    BOS, attempts of which no model reaches it are left out.
+    Numbers are medians over seeds, "–" where fewer than half reach the target. The core-minutes that are estimated are
+    those of the steps on an idle core. Rate and loss are those at that step. With a BOS, attempts of which no model
+    reaches it are left out.
     """
     lines = []
     for name, attempt in ATTEMPTS.items():
@@ -297,13 +299,18 @@ def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         with_bos = attempt.target == WITH_BOS
         if not tried or (with_bos and not any(row["reached"] for row in tried)):
             continue
-        step, loss = (median(row[key] if row["reached"] else math.inf for row in tried) for key in ("step", "loss"))
-        minutes = step * SECONDS * attempt.cost / 60
-        numbers = (f"{minutes:.1f}", f"{step:,.0f}", f"{loss:.2f}") if math.isfinite(step) else ("–",) * 3
+        minutes, step, rate, loss = (
+            median(row[key] if row["reached"] else math.inf for row in tried)
+            for key in ("core_minutes", "step", "rate", "loss")
+        )
+        estimated = step * SECONDS * attempt.cost / 60
+        numbers = (f"{minutes:.1f}", f"{estimated:.1f}", f"{step:,.0f}", f"{rate:.1f} %", f"{loss:.2f}")
+        if not math.isfinite(step):
+            numbers = ("–",) * len(numbers)
         counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
         log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
         cells = (attempt.words, "yes" if with_bos else "no", counted, *numbers, f"`{log}`")
-        lines.append((not with_bos, minutes, f"| {' | '.join(cells)} |"))
+        lines.append((not with_bos, minutes, estimated, f"| {' | '.join(cells)} |"))
     yield from (line for *_, line in sorted(lines))
 
 

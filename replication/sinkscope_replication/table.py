@@ -1,29 +1,31 @@
-"""`python -m sinkscope_replication.table [--check]`: fill the table of the README from the records.
-
-With --check it writes nothing and exits with 1 where the table is not what the records say.
-"""
+"""The table of the README, from the records: `make pages` fills it in."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Findings, expected, verdicts
-from sinkscope.files import write_text
+from sinkscope.experiments import (
+    Findings,
+    FromRecipe,
+    Shares,
+    expected,
+    keys,
+    labels_read,
+    read_rows,
+    verdicts,
+)
 from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.paper import ROWS, Row
 from sinkscope_replication.questions import QUESTIONS
-from sinkscope_replication.records import RELEASED, findings_of
+from sinkscope_replication.records import RECORDS, RELEASED, findings_of
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- table: python -m sinkscope_replication.table -->", "<!-- end of the table -->"
 HEAD = ("the paper says", "place", "published", "ours", "n", "grade")
 PERCENT = ("sink", "slot", "strongest")
+MASS = ("sink_mass", "slot_mass")
 WITHOUT_UNIT = ("strongest_position",)
 
 
@@ -46,7 +48,8 @@ def cells(row: Row) -> tuple[str, ...]:
     if verdict is None:
         raise InputError(f"row '{row.says}': experiment '{name}' has no claim '{claim}'")
     n = " and ".join(map(str, verdict.n)) if any(verdict.n) else "–"
-    return row.says, row.place, row.published or "–", ours(row, verdict, findings), n, grade(row, verdict)
+    graded = grade(row, verdict, findings)
+    return row.says, row.place, row.published or "–", ours(row, verdict, findings), "1" if row.one_base else n, graded
 
 
 def released() -> list[str]:
@@ -69,7 +72,9 @@ def ours(row: Row, verdict: Verdict, findings: Findings | None) -> str:
     words = f"{', '.join(numbers[:-1])} and {numbers[-1]}" if len(numbers) > 1 else numbers[0]
     metric = row.ours[0][1]
     unit = " %" if metric.startswith(PERCENT) and not metric.startswith(WITHOUT_UNIT) else ""
-    return f"{words}{unit}: {verdict.found}"
+    unit += " of mass" if metric.startswith(MASS) else ""
+    found = f"{verdict.k[0]} of {verdict.n[0]}" if row.one_base else verdict.found
+    return f"{words}{unit}: {found}{row.by and ' '}{row.by}"
 
 
 def mean(findings: Findings, label: str, metric: str) -> float:
@@ -80,19 +85,45 @@ def mean(findings: Findings, label: str, metric: str) -> float:
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def grade(row: Row, verdict: Verdict) -> str:
-    """The grade; hours of the missing runs where it is open, and what differs where it was not seen."""
-    loss = next((part for part in verdict.reason.split("; ") if part.startswith("losses differ")), "")
+def grade(row: Row, verdict: Verdict, findings: Findings | None) -> str:
+    """The grade; where it is open what would decide, with hours, and where it was not seen what differs."""
+    reasons = verdict.reason.split("; ")
+    loss = "".join(f"; {part}" for part in reasons if part.startswith("losses differ"))
+    if row.stays_open:
+        return f"open: {row.stays_open}{loss}"
     if verdict.grade == "not seen":
-        return f"**not seen**: {row.differs}" if row.differs else "**not seen**"
+        return f"**not seen**{': ' if row.differs else ''}{row.differs}{loss}"
     if verdict.grade != "open":
-        return f"**{verdict.grade}**" + (f"; {loss}" if loss else "")
-    if verdict.reason.endswith("runs"):
-        hours = hours_missing(row.claim.partition("/")[0])
-        return f"open: {verdict.reason}" + (f", {hours:.1f} h" if hours else "")
-    if verdict.decides_at:
-        return f"open: {verdict.decides_at} models each would decide"
-    return f"open: {verdict.reason.partition(';')[0]}" if verdict.reason else "open"
+        return f"**{verdict.grade}**{loss}"
+    return f"open: {missing(row, verdict, findings, reasons)}{loss}"
+
+
+def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequence[str]) -> str:
+    """What would decide an open claim: the runs that its file asks for, or more models than these, and their hours."""
+    name, _, claim = row.claim.partition("/")
+    question = QUESTIONS[name]
+    assertion = next(each for each in question.assertions if each.claim.name == claim)
+    groups = (
+        assertion.effect.groups
+        if isinstance(assertion.effect, Shares)
+        else [(label,) for label in labels_read(question, assertion)]
+    )
+    planned = [sum(len(question.seeds_of(label)) for label in group) for group in groups]
+    if not assertion.claim.rule.can_decide(*planned):  # type: ignore[union-attr]
+        return f"cannot be decided with {' and '.join(map(str, planned))} models"
+    if early := next((part for part in reasons if part.endswith(" runs")), ""):
+        hours = hours_missing(name)
+        return early + (f", {hours:.1f} h" if hours else "")
+    if not (verdict.decides_at and findings):
+        return reasons[0]
+    more = [(verdict.decides_at - n) * _seconds(findings, group) for n, group in zip(verdict.n, groups, strict=True)]
+    return f"{verdict.decides_at} models each would decide, {sum(more) / 3600:.1f} h"
+
+
+def _seconds(findings: Findings, labels: Sequence[str]) -> float:
+    """What a run of these variations took, on average."""
+    known = [run.seconds for label in labels for run in findings.runs.get(label, {}).values()]
+    return math.fsum(known) / len(known)
 
 
 @cache
@@ -101,26 +132,19 @@ def hours_missing(question: str) -> float:
     return (expected(QUESTIONS[question], "nano", findings_of(question), reuse=True).seconds or 0.0) / 3600
 
 
-def filled(text: str) -> str:
-    """The README with today's table. Raises `InputError` where its two marks are gone."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise InputError(f"{README} needs a line {BEGIN} and a line {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Fill the README, or with --check compare it; the exit code."""
-    text = README.read_text(encoding="utf-8")
-    made = filled(text)
-    if "--check" in arguments:
-        if made != text:
-            print(f"{README} is not what the records say: run python -m sinkscope_replication.table")
-        return int(made != text)
-    write_text(README, made)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def counts() -> str:
+    """What there is, in a sentence."""
+    rows = read_rows(RECORDS)
+    of_tasks = {
+        key
+        for question in QUESTIONS.values()
+        if not isinstance(question.base, FromRecipe)
+        for key in keys(question, "nano").values()
+    }
+    on_tasks = sum(key in of_tasks for key, _ in rows)
+    hashed = sum(bool(run.registered) for run in rows.values())
+    claims = sum(len(question.assertions) for question in QUESTIONS.values())
+    return (
+        f"{len(rows) - on_tasks} models were trained on text, and {on_tasks} on two synthetic tasks; {hashed} of them "
+        f"carry the hash of their question's file. {len(QUESTIONS)} questions make {claims} claims."
+    )

@@ -16,7 +16,7 @@ PAGES = [FOLDER / "README.md", *sorted((FOLDER / "docs").glob("*.md"))]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
 
 
-@pytest.mark.release
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

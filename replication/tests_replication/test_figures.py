@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from sinkscope_replication import figures, table
+from sinkscope_replication import figures
 from sinkscope_replication.figures import FIGURES, FOLDER, dots, models, plt
 
 
 def test_the_readme_shows_every_figure_and_all_are_drawn():
-    shown = re.findall(r"\(docs/figures/(\w+)\.svg\)", table.README.read_text(encoding="utf-8"))
+    shown = re.findall(r"\(docs/figures/(\w+)\.svg\)", (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(FIGURES)
     assert {f"{name}.svg" for name in FIGURES} <= {path.name for path in FOLDER.iterdir()}
 

@@ -1,33 +1,20 @@
-"""The table of the README is what the records say, and stays within what people read."""
+"""The table of the README stays within what people read, and each row within its claim."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
 from sinkscope_replication import table
 from sinkscope_replication.paper import ROWS, Row
-
-
-def test_the_readme_has_the_table_of_the_records():
-    text = table.README.read_text(encoding="utf-8")
-    assert table.filled(text) == text
-
-
-def test_the_check_fails_where_a_number_is_another(tmp_path, monkeypatch):
-    text = table.README.read_text(encoding="utf-8")
-    monkeypatch.setattr(table, "README", tmp_path / "README.md")
-    table.README.write_text(text.replace(": 13 of 13 (75", ": 12 of 13 (75", 1), encoding="utf-8")
-    assert table.main(["--check"]) == 1
-    assert table.main([]) == 0
-    assert table.README.read_text(encoding="utf-8") == text
-    table.README.write_text("no marks")
-    with pytest.raises(ValueError, match="needs a line"):
-        table.main([])
+from sinkscope_replication.questions import QUESTIONS
 
 
 def test_people_can_read_it():
     assert len(ROWS) <= 60
-    assert len(table.README.read_text(encoding="utf-8").split()) <= 4000
+    assert len((Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split()) <= 4000
     claims = [row.claim for row in ROWS if row.claim]
     assert len(claims) == len(set(claims))
     assert all(bool(row.claim) != bool(row.beyond) for row in ROWS)
@@ -36,6 +23,32 @@ def test_people_can_read_it():
 def test_a_row_of_no_claim_is_named():
     with pytest.raises(ValueError, match="experiment 'inputs' has no claim 'nothing'"):
         table.cells(Row("says", "T1", "1", "inputs/nothing"))
+
+
+def test_rows_whose_models_share_a_base_are_one_model():
+    """Tunings of one model are not independent, however many there are."""
+    for row in ROWS:
+        question = QUESTIONS[row.claim.partition("/")[0]] if row.claim else None
+        jobs = question.recipes("nano", [0]).values() if question and "nano" not in question.not_at else ()
+        shared = any(getattr(job, "start_from", None) for job in jobs)
+        assert row.one_base == shared, row.says
+    (tuned,) = [table.cells(row) for row in ROWS if row.one_base]
+    assert tuned[-3:-1] == ("12.1 and 12 %: 7 of 7", "1")
+    assert tuned[-1].startswith("open: all are tunings of the one shipped `nano`")
+
+
+def test_open_rows_say_what_would_decide_them_or_that_nothing_does():
+    by = {row.says: table.cells(row)[-1] for row in ROWS if row.claim}
+    told = re.compile(r"\d h\b|cannot be decided with|^open: (all|its base)")
+    assert [grade for grade in by.values() if grade.startswith("open") and not told.search(grade)] == []
+    assert by["... with relative positions"] == "open: cannot be decided with 3 models"
+    assert by["A moderate weight decay strengthens it"].endswith("losses differ by 0.20 nats")
+
+
+def test_a_margin_that_is_not_the_sink_s_is_in_the_row():
+    by = {row.says: table.cells(row)[3] for row in ROWS if row.claim}
+    assert by["It follows a token fixed at position 2"].endswith("at 1 %")
+    assert " % of mass: 4.45 times" in by["It weakens as texts grow (32 to 128 tokens)"]
 
 
 def test_an_open_row_names_hours_and_one_that_was_not_seen_what_differs():

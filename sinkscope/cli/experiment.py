@@ -72,11 +72,11 @@ def list_(scale: Scale = "nano", results: Results = RESULTS, as_json: options.As
 @app.command("show", epilog="Example: sinkscope experiment show my_question.py")
 def show_(name: Name, scale: Scale = "nano", results: Results = RESULTS, as_json: options.AsJson = False) -> None:
     """Show a question: its variations, published numbers, the runs that are known, and the claims that decide."""
-    from sinkscope.experiments import find, keys, known, standing_of
+    from sinkscope.experiments import find, known, standing_of
 
     require_folder(results)
     question = find(name)
-    keys(question, scale)  # raises what `run` raises
+    require_runnable(question, scale)
     findings = known(question, scale, results)
     seeds = {v.label: sorted(findings.runs.get(v.label, {})) if findings else [] for v in question.variations}
     if as_json:
@@ -156,6 +156,7 @@ def run_(
 
     question, chosen = find(name), backend_named(backend)
     if plan_only:
+        require_runnable(question, scale)
         _show_plan(question, scale, seeds, workers, results, reuse, as_json)
         return
     if backend != "none":
@@ -212,6 +213,8 @@ def verdict_(
         findings, damaged = read_records(questions, scale, results)
     else:  # for one question that is named, damage is an error
         findings, damaged = {each.name: known(each, scale, results) for each in questions}, []
+        if findings[questions[0].name] is None:  # runs were made of valid recipes: these need no torch
+            require_recipes(questions[0], scale)
     judged = [
         JudgedQuestion(each, findings[each.name], verdicts(each, findings[each.name], scale)) for each in questions
     ]
@@ -225,7 +228,10 @@ def verdict_(
         if judged[0].findings is None:
             judge = f"sinkscope experiment run {name} --backend none"
             note(f"no record yet; to judge what an interrupted run has finished: {judge}")
+    gone = [each for each in judged if report_left_out(each)]
     report_damage(damaged)
+    if gone and not every:
+        raise typer.Exit(BAD_INPUT)
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,30 @@ def require_folder(results: Path) -> None:
     """Raise `InputError` for a folder of records that is named and does not exist."""
     if results != RESULTS and not results.is_dir():
         raise InputError(f"no folder {results}: without --results your records in {RESULTS} are read")
+
+
+def require_recipes(question: Question, scale: str) -> None:
+    """Raise `InputError` for wrong recipes, and for claims about a variation that the question does not have."""
+    from sinkscope.experiments import keys, labels_read
+
+    keys(question, scale)
+    for assertion in question.assertions:
+        labels_read(question, assertion)
+
+
+def require_runnable(question: Question, scale: str) -> None:
+    """Raise what `run` raises before anything is trained: as `require_recipes`, and for files of text that are absent.
+
+    Nothing is downloaded: corpora of the hub are not looked for.
+    """
+    from sinkscope.data import load_corpus
+
+    require_recipes(question, scale)
+    jobs = question.recipes(scale, [0]).values() if scale not in question.not_at else ()
+    texts = [job.data for job in jobs if hasattr(job, "data")]
+    for name in dict.fromkeys(name for text in texts for name in (text.corpus, *text.mixture)):
+        if name.startswith(("text:", "chat:")):
+            load_corpus(name)
 
 
 def read_records(
@@ -295,9 +325,18 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
         show(plain(f"\n{standing_of(each.question, findings).words}"))
         if findings and (warning := without_sinks(each.question, findings)):
             note(warning)
-        for label, runs in findings.runs.items() if findings else ():
-            if label not in each.question.labels:
-                note(f"not judged: {_count_runs(len(runs))} of '{label}', a variation that is gone")
+
+
+def report_left_out(judged: JudgedQuestion) -> bool:
+    """Name the known runs that are not judged; whether some are of a variation that is gone."""
+    if judged.findings is None:
+        return False
+    for line in judged.findings.notes:
+        note(f"{judged.question.name}: {line}")
+    gone = {label: runs for label, runs in judged.findings.runs.items() if label not in judged.question.labels}
+    for label, runs in gone.items():
+        note(f"not judged: {_count_runs(len(runs))} of '{label}', a variation that is gone")
+    return bool(gone)
 
 
 def _show_every(judged: Sequence[JudgedQuestion], full: bool) -> None:
@@ -338,6 +377,7 @@ def _show_findings(question: Question, findings: Findings, record: Path, as_json
         show(plain(""))
         show_verdicts([JudgedQuestion(question, findings, judged)])
         show(plain(f"\n{tally(judged)}"))
+    report_left_out(JudgedQuestion(question, findings, judged))
     for label, seeds in findings.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")

@@ -35,10 +35,19 @@ class Expected:
 def expected(
     question: Question, scale: str, findings: Findings | None, seeds: Seeds | None = None, reuse: bool = False
 ) -> Expected:
-    """What a question's runs at a scale would take; runs under two labels count once. `findings`: known runs.
+    """The time and disk that a question's runs at a scale would take; a run under two labels counts once.
 
-    A run takes what other seeds of its variation took, else its steps at the pace of all known runs. Raises
-    `InputError` as `Question.recipes` does.
+    A run is expected to take as long as other seeds of its variation took, else its steps at the pace of all known
+    runs.
+
+    Args:
+        question: The question.
+        scale: Its scale.
+        findings: Known runs; None for none.
+        seeds: Train only these; by default all of the question's.
+        reuse: Known runs are not trained again.
+
+    Raises `InputError` as `Question.recipes` does.
     """
     jobs = question.recipes(scale, seeds)
     runs = findings.runs if findings is not None else {}
@@ -67,8 +76,8 @@ def stored_by(job: Job) -> int | None:
 
 def _sum(numbers: list[Number | None]) -> Number | None:
     """The sum; None if one of them is unknown."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    present = [number for number in numbers if number is not None]
+    return sum(present) if len(present) == len(numbers) else None
 
 
 def _cost(job: Job, same_key: list[float], paces: list[float]) -> float | None:

@@ -11,20 +11,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import NewerRecord, Observed
 from sinkscope.experiments.question import SCALES, Question
-from sinkscope.experiments.rows import keys, read_rows
+from sinkscope.experiments.registration import SHORT
+from sinkscope.experiments.rows import Key, first_jobs, key_of, read_rows, read_texts
 from sinkscope.files import write_json
+
+if TYPE_CHECKING:  # jobs load torch
+    from sinkscope.experiments.jobs import Job
 
 RESULTS = Path("results/experiments")  # where `run` keeps findings
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The runs of a question at a scale, by label and seed; `failed` says why others are missing."""
+    """The runs of a question at a scale, by label and seed; `failed` says why others are missing.
+
+    `notes`: lines about runs that are known and not among these, where findings come from several places; not stored.
+    """
 
     question: str
     scale: str
@@ -32,6 +39,7 @@ class Findings:
     runs: Mapping[str, Mapping[int, Observed]]
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def of_seed(self, seed: int) -> dict[str, Observed]:
         """The runs of a seed that exist."""
@@ -187,8 +195,7 @@ def recorded_runs(folder: Path, question: str, scale: str) -> dict[str, tuple[Ob
 def known(question: Question, scale: str = "nano", results: Path = RESULTS) -> Findings | None:
     """The findings of a question: its own record under `results`, and the runs in its file of rows.
 
-    A run in both is taken from the record. None if there is no run at all. Raises `InputError` for an unknown scale and
-    for files that cannot be read.
+    None if there is no run at all. Raises `InputError` for an unknown scale and for files that cannot be read.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -199,24 +206,59 @@ def known(question: Question, scale: str = "nano", results: Path = RESULTS) -> F
 
 
 def with_rows(question: Question, scale: str, record: Findings | None) -> Findings | None:
-    """A question's record and the runs in its file of rows; None if there are none."""
-    if question.records is None:
-        return record
-    rows = read_rows(question.records)
+    """A question's record and the runs in its file of rows; None if there are none.
+
+    A seed in both is taken from the rows: made again, it is no further model. Runs of a variation that were trained on
+    another text than the rows' (than most, where these do not say) are left out. `Findings.notes` says both.
+    """
+    jobs: Mapping[str, Job] = {}
+    rows: Mapping[Key, Observed] = {}
+    texts: Mapping[str, str] = {}
+    if question.records is not None:
+        jobs, rows, texts = first_jobs(question, scale), read_rows(question.records), read_texts(question.records)
     runs = {label: dict(seeds) for label, seeds in record.runs.items()} if record else {}
-    added: dict[str, Observed] = {}
-    for label, key in keys(question, scale).items():
+    stored: dict[str, Observed] = {}
+    again: dict[str, list[int]] = {}
+    elsewhere: dict[str, dict[str, list[int]]] = {}  # by the text that stays
+    for label in dict.fromkeys([*jobs, *runs]):
+        own, job = runs.get(label, {}), jobs.get(label)
+        key = key_of(job) if job else ""
         of_key = {seed: run for (other, seed), run in rows.items() if other == key}
-        added |= {run.run: run for seed, run in of_key.items() if seed not in runs.get(label, {})}
-        merged = of_key | runs.get(label, {})
+        text = texts.get(getattr(getattr(job, "data", None), "corpus", "")) or _usual_text(of_key or own)
+        for seed in sorted({*own, *of_key}):
+            both = [each[seed] for each in (own, of_key) if seed in each]
+            if any(run.text not in ("", text) for run in both):
+                elsewhere.setdefault(text, {}).setdefault(label, []).append(seed)
+            elif not both[0].agrees(both[-1]):  # else it was taken from these rows
+                again.setdefault(label, []).append(seed)
+        merged = {seed: run for each in (own, of_key) for seed, run in each.items() if run.text in ("", text)}
+        stored |= {run.run: run for run in of_key.values()}
         if merged or record:
             runs[label] = {seed: merged[seed] for seed in sorted(merged)}
-    if not any(runs.values()):
-        return record
+    notes = [
+        f"left out, trained on another text than the one with sha256 {text[:SHORT]}: {_listed(seeds)}"
+        for text, seeds in elsewhere.items()
+    ]
+    if again:
+        notes.append(f"made again, while the runs that come with the question stay: {_listed(again)}")
+    if not (record or notes or any(runs.values())):
+        return None
     failed = still_failed(record.failed, runs) if record else {}
-    seeds = max([record.seeds if record else 0, *(seed + 1 for cells in runs.values() for seed in cells)])
-    provenance = record.provenance if record else {"hosts": _hosts(added.values())}
-    return Findings(question.name, scale, seeds, runs, failed, provenance)
+    most = max([record.seeds if record else 0, *(seed + 1 for cells in runs.values() for seed in cells)])
+    provenance = record.provenance if record else {"hosts": _hosts(stored.values())}
+    return Findings(question.name, scale, most, runs, failed, provenance, tuple(notes))
+
+
+def _usual_text(runs: Mapping[int, Observed]) -> str:
+    """The text that most of these runs were trained on; "" if none says it."""
+    counts = Counter(run.text for run in runs.values() if run.text)
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _listed(seeds: Mapping[str, list[int]]) -> str:
+    return "; ".join(
+        f"seed{'s' if len(each) > 1 else ''} {', '.join(map(str, each))} of '{label}'" for label, each in seeds.items()
+    )
 
 
 def still_failed(

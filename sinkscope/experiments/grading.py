@@ -98,7 +98,8 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
     if loss := _loss_gap(assertion, kept):
         verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, loss))))
     if present < expected:
-        early = f"{present} of {expected} runs"
+        among = [phrase for phrase in notes.phrases if phrase.startswith("among")]
+        early = "; ".join(filter(None, (f"{present} of {expected} runs", *among, loss)))
         return replace(verdict, grade="open", p=None, decides_at=None, reason=early)
     return verdict
 
@@ -184,20 +185,20 @@ def _note_missing(label: str, parts: Mapping[int, float], runs: Mapping[int, Obs
 
 
 def _loss_gap(assertion: Assertion, runs: Cells) -> str:
-    """By how much the losses of two variations differ, where that is more than .1 nats and a claim does not read them.
+    """By how much the losses of variations differ, where that is more than .1 nats and a claim does not read them.
 
     A model that has learned less has a weaker sink for that reason alone.
     """
     effect = assertion.effect
     groups = effect.groups if isinstance(effect, Shares) else [(label,) for label in getattr(effect, "labels", ())]
-    if len(groups) != 2 or _reads_loss(effect):  # type: ignore[arg-type]
+    if len(groups) < 2 or _reads_loss(effect):  # type: ignore[arg-type]
         return ""
     means = []
     for group in groups:
         losses = [run["loss"] for label in group for run in runs.get(label, {}).values()]
-        known = [loss for loss in losses if not math.isnan(loss)]
-        means.append(math.fsum(known) / len(known) if known else math.nan)
-    differ = abs(means[0] - means[1])
+        if known := [loss for loss in losses if not math.isnan(loss)]:
+            means.append(math.fsum(known) / len(known))
+    differ = max(means) - min(means) if means else 0.0
     return f"losses differ by {differ:.2f} nats" if differ > OF_LOSS else ""
 
 

@@ -44,6 +44,7 @@ KINDS: Mapping[str, type | tuple[type, ...]] = {  # of the fields of a record
     "heads": dict,
     "host": dict,
     "registered": dict,
+    "text": str,
 }
 
 
@@ -56,7 +57,8 @@ class Observed:
     `training.run.heads.HeadNumbers`, to four digits; empty for runs from before they were kept. `layout`: how the run
     was read (`Job.layout`); 0 if it was never on disk. `started`: when the run began, ISO 8601 in UTC; "" for runs from
     before that was kept. `host`: the machine (`training.host`), empty if unknown. `registered`: by the name of a
-    question, what its file was when the run started (`registration`).
+    question, what its file was when the run started (`registration`). `text`: the sha256 of the text that the run
+    read, names and bytes of all documents; "" for tasks, and for runs from before that was kept.
 
     No sink rate or mass is read on fewer than 32 tokens, where even uniform attention gives a first token much: it is
     NaN, and `reason` says why.
@@ -118,6 +120,7 @@ class Observed:
     heads: Heads = field(default_factory=dict)
     host: Mapping[str, Any] = field(default_factory=dict)
     registered: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    text: str = ""
 
     def __getitem__(self, metric: str) -> float:
         if on_few_tokens(metric):
@@ -174,8 +177,9 @@ class Observed:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; None for NaN."""
         plain = dict(vars(self))  # without asdict's deep copies: thousands of runs are written at once
-        if not self.registered:
-            del plain["registered"]  # older versions do not know the field
+        for name in ("registered", "text"):  # older versions do not know these fields
+            if not plain[name]:
+                del plain[name]
         plain["metrics"] = {name: _or_none(value) for name, value in self.metrics.items()}
         plain["curves"] = {name: _without_nan(values) for name, values in self.curves.items()}
         plain["steps"] = list(self.steps)

@@ -106,7 +106,7 @@ class Variation:
 class Assertion:
     """A claim and what decides it: for counts the `Shares` of models, for sizes an effect.
 
-    `among`: the models that a size is asked of, by label; the others are left out and counted.
+    `among`: the models that are asked, by label; the others are left out and counted.
     """
 
     claim: Claim
@@ -130,6 +130,7 @@ def more_models(
     source: str,
     *,
     fewest: int = 3,
+    among: Mapping[str, Property] | None = None,
 ) -> Assertion:
     """The claim that more models of one variation have something than of another, by Fisher's exact test.
 
@@ -141,8 +142,10 @@ def more_models(
         statement: the claim as a sentence.
         source: where it comes from.
         fewest: models of each variation without which the claim stays open.
+        among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
     """
-    return Assertion(Claim(name, statement, source, Count(None, fewest)), Shares((_group(label), _group(than)), has))
+    shares = Shares((_group(label), _group(than)), has)
+    return Assertion(Claim(name, statement, source, Count(None, fewest)), shares, among or {})
 
 
 def most_models(
@@ -154,6 +157,7 @@ def most_models(
     *,
     share: float = 0.5,
     fewest: int = 3,
+    among: Mapping[str, Property] | None = None,
 ) -> Assertion:
     """The claim that more than a share of a variation's models have something, by the exact binomial test.
 
@@ -165,8 +169,9 @@ def most_models(
         source: where it comes from.
         share: 0 to 1; a half takes at least 7 models.
         fewest: models without which the claim stays open.
+        among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
     """
-    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((_group(label),), has))
+    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((_group(label),), has), among or {})
 
 
 def _group(label: str | Sequence[str]) -> tuple[str, ...]:
@@ -209,9 +214,12 @@ def above_ratio(
     fewest: int | None = None,
     among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    """The claim that a ratio exceeds a margin; the effect is its logarithm, such as `log_ratio`. Else as `above`.
+    """The claim that a ratio exceeds a margin. Its scale is symmetric, so 6 models decide.
 
-    Its scale is symmetric, so 6 models decide.
+    Args:
+        margin: a ratio, such as 2.0.
+        effect: its logarithm, such as `log_ratio`.
+        name, statement, source, fewest, among: as in `above`.
     """
     options: SizeOptions = {"symmetric": True, "fewest": fewest, "among": among}
     return _sized("above", True, margin, effect, name, statement, source, **options)
@@ -220,14 +228,22 @@ def above_ratio(
 def below(
     margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
-    """The claim that an effect stays below a margin, by its interval over models. Else as `above`."""
+    """The claim that an effect stays below a margin, by its interval over models.
+
+    Args:
+        margin, effect, name, statement, source, options: as in `above`.
+    """
     return _sized("below", False, margin, effect, name, statement, source, **options)
 
 
 def within(
     margin: float, effect: SeedEffect, name: str, statement: str, source: str, **options: Unpack[SizeOptions]
 ) -> Assertion:
-    """The claim that an effect is zero within ± a margin, by its interval over models. Else as `above`."""
+    """The claim that an effect is zero within ± a margin, by its interval over models.
+
+    Args:
+        margin, effect, name, statement, source, options: as in `above`.
+    """
     return _sized("within", False, margin, effect, name, statement, source, **options)
 
 
@@ -288,8 +304,8 @@ class Question:
             raise InputError(f"experiment '{self.name}': needs variations and claims")
         if self.seeds is None and any(variation.seeds is None for variation in self.variations):
             raise InputError(f"experiment '{self.name}' does not say how many models decide: {SEEDS}")
-        for variation in self.variations:
-            self.seeds_of(variation.label)
+        for label in [*self.labels, *(label for assertion in self.assertions for label in assertion.among)]:
+            self.seeds_of(label)
 
     @property
     def labels(self) -> list[str]:

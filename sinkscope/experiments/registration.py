@@ -1,14 +1,17 @@
 """A question's file, hashed into every run when it starts: whether claims were fixed before the runs that decide them.
 
 The hash is of the file's raw bytes, which anyone can check: `git show COMMIT:FILE | sha256sum`. A question that
-was made in a notebook has no file, and is never registered.
+was made in a notebook has no file, and is never registered. Nor is one whose file imports more than sinkscope and the
+standard library: margins in another module may change, and the hash stays.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,10 +28,11 @@ SHORT = 12  # hex digits that people read
 
 @dataclass(frozen=True)
 class Registration:
-    """The file that holds a question, and the sha256 of its raw bytes."""
+    """The file that holds a question, the sha256 of its raw bytes, and what it imports that the hash does not cover."""
 
     path: Path
     sha256: str
+    imports: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> tuple[Registration, bytes]:
@@ -37,7 +41,7 @@ class Registration:
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
-        return cls(path, hashlib.sha256(content).hexdigest()), content
+        return cls(path, hashlib.sha256(content).hexdigest(), _not_covered(content)), content
 
     def noted(self) -> dict[str, str]:
         """What a run keeps of it: hash, file, version of sinkscope, and the commit that holds these very bytes."""
@@ -93,6 +97,13 @@ def standing(question: str, registration: Registration | None, runs: Iterable[Ob
     notes = [dict(run.registered.get(question, {})) for run in {run.run: run for run in runs}.values()]
     if registration is None:
         return Standing(False, "unregistered: the question has no file of its own")
+    if registration.imports:
+        names = ", ".join(f"'{name}'" for name in registration.imports)
+        return Standing(
+            False,
+            f"unregistered: {registration.path.name} imports {names}, which its hash does not cover; what decides "
+            "belongs into the file, which may import sinkscope and the standard library",
+        )
     if not notes:
         return Standing(True, f"registered: no run yet; sha256 {registration.sha256[:SHORT]}")
     hashes = [note.get("sha256", "") for note in notes]
@@ -105,6 +116,18 @@ def standing(question: str, registration: Registration | None, runs: Iterable[Ob
         return Standing(False, f"{words} ({_checked(registration, changed[0])})")
     without = hashes.count("")
     return Standing(False, f"unregistered: {without} of {_runs(len(notes))} started without this file")
+
+
+def _not_covered(content: bytes) -> tuple[str, ...]:
+    """The modules that a file imports anywhere, except for sinkscope and the standard library."""
+    try:
+        nodes = list(ast.walk(ast.parse(content)))
+    except (SyntaxError, ValueError):  # running the file reports it
+        return ()
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += ["." * node.level + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)]
+    covered = {"sinkscope", *sys.stdlib_module_names}
+    return tuple(dict.fromkeys(name for name in names if name.partition(".")[0] not in covered))
 
 
 def _checked(registration: Registration, note: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """Runs as rows: two files of JSON lines with one run per line, sorted by key and seed, which many questions share.
 
 `runs.jsonl` holds `key` (`key_of`), `seed`, `run` (the name of its folder), `status`, `layout`, `seconds`, if known
-`started`, `reason`, `host` and `registered`, then `metrics`, and `heads` at the last evaluation. `runs.curves.jsonl`
-holds `key`, `seed`, `steps` and `curves`. NaN is null.
+`started`, `reason`, `host`, `registered` and `text`, then `metrics`, and `heads` at the last evaluation.
+`runs.curves.jsonl` holds `key`, `seed`, `steps` and `curves`. NaN is null. `runs.texts.json`, where it is there, holds
+the fingerprint of each corpus by its name: runs on another text are no further seeds of these.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ def keys(question: Question, scale: str) -> dict[str, str]:
 
     Empty at a scale where the question cannot be asked. Raises `InputError` for wrong recipes.
     """
+    return {label: key_of(job) for label, job in first_jobs(question, scale).items()}
+
+
+def first_jobs(question: Question, scale: str) -> dict[str, Job]:
+    """The job of seed 0 of each variation, as `keys`."""
     if scale in question.not_at:
         return {}
     try:
-        return {label: key_of(job) for (label, _), job in question.recipes(scale, [0]).items()}
+        return {label: job for (label, _), job in question.recipes(scale, [0]).items()}
     except InputError as error:
         raise InputError(f"experiment '{question.name}': {error}") from error
 
@@ -50,7 +56,7 @@ def key_of(job: Job) -> str:
     return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:12]
 
 
-ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "registered")
+ROW = ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "registered", "text")
 DIGITS = 9  # significant digits, which restore a float32 exactly
 
 
@@ -85,6 +91,21 @@ def write_rows(path: Path, runs: Mapping[Key, Observed]) -> None:
 def curves_of(path: Path) -> Path:
     """The path of the curves that go with a file of rows."""
     return path.with_suffix(f".curves{path.suffix}")
+
+
+def read_texts(path: Path) -> dict[str, str]:
+    """The sha256 of the text of each corpus that a file of rows was made with; empty where no file says so.
+
+    Raises `InputError` for a damaged file.
+    """
+    texts = path.with_suffix(".texts.json")
+    try:
+        fingerprints = json.loads(texts.read_text(encoding="utf-8"))
+        return {name: str(fingerprint["text_sha256"]) for name, fingerprint in fingerprints.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {texts}: {type(error).__name__}: {error}") from error
 
 
 @lru_cache(maxsize=4)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,10 @@ def test_damaged_rows_are_one_line(sinkscope, mine, tmp_path):
     assert "cannot read" in sinkscope("experiment", "verdict", str(mine)).error
 
 
+def test_without_questions_there_is_nothing_to_judge(sinkscope):
+    assert "no claims; 0 runs" in sinkscope("experiment", "verdict", "--all").out
+
+
 def test_questions_that_packages_bring_are_listed(sinkscope):
     with toy_installed():
         listed = sinkscope("experiment", "list", "--json").json["experiments"]
@@ -140,6 +145,32 @@ def test_show_refuses_what_run_refuses(sinkscope, mine):
     assert "sigmoidal" in shown.error
 
 
+def test_a_text_that_is_not_there_is_refused_alike(sinkscope, mine, tmp_path):
+    mine.write_text(MINE.replace("seeds=5", 'seeds=5, shared={"data.corpus": "text:nowhere/*.txt"}'))
+    out = ("--out", str(tmp_path / "runs"), "--results", str(tmp_path / "kept"))
+    answers = [
+        sinkscope("experiment", *words)
+        for words in (("show", str(mine)), ("run", str(mine), "--plan"), ("run", str(mine), *out))
+    ]
+    assert [answer.code for answer in answers] == [2, 2, 2]
+    assert all("nowhere" in answer.err for answer in answers)
+    assert answers[0].err == answers[1].err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "words"),
+    [
+        ('"sigmoid"', '"sigmoidal"', "sigmoidal"),
+        ('more_models("a", "b"', 'more_models("a", "c"', "unknown variation of experiment 'mine' 'c'"),
+    ],
+)
+def test_a_wrong_file_without_runs_is_not_judged(sinkscope, mine, wrong, right, words):
+    mine.write_text(MINE.replace('    records=Path(__file__).parent / "runs.jsonl",', "   ").replace(wrong, right))
+    answer = sinkscope("experiment", "verdict", str(mine))
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.error
+
+
 def keep_registered(mine: Path, sha256: str) -> Path:
     """Seven runs whose models have a sink, made with a file of this hash."""
     note = {"mine": {"sha256": sha256, "file": "mine.py"}}
@@ -188,5 +219,19 @@ def test_runs_that_are_not_judged_are_told(sinkscope, tmp_path):
     assert "gone" not in sinkscope(*command).err
     mine.write_text(REGISTERED.replace('"a"', '"b"'))
     answer = sinkscope(*command[:-1], str(results))
-    assert answer.code == 0
+    assert answer.code == 2
+    assert "open (0 of 7 runs)" in " ".join(answer.out.split())
     assert "not judged: 7 runs of 'a', a variation that is gone" in " ".join(answer.err.split())
+    assert sinkscope(*command[:-1], str(results), "--json").code == 2
+
+
+def test_runs_that_do_not_replace_those_of_a_question_are_told(sinkscope, mine, tmp_path):
+    again = {"a": {0: observed("again", 0, 1.0), 4: replace(observed("a", 4, 9.0), text="b")}}
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 5, again))
+    (tmp_path / "runs.texts.json").write_text(json.dumps({"python": {"text_sha256": "a"}}))
+    answer = sinkscope("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
+    told = " ".join(answer.err.split())
+    assert answer.code == 0
+    assert "mine: made again, while the runs that come with the question stay: seed 0 of 'a'" in told
+    assert "mine: left out, trained on another text than the one with sha256 a: seed 4 of 'a'" in told
+    assert "2 of 2 against 0 of 2" in " ".join(answer.out.split())

@@ -145,6 +145,20 @@ def test_a_conditional_claim_counts_its_models():
     assert by_seed.n == (5,)
 
 
+def test_counts_may_ask_only_models_that_have_a_sink_to_begin_with():
+    """A model without one is no failure of "it moves"."""
+    moved = Has("m", 9.0)
+    most = most_models("a", moved, "most", "s", "t", among={"a": Has("m", 8.7)})
+    versus = more_models("a", "b", moved, "more", "s", "t", among={"a": Has("m", 8.7)})
+    first, second = verdicts(asked(most, versus), runs_of(a=HIGH, b=LOW))
+    assert (first.k, first.n, first.reason) == ((4,), (5,), "among the 5 of 6 models of 'a' with m ≥ 8.7")
+    assert (second.k, second.n) == ((4, 0), (5, 6))
+    (early,) = verdicts(asked(most), runs_of(a=HIGH[:5]))
+    assert early.reason == "5 of 6 runs; among the 4 of 5 models of 'a' with m ≥ 8.7"
+    with pytest.raises(InputError, match="unknown variation of experiment 'q' 'x'"):
+        asked(most_models("a", moved, "most", "s", "t", among={"x": moved}))
+
+
 def test_a_refusal_has_its_words():
     refused = SeedWise(lambda runs: math.nan if runs["a"]["m"] > 9.4 else runs["a"]["m"], "too high to tell")
     (verdict,) = verdicts(asked(size(refused, fewest=4)), runs_of(a=HIGH))
@@ -163,6 +177,11 @@ def test_a_difference_of_loss_stands_in_the_row():
     counts, loss = verdicts(asked(more(), size(gap("loss", "b", "a"), margin=0.1)), findings)
     assert counts.reason == "losses differ by 0.30 nats"
     assert "losses differ" not in loss.reason
+    findings.runs["b"].popitem()
+    assert verdicts(asked(more()), findings)[0].reason == "11 of 12 runs; losses differ by 0.30 nats"
+    series = asked(size(rising("m", "acb")), labels="acb")
+    three = replace(findings, runs={**findings.runs, "c": runs_of(c=HIGH).runs["c"]})
+    assert "losses differ by 0.30 nats" in verdicts(series, three)[0].reason
 
 
 def test_a_series_needs_all_of_its_labels():

@@ -46,11 +46,40 @@ def test_rows_count_for_every_question_that_asks_for_the_run(asked, small, tmp_p
     assert known(replace(asked, not_at={"mini": "no"}), "mini", tmp_path) is None
 
 
-def test_of_a_run_that_stands_in_both_the_own_record_counts(asked, tmp_path):
-    written(tmp_path, "small", run(0, 2.0), run(1, 2.0))
+def test_a_seed_that_was_made_again_does_not_replace_the_row(asked, tmp_path):
+    written(tmp_path, "small", run(0, 2.0), run(1, 2.0), run(3))  # seed 3 was taken from the rows
     found = known(asked, results=tmp_path)
-    assert {seed: one["sink_0"] for seed, one in found.runs["one"].items()} == {0: 2.0, 1: 2.0, 3: 1.0}
+    assert {seed: one["sink_0"] for seed, one in found.runs["one"].items()} == {0: 1.0, 1: 2.0, 3: 1.0}
     assert found.runs["two"] == {}
+    assert found.notes == ("made again, while the runs that come with the question stay: seed 0 of 'one'",)
+
+
+def on_text(seed: int, text: str) -> Observed:
+    return replace(run(seed), text=text)
+
+
+def test_runs_on_another_text_than_the_rows_are_left_out_and_named(asked, corpus, tmp_path):
+    """Seeds of another population, which would be pooled with these."""
+    texts = tmp_path / "runs.texts.json"
+    texts.write_text(json.dumps({corpus: {"text_sha256": "a" * 64}}))
+    written(tmp_path, "small", on_text(0, "b" * 64), on_text(1, "a" * 64), on_text(2, "b" * 64))
+    found = known(asked, results=tmp_path)
+    assert set(found.runs["one"]) == {0, 1, 3}, "rows that do not say their text have that of the file"
+    assert found.runs["one"][0] == run(0)
+    (note,) = found.notes
+    assert note == "left out, trained on another text than the one with sha256 aaaaaaaaaaaa: seeds 0, 2 of 'one'"
+    written(tmp_path, "small", on_text(1, "b" * 64), label="two")
+    assert known(asked, results=tmp_path).runs["two"] == {}, "an arm of its own has no other text either"
+    texts.write_text("[]")
+    with pytest.raises(InputError, match=f"cannot read {texts}"):
+        known(asked, results=tmp_path)
+
+
+def test_without_rows_the_text_of_most_runs_stays(small, tmp_path):
+    written(tmp_path, "small", on_text(0, "b"), on_text(1, "a"), on_text(2, "a"), run(3))
+    found = known(small(), results=tmp_path)
+    assert set(found.runs["one"]) == {1, 2, 3}
+    assert "seed 0 of 'one'" in found.notes[0]
 
 
 def test_what_failed_and_stands_in_rows_did_not_fail(asked, tmp_path):

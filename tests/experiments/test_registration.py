@@ -11,7 +11,7 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import Observed, find
-from sinkscope.experiments.registration import REGISTERED, Registration, register, registered
+from sinkscope.experiments.registration import REGISTERED, Registration, register, registered, standing
 
 FILE = """from sinkscope.experiments import Has, Question, Variation, most_models
 mine = Question("mine", "?", "me", (Variation("a"),),
@@ -58,6 +58,29 @@ def test_notes_of_several_questions_stand_side_by_side(tmp_path):
     assert registered(tmp_path / "run") == {}
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("from margins import MARGIN", "'margins'"),
+        ("import margins.of.mine as m, json", "'margins.of.mine'"),
+        ("def late():\n    from . import margins", "'.'"),
+        ("import numpy\nfrom margins import MARGIN", "'numpy', 'margins'"),
+        ("import sinkscope.experiments, json\nfrom collections.abc import Mapping", ""),
+    ],
+)
+def test_what_a_hash_does_not_cover_makes_a_question_unregistered(line, named, mine):
+    """Margins in a module beside the file could be loosened after the runs, and the file's hash stays."""
+    (mine.parent / "margins.py").write_text("MARGIN = 3.0\n")
+    text = FILE + line + "\n"
+    mine.write_text(text)
+    registration, _ = Registration.read(mine)
+    runs = [Observed(f"a-{s}", "finished", s, registered={"mine": {"sha256": registration.sha256}}) for s in range(7)]
+    stands = standing("mine", registration, runs)
+    assert stands.registered == (not named)
+    if named:
+        assert stands.words.startswith(f"unregistered: mine.py imports {named}, which its hash does not cover")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*nothing\.py"):
         Registration.read(tmp_path / "nothing.py")
@@ -82,6 +105,6 @@ def test_a_file_for_the_earlier_rules_gets_one_line_with_what_to_write(old, mine
 
 
 def test_a_record_without_a_registration_has_no_such_field():
-    assert "registered" not in Observed("a", "finished", 0).to_dict()
-    whole = Observed("a", "finished", 0, registered={"q": {"sha256": "1"}})
+    assert not {"registered", "text"} & Observed("a", "finished", 0).to_dict().keys()
+    whole = Observed("a", "finished", 0, registered={"q": {"sha256": "1"}}, text="1")
     assert Observed.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole

@@ -18,11 +18,12 @@ from sinkscope.experiments import findings as kept
 from sinkscope.experiments import run
 from sinkscope.experiments.sweep.store import RunStore
 from sinkscope.experiments.sweep.worker import SETTLED, work
+from tests.victims import no_file_above
 
 from .conftest import recipes
 from .helpers import Here, assert_same_runs, timeless, written
 
-pytestmark = pytest.mark.release
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = Path("/proc/sinkscope")  # where nobody may make a folder, root neither
 
@@ -132,21 +133,14 @@ def test_a_full_disk_keeps_the_runs_and_the_findings_of_before(small, copy, monk
     assert asked.asked == []
 
 
-def test_a_limit_on_file_size_stops_the_workers_saves(small, places):
+def test_a_limit_on_file_size_stops_the_saves_of_one_run(small, places):
     """The operating system refuses; the reason arrives, and without the limit the sweep goes on."""
     big = small(changes={"model.hidden_size": 128, "model.num_attention_heads": 2})
-    question = written(big, places["out"].parent / "mine.py")
-    program = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))\n" + (
-        "from sinkscope.cli import main; raise SystemExit(main())"
-    )
-    command = ["-c", program, "experiment", "run", str(question), "--seeds", "1", "--json", "--workers", "2"]
-    command += ["--out", str(places["out"]), "--results", str(places["results"])]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    assert "cannot save" in told["failed"]["two"]["0"]
-    assert list(told["runs"]["one"]) == ["0"]
-    assert "Traceback" not in done.stderr
+    with no_file_above(400_000):
+        found = run(big, seeds=1, backend=said, **places)
+    assert found.failed["two"][0].startswith("cannot save")
+    assert found.failed["two"][0].count("\n") == 1
+    assert list(found.runs["one"]) == [0]
     assert run(big, seeds=1, backend=Here(), **places).failed == {}
 
 
@@ -179,6 +173,7 @@ def test_a_clock_that_jumps_changes_nothing(small, calm, places, monkeypatch):
     assert all(0 <= one.seconds < 600 for seeds in found.runs.values() for one in seeds.values())
 
 
+@pytest.mark.release
 def test_two_runners_on_one_folder_share_its_runs(small, calm, tmp_path):
     """Both end with the same findings, and no run is trained twice."""
     question = written(small(), tmp_path / "mine.py")

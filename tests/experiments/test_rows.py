@@ -23,6 +23,7 @@ RUN = Observed(
     "2025-05-01T10:00:00+00:00",
     {"alpha": ((0.1, 0.2), (0.9, math.nan)), "key_norm": ((1.0, 2.0), (3.0, 4.0))},
     {"device": "cpu", "threads": 1},
+    text="a" * 64,
 )
 DIVERGED = Observed("nano-relu-0", "diverged", 0, {}, (1,), {"validation_loss": (9.0,)}, reason="NaN")
 
@@ -42,7 +43,7 @@ def test_what_is_read_is_what_was_written(path):
     assert math.isnan(again["none"])
     assert again.curves["validation_loss"][0] == 3.0
     assert math.isnan(again.curves["validation_loss"][1])
-    for name in ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "steps"):
+    for name in ("run", "status", "seed", "seconds", "reason", "layout", "started", "host", "text", "steps"):
         assert getattr(again, name) == getattr(RUN, name), name
 
 

@@ -138,6 +138,7 @@ BARE, WITH_BOS = "learned positions", "learned positions, fixed BOS"
 TABLE_7 = "Gu et al. 2025, Table 7, GPT2-XL on one repeated token"
 REPLACED = dict(zip(OTHERS, (0.20, 2.36, 7.73, 10.63, 10.97), strict=True))
 SWAPPED = dict(zip(OTHERS, ((1.44, 57.63), (3.73, 54.48), (6.78, 52.81), (8.95, 51.70), (9.42, 51.13)), strict=True))
+ON_REPEATED = Has("sink_0/repeated", 3.0)
 PUBLISHED_7 = {
     "sink_0/repeated": 62.28,
     **{f"sink_0/replaced={other}": sink for other, sink in REPLACED.items()},
@@ -161,7 +162,7 @@ moved_positions = Question(
         most_models(BARE, SINK, "without a BOS", "most models have a sink without a fixed BOS", "Table 3: 33.13 %"),
         most_models(
             WITH_BOS,
-            Has("sink_0/repeated", 3.0),
+            ON_REPEATED,
             "on one repeated token",
             "most models have a sink at the first of one repeated token",
             TABLE_7,
@@ -172,6 +173,7 @@ moved_positions = Question(
             "replaced",
             "in most models its rate falls by 3 points when the first position gets the embedding of the fifth",
             TABLE_7,
+            among={WITH_BOS: ON_REPEATED},
         ),
         most_models(
             WITH_BOS,
@@ -179,6 +181,7 @@ moved_positions = Question(
             "swapped",
             "in most models the fifth position has the higher rate, by 3 points, when it swaps embeddings with it",
             TABLE_7,
+            among={WITH_BOS: ON_REPEATED},
         ),
     ),
 )

@@ -1,18 +1,17 @@
 """The questions make the runs that are known: their names, with the hash of all that decides numbers, are made anew.
 
-`texts.json` holds the fingerprints of the two corpora as they were when the runs were made, so that none is prepared.
+`runs.texts.json` holds the fingerprints of the two corpora as they were when the runs were made: none is prepared.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from sinkscope.experiments import key_of, read_rows
 from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.records import RECORDS
 
-TEXTS = json.loads((Path(__file__).parent / "texts.json").read_text())
+TEXTS = json.loads(RECORDS.with_suffix(".texts.json").read_text())
 
 
 def test_every_run_is_made_again_under_its_name():

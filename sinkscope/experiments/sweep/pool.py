@@ -28,7 +28,10 @@ FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # not a fault of the run, which
 POLL = 0.05  # seconds between checks of the processes
 THREADS = "OMP_NUM_THREADS"  # set by a user, or by a cluster's scheduler
 DEVICES = "CUDA_VISIBLE_DEVICES"  # CUDA's own variable: the GPUs that a process may use
-COMMAND = (sys.executable, "-m", "sinkscope.experiments.sweep.worker")
+# Its arguments are where modules are looked for. `-m` would look in the working directory first, where a user's
+# `random.py` would be taken for the standard library's.
+START = "import sys; sys.path[:] = sys.argv[1:]; from sinkscope.experiments.sweep.worker import main; sys.exit(main())"
+COMMAND = (sys.executable, "-c", START)
 
 
 def threads_each(workers: int) -> int:
@@ -132,7 +135,12 @@ class _Worker:
         self.number = number
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                COMMAND, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+                (*COMMAND, *sys.path, os.getcwd()),
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

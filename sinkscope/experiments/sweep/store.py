@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ def is_settled(record: Mapping[str, Any]) -> bool:
 def _stored(run: Run, kind: type[Job]) -> Observed | None:
     try:
         stored = Observed.from_dict(json.loads((run.path / kind.observed).read_text(encoding="utf-8")))
-        return stored if stored.layout == kind.layout else None
+        # The record names the text of runs that were observed before this was kept.
+        return replace(stored, text=_text_of(run.record)) if stored.layout == kind.layout else None
     except (OSError, ValueError, AttributeError, InputError):
         return None  # absent or damaged: it is measured again
 
@@ -119,7 +120,13 @@ def _measured(run: Run, kind: type[Job]) -> Observed:
         heads=_heads(run, steps),
         host=record.get("host", {}),
         registered=registered(run.path),
+        text=_text_of(record),
     )
+
+
+def _text_of(record: Mapping[str, Any]) -> str:
+    """The sha256 of the text that a run was trained on; "" for tasks."""
+    return str(record.get("data", {}).get("text_sha256", ""))
 
 
 def _heads(run: Run, steps: Sequence[int]) -> Heads:

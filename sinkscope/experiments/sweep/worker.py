@@ -1,4 +1,4 @@
-"""`python -m sinkscope.experiments.sweep.worker`: trains one run after another for the sweep that started it.
+"""A process that trains one run after another for the sweep that started it.
 
 So the start of a Python process is paid once per worker, not once per run. An order is a JSON line on stdin,
 `{"job": FILE, "out": FOLDER, "log": FILE}`; the answer is the exit code of `work`, a line on stdout. Everything else
@@ -91,7 +91,3 @@ def _carry_out(line: bytes, answers: BinaryIO) -> int:
     gc.collect()  # a trainer and its model refer to each other
     answers.write(f"{code}\n".encode())
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

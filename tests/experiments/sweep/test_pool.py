@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -44,6 +45,9 @@ for line in sys.stdin:
 """
 
 
+COMMAND = pool.COMMAND  # the real one
+
+
 class Job(jobs.Job):
     fingerprint = train = metrics = None
 
@@ -74,6 +78,17 @@ def test_a_worker_makes_one_run_after_another(tmp_path):
     sweep, tries = swept(tmp_path, 1, a=(0,), b=(0,), c=(0,))
     assert sweep.done == ["a", "b", "c"]
     assert len({process for processes in tries.values() for process in processes}) == 1
+
+
+@pytest.mark.slow
+def test_modules_in_the_working_directory_hide_none_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "COMMAND", COMMAND)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise ImportError('not the standard library')")
+    worker = pool._Worker(dict(os.environ), tmp_path / "log", 0)
+    worker.orders.close()
+    assert worker.process.wait(60) == 0, (tmp_path / "log").read_text()
+    worker.end()
 
 
 def test_a_killed_worker_is_replaced_and_its_run_taken_up_again(tmp_path):
