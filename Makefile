@@ -10,14 +10,13 @@ export PYTHON TORCH
 venv := .venv/bin
 oldest := .venv-oldest/bin
 inputs := pyproject.toml $(wildcard replication/pyproject.toml) .ci/install
-pages := costs families observers streaming zoo
 fast := -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 types := $(venv)/mypy sinkscope tools $(wildcard replication/sinkscope_replication)
-study := $(if $(wildcard replication),$(venv)/python -m sinkscope_replication.table --check)
+pages := $(venv)/python -m tools.pages
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-release mutants test-oldest lint pages atlas results-real docs kernels bench clean
+.PHONY: help demo test test-slow test-release mutants test-oldest lint pages results-real docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -35,7 +34,7 @@ test: .venv/dev.stamp ## lint, type-check and run the fast tests
 test-slow: .venv/dev.stamp ## the slow tests, without shape checks; SmolLM2-135M is fetched once (640 MB as it is kept)
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m "slow and not release" -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-release: .venv/release.stamp ## before a release: demos, notebooks, installations, compilers, fuzzing, every model type
+test-release: .venv/release.stamp ## jobs of minutes before a release: every model type, tutorials, kills, clusters, installations
 	SINKSCOPE_NO_SHAPE_CHECKS=1 $(venv)/python -m pytest -m release -n $(WORKERS) --dist worksteal $(ARGS)
 
 mutants: .venv/release.stamp ## which small changes of FILE do the fast tests in TESTS not notice?
@@ -44,18 +43,15 @@ mutants: .venv/release.stamp ## which small changes of FILE do the fast tests in
 test-oldest: .venv-oldest/dev.stamp ## the fast tests with the oldest supported torch and transformers
 	$(oldest)/python $(fast) $(ARGS)
 
-lint: .venv/dev.stamp ## style, types, and the study's table
+lint: .venv/dev.stamp ## style, types, and the tables in pages
 	$(style)
 	$(types)
-	$(study)
+	$(pages) --check
 
-pages: .venv/dev.stamp ## write the pages of docs/ that are made from code
-	set -e; for page in $(pages); do $(venv)/python -m tools.pages.$$page; done
+pages: .venv/dev.stamp ## fill the tables in pages from results and from code
+	$(pages)
 
-atlas: .venv/dev.stamp ## write the table of models, docs/atlas.md, from results/models
-	$(venv)/python -m tools.pages.atlas
-
-results-real: .venv/run.stamp ## what the trials say of SmolLM2, about twelve hours by its plan: results/real/trials (ARGS=--plan: the table)
+results-real: .venv/run.stamp ## what the trials say of SmolLM2, about nine and a half hours by its plan: results/real/trials (ARGS=--plan: the table)
 	$(venv)/python -m tools.results_real $(MODEL) $(ARGS)
 
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked

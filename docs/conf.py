@@ -10,9 +10,14 @@ from tools.site.text import restructured
 
 project, version, release = "sinkscope", __version__, __version__
 author = copyright = "The sinkscope authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["conf.py"]
-nitpicky = False
+nb_execution_mode = "off"  # tutorials show the output that is stored in them
+nb_output_stderr = "remove"  # progress
+nitpicky = True
+# Types in signatures are of other libraries, or private. Links between pages and names are all checked; those to other
+# sites need a network, which `python -m sphinx -b linkcheck` has and this build has not.
+nitpick_ignore_regex = [("py:class", ".*")]
 
 myst_heading_anchors = 4
 myst_enable_extensions: list[str] = []
@@ -21,6 +26,7 @@ autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
+napoleon_numpy_docstring = False
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
@@ -45,4 +51,4 @@ def _plain(app: Any, what: str, name: str, obj: object, options: Any, lines: lis
 
 
 def setup(app: Any) -> None:
-    app.connect("autodoc-process-docstring", _plain)
+    app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon, which reads what is left

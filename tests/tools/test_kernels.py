@@ -10,15 +10,17 @@ import pytest
 import torch
 
 import sinkscope.attention.kernels as room
-from sinkscope.attention.kernels import Agreement, Machine, Specialization, confirmation
+from sinkscope.attention.kernels import Machine, Specialization, confirmation
+from sinkscope.attention.kernels.comparison import LIMITS, plain
 from sinkscope.attention.normalizers import Sigmoid, Softpick
+from sinkscope.attention.oracle import ParityRow
 from tools import kernels
 
 CPU = torch.device("cpu")
 HERE = Machine("some GPU", "9.0", "2.13.0", "3.7.1", "abc")
 SIGMOID = Specialization(Sigmoid(normalized=True), False, torch.float32, 8, 8)
 SOFTPICK = Specialization(Softpick(), True, torch.bfloat16, 64, 64)
-FINE = {"output": 1e-7, "query": 2e-7, "key": 3e-7, "value": 0.0}
+FINE = {"output": 1e-7, "dquery": 2e-7, "dkey": 3e-7, "dvalue": 0.0}
 
 
 @dataclass
@@ -51,13 +53,19 @@ def check(capsys):
 @pytest.fixture
 def found(monkeypatch, tmp_path):
     """Two kernels on something that passes for a GPU; what a comparison finds of the second case of softpick."""
-    second = {"differences": FINE, "raised": None}
+    second = {"errors": FINE, "raised": None}
+
+    def row(case, errors, raised):
+        about = str(case), plain(case.dtype)
+        limit = LIMITS[case.dtype]
+        return ParityRow.of_error(*about, raised, limit) if raised else ParityRow.judged(*about, errors, limit)
 
     def compared(cases, device):
-        listed = list(cases)
-        other = isinstance(listed[1].normalizer, Softpick)
-        changed = Agreement(listed[1], **second) if other else Agreement(listed[1], FINE)
-        return [Agreement(listed[0], FINE), changed]
+        first, other = list(cases)[:2]
+        return [
+            row(first, FINE, None),
+            row(other, **second) if other.normalizer == Softpick() else row(other, FINE, None),
+        ]
 
     monkeypatch.setenv("SINKSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(confirmation, "_met", {})
@@ -74,7 +82,7 @@ def test_prints_every_comparison_and_remembers_them(check, found):
     answer = check()
     assert answer.code == 0, answer.err
     words = " ".join(answer.out.split())
-    assert "4 of 4 comparisons agree on some GPU" in words
+    assert "fused kernels on some GPU: 4 agrees" in words
     assert "sigmoid, normalized" in words
     assert "1.0e-07" in words
     assert room.known(SIGMOID, CPU).problem is None
@@ -83,7 +91,7 @@ def test_prints_every_comparison_and_remembers_them(check, found):
 
 def test_json_holds_every_number(check, found):
     answer = check("--json").json
-    assert answer["agree"] is True
+    assert answer["ok"] is True
     assert answer["machine"] == {
         "gpu": "some GPU",
         "capability": "9.0",
@@ -91,40 +99,38 @@ def test_json_holds_every_number(check, found):
         "triton": "3.7.1",
         "kernels": "abc",
     }
-    assert len(answer["comparisons"]) == 4
-    assert answer["comparisons"][1] == {
-        "weights": "sigmoid, normalized",
-        "mask": "causal",
-        "shape": "B=2 T=63/63 H=4/2 D=8/8 x1",
+    assert len(answer["rows"]) == 4
+    assert answer["rows"][1] == {
+        "case": "sigmoid, normalized; causal; B=2 T=63/63 H=4/2 D=8/8 x1",
         "dtype": "float32",
-        "differences": FINE,
+        "outcome": "agrees",
+        "errors": FINE,
         "limit": 1e-5,
-        "agrees": True,
-        "raised": None,
+        "note": "",
     }
 
 
 @pytest.mark.parametrize("amount", [0.5, float("nan")])
 def test_one_that_disagrees_exits_with_1(check, found, amount):
-    found["differences"] = FINE | {"key": amount}
+    found["errors"] = FINE | {"dkey": amount}
     answer = check()
     assert answer.code == 1
     words = " ".join(answer.out.split())
-    assert "3 of 4 comparisons agree" in words
-    assert f"disagrees: the gradient of the key differs by {amount:.2g}, at most 0.016 (softpick; full" in words
+    assert "3 agrees, 1 differs" in words
+    assert f"dkey is off by {amount:.1e}, at most 1.6e-02" in words
     again = check("--json")
-    assert (again.code, again.json["agree"]) == (1, False)
-    assert [row["agrees"] for row in again.json["comparisons"]] == [True, True, True, False]
-    assert again.json["comparisons"][3]["differences"]["key"] == (None if amount != amount else amount)
+    assert (again.code, again.json["ok"]) == (1, False)
+    assert [row["outcome"] for row in again.json["rows"]] == ["agrees"] * 3 + ["differs"]
+    assert again.json["rows"][3]["errors"]["dkey"] == (None if amount != amount else amount)
     assert room.known(SOFTPICK, CPU).problem is not None
 
 
 def test_one_that_raises_exits_with_1(check, found):
-    found.update(differences={}, raised="RuntimeError: no compiler")
+    found["raised"] = RuntimeError("no compiler")
     answer = check()
     assert answer.code == 1
-    assert "disagrees: RuntimeError: no compiler (softpick" in " ".join(answer.out.split())
-    assert check("--json").json["comparisons"][3]["raised"] == "RuntimeError: no compiler"
+    assert "RuntimeError: no compiler" in " ".join(answer.out.split())
+    assert check("--json").json["rows"][3]["note"] == "RuntimeError: no compiler"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: the comparison would run")

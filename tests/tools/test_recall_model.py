@@ -64,7 +64,7 @@ def test_the_sinks_hint_can_be_left_out() -> None:
     assert without_rest(TINY).name == "nano-recall-no-rest"
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_training_is_the_same_again_and_leaves_a_model_that_loads(tmp_path: Path) -> None:
     folders = [train_recall(tmp_path / name, TINY) for name in ("one", "two")]
     weights = [load(folder).state_dict() for folder in folders]

@@ -53,3 +53,11 @@ def test_lists_and_formulas_stand_apart() -> None:
 
 def test_a_line_that_hangs_below_a_term_goes_on_in_its_paragraph() -> None:
     assert restructured(["`a`: one", "    and on", "then"]) == ["``a``: one", "and on", "then"]
+
+
+def test_arguments_keep_their_indentation_which_napoleon_reads() -> None:
+    lines = ["Sum it.", "", "Args:", "    q_norm: a `x` of |a|, with", "        more.", "    b: two.", "After it."]
+    assert restructured(lines) == [
+        *("Sum it.", "", "Args:", "    q\\_norm: a ``x`` of \\|a\\|, with", "        more.", "    b: two.", ""),
+        "After it.",
+    ]

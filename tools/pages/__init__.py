@@ -1,31 +1,24 @@
-"""Where pages go: each module here makes some of `docs/`, and writes them when it is run."""
+"""Marked blocks of pages: `<!-- name -->`, what is made, `<!-- end of name -->`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-
-from sinkscope.files import write_text
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def write(pages: Mapping[str, str], docs: Path = DOCS) -> None:
-    """Write pages by their names below `docs`, each whole or absent, and print where they are."""
-    for name, text in pages.items():
-        write_text(docs / name, text)
-        print(docs / name)
+def filled(text: str, block: str, made: str) -> str:
+    """`text` with `made` in its block. Raises `ValueError` without the two marks."""
+    before, begin, rest = text.partition(f"<!-- {block} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {block} -->")
+    if not (begin and end):
+        raise ValueError(f"the page needs the lines <!-- {block} --> and <!-- end of {block} -->")
+    return f"{before}{begin}\n{made}\n\n{end}{after}"
 
 
-def above(name: str, mark: str) -> str:
-    """What people wrote in a page above the line `mark`, from where on it is made. Raises `ValueError` without it."""
-    text = (DOCS / name).read_text(encoding="utf-8")
-    return text[: text.index(f"\n{mark}\n") + 1]
-
-
-def between(text: str, block: str, made: str) -> str:
-    """`text` with `made` between `<!-- block -->` and `<!-- end of block -->`. Raises `ValueError` without these."""
-    begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
-    start = text.index(begin) + len(begin)
-    return f"{text[:start]}\n{made}\n\n{text[text.index(end, start) :]}"
+def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown; `head` is its first line, without the outer bars."""
+    lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

@@ -5,13 +5,28 @@ Warnings are errors, links that lead nowhere among them. It needs the extra `doc
 
 from __future__ import annotations
 
+import logging
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from tools.pages import ROOT
-from tools.site.sources import gather
+from sinkscope.files import write_text
+from tools.pages import DOCS, ROOT, filled
+from tools.pages.site import BLOCKS
+from tools.site.api import api_pages
+
+HOUSE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+STUDY = "replication/docs/build.py"  # where the folder is there
+CONTENTS = """```{toctree}
+:caption: The replication of Gu et al. 2025
+:hidden:
+:glob:
+
+replication/*
+```
+"""
 
 
 def build(out: Path) -> int:
@@ -29,6 +44,30 @@ def build(out: Path) -> int:
         shutil.copytree(made, out)
     print(f"{out / 'index.html'}: {len(list(out.rglob('*.html')))} pages")
     return 0
+
+
+def gather(folder: Path) -> None:
+    """Write what Sphinx reads into a folder that is not there yet: pages, tutorials, names, the study's pages."""
+    shutil.copytree(DOCS, folder)
+    for name, page in HOUSE.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        write_text(folder / page, text.replace("](docs/", "]("))
+    logging.disable(logging.WARNING)  # of tiny models, whose configurations are no real ones
+    for page, blocks in BLOCKS.items():
+        path = folder / Path(page).name
+        text = path.read_text(encoding="utf-8")
+        for name, block in blocks.items():
+            text = filled(text, name, block())
+        write_text(path, text)
+    logging.disable(logging.NOTSET)
+    for path in (ROOT / "examples").glob("*.ipynb"):
+        write_text(folder / "tutorials" / path.name, path.read_text(encoding="utf-8").replace("](../docs/", "](../"))
+    for name, text in api_pages().items():
+        write_text(folder / "api" / name, text)
+    if (ROOT / STUDY).is_file():
+        subprocess.run([sys.executable, ROOT / STUDY, folder / "replication"], check=True)
+        index = folder / "index.md"
+        write_text(index, f"{index.read_text(encoding='utf-8')}\n{CONTENTS}")
 
 
 if __name__ == "__main__":

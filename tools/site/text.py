@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 MARKUP = re.compile(r"`([^`]+)`|[\\*_|`]")
+ARGUMENTS = "Args:"
 LINK = "\\ "  # lets code touch a word
 # What would begin a list or a directive.
 COUNTED = re.compile(r"^(\s*)(\(?(?:[A-Za-z#]|\d+|[ivxlcdm]{2,5})[.)]|[+•‣⁃*]|\.\.|::?)(?=\s|$)", re.MULTILINE)
@@ -20,6 +21,11 @@ def restructured(lines: Sequence[str]) -> list[str]:
     Lines that are indented by four spaces below a blank line, or below one that ends in a colon, are a formula or an
     example and stay as they are.
     """
+    if ARGUMENTS in lines:  # napoleon makes a list of it, and it ends where the indentation does
+        start = lines.index(ARGUMENTS)
+        stop = next((n for n in range(start + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+        described = escaped("\n".join(lines[start + 1 : stop])).split("\n")
+        return [*restructured(lines[:start]), "", ARGUMENTS, *described, "", *restructured(lines[stop:])]
     result: list[str] = []
     for kind, block in _blocks(lines):
         if result:

@@ -1,0 +1,40 @@
+"""`python -m tools.pages [--check]`: fill the marked blocks of the pages from stored results and from code.
+
+With --check it writes nothing, names the blocks that are out of date, and exits with 1 where there are any.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sinkscope.files import write_text
+from tools.pages import ROOT, code, filled, results
+
+BLOCKS = {**results.BLOCKS, **code.BLOCKS}
+if (ROOT / "replication" / "README.md").is_file():
+    from sinkscope_replication import table
+
+    BLOCKS["replication/README.md"] = {"counts": table.counts, "table": table.table}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fill the blocks, or compare them; the exit code."""
+    if set(arguments) - {"--check"}:
+        raise SystemExit(__doc__)
+    stale = []
+    for page, blocks in BLOCKS.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name, block in blocks.items():
+            old, text = text, filled(text, name, block())
+            if text != old:
+                stale.append(f"{page}: {name}")
+        if not arguments:
+            write_text(ROOT / page, text)
+    for each in stale:
+        print(f"{each} is out of date: run make pages" if arguments else each)
+    return int(bool(arguments and stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

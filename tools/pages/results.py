@@ -1,0 +1,466 @@
+"""Blocks that are filled from stored results: `results/benchmarks`, `results/real` and `results/models`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import pandas as pd
+
+from sinkscope.checks.atlas import read_entries
+from sinkscope.checks.atlas import table as models
+from sinkscope.trials.origin import MAKES
+from tools.pages import ROOT, table
+
+RESULTS = ROOT / "results"
+REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODELS = {REAL_MODEL: "SmolLM2-135M-Instruct", "nano": "`nano`"}
+ORIGINS = {"smollm2": "SmolLM2", "nano": "`nano`", "nano_hybrid": "`nano-hybrid`", "nano_encoder": "`nano-encoder`"}
+CHUNKS = {"SmolLM2": "joined_chunks", "`nano`": "joined_chunks_nano"}
+CORPORA = {"python:prose": "docstrings", "python:code": "code"}
+FOLDS = {
+    "fold-logit": "`fold-logit`: logit, no value",
+    "fold-sink": "`fold-sink`: logit and value",
+    "fold-key": "`fold-key`: key and value",
+}
+KEPT = " [freed memory: kept]"
+
+
+def atlas() -> str:
+    """One row per model, from all submissions."""
+    frame = models(read_entries(RESULTS / "models"))
+    return table(" | ".join(frame), (map(_foreign, row) for row in frame.itertuples(index=False)))
+
+
+def _foreign(value: object) -> str:
+    """A value as Markdown shows it; names of models are other people's."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    text = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+    for mark, shown in (("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`"), ("<", "&lt;")):
+        text = text.replace(mark, shown)
+    return text
+
+
+def steps() -> str:
+    """A decoded token with each policy against a `DynamicCache` that stores as many keys."""
+    ratios = {row["what"].partition(": ")[2]: row["ratio"] for row in _figures(f"eviction_{REAL_MODEL}")}
+    rows = []
+    for what, ratio in sorted(ratios.items(), key=lambda row: row[1]):
+        if what.startswith("a token with "):
+            policy = what.removeprefix("a token with ").partition(" /")[0]
+            alone = ratios.get(
+                what.replace("a token with", "products alone of a token with").replace(" /", " + plain /")
+            )
+            rows.append((policy, f"{ratio:.2f}", "" if alone is None else f"{alone:.2f}"))
+    return table("policy | time × | its matrix products alone", rows)
+
+
+def eviction() -> str:
+    """The same of a random Llama, and what ragged heads cost, each with its bound."""
+    rows = (row for row in _figures("eviction") if row["unit"] != "MB" or "ragged" in row["what"])
+    return _bounded(row for row in rows if row["what"].endswith(KEPT))
+
+
+def long() -> str:
+    """A step with all keys of a long text against one with a quarter of them."""
+    return _bounded(_figures("eviction_long"))
+
+
+def overhead() -> str:
+    """What measuring takes, as multiples of the forward pass, for each batch of texts."""
+    batches: dict[str, dict[str, float]] = {}
+    for figure in _figures(f"measure_overhead_{REAL_MODEL}"):
+        texts, _, side = figure["what"].removeprefix(f"{REAL_MODEL}, ").partition(": ")
+        if side.endswith(" / forward"):
+            batches.setdefault(texts, {})[side.removesuffix(" / forward")] = figure["ratio"]
+    sides = list(dict.fromkeys(side for ratios in batches.values() for side in ratios))
+    rows = (
+        (texts, *(f"{ratios[side]:.2f}" if side in ratios else "" for side in sides))
+        for texts, ratios in batches.items()
+    )
+    return table(" | ".join(["texts", *sides]), rows)
+
+
+def _figures(name: str) -> list[dict[str, Any]]:
+    return list(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())["figures"])
+
+
+def _bounded(figures: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for figure in figures:
+        bound = "" if figure["bound"] == "none" else figure["bound"] + ("" if figure["reached"] else ", not reached")
+        rows.append((figure["what"].removesuffix(KEPT), f"{figure['ratio']:.2f}", bound))
+    return table("what | ratio | bound", rows)
+
+
+def sinks() -> str:
+    """NLL with each number of sinks at the same number of keys, and its difference from four sinks."""
+    rows = []
+    stored = _real("streaming_sinks")["models"]
+    for model, title in MODELS.items():
+        for name, part in stored[model].items():
+            corpus, keys = name.removesuffix(" keys").split(", ")
+            summary = part["summary"]
+            cells = [f"{title}, {CORPORA[corpus]}", keys, str(summary["texts"]), _number(summary["nll full"][0])]
+            for number in (0, 1, 2):
+                value, low, high = summary[f"nll {number} − 4"]
+                difference = f"{_number(value, '+')}: {_number(low)} to {_number(high)}"
+                cells.append(f"{_number(summary[f'nll {number}'][0])} ({difference})")
+            rows.append((*cells, _number(summary["nll 4"][0])))
+    return table("model, text | keys | texts | full cache | 0 sinks | 1 | 2 | 4", rows)
+
+
+def chunk_sinks() -> str:
+    """Sinks per text that each chunk brings, and what they take from later tokens, in percent of all attention."""
+    rows = []
+    for title, parts in _chunks("sinks"):
+        rows.append((title, "sinks, read alone", *(f"{mean[0]:.2f}" for mean in parts["sinks"])))
+        for cache, means in parts["sink_mass"].items():
+            what = cache.replace("first 1", "first 1 recomputed")
+            rows.append(("", f"attention they take, {what}", *(f"{100 * mean[0]:.1f} %" for mean in means)))
+    return table("model | | chunk 1 | 2 | 3 | 4", rows)
+
+
+def chunk_repairs() -> str:
+    """What joining costs, and what each repair gives back at equal recomputation."""
+    return _repairs("in order")
+
+
+def chunk_orders() -> str:
+    """The same with the chunks of each text in a random order, against reading them at once in that order."""
+    return _repairs("shuffled")
+
+
+def _repairs(part: str) -> str:
+    rows = []
+    for title, result in _chunks(part):
+        for arm in _arms(result):
+            tokens = str(result["facts"][arm["arm"]]["tokens_per_text"])
+            cells = [arm["arm"], tokens, _range(arm, "kl", 3), _range(arm, "lost", 3), _recovered(arm), _beats(arm)]
+            rows.append((f"{title}, {result['texts']} texts", *cells))
+    head = "model | arm | tokens recomputed per text | KL | loss | KL given back | better than random by"
+    return table(head, rows)
+
+
+def chunk_needles() -> str:
+    """Facts of the chunks that are answered right in a chat."""
+    rows = []
+    for title, result in _chunks("needles"):
+        for arm in result["arms"]:
+            more = "" if arm["arm"] == "joined" else _range(arm, "more_than_joined", 0, 100, " %")
+            answers = _range(arm, "recall", 0, 100, " %")
+            where = f"{title}, {result['chats']} chats × {result['questions']}"
+            rows.append((where, arm["arm"].replace("full", "read at once"), answers, more))
+    return table("model | arm | right answers | more than joined", rows)
+
+
+def _chunks(part: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for title, name in CHUNKS.items():
+        if _path(name).is_file() and part in (parts := _real(name)["parts"]):
+            yield title, parts[part]["result"]
+
+
+def fold() -> str:
+    """What each form of the folded sink costs, and how much more than another token folded the same way."""
+    rows = []
+    for model, title in MODELS.items():
+        part = _real("fold", model)["parts"]["forms"]
+        for arm, what in FOLDS.items():
+            row = part["arms"][arm]
+            cells = [_signed(row["nats"]), _number(row["kl"][0]), _signed(row["more_than_controls"])]
+            rows.append((f"{title}, {part['texts']}", what, *cells))
+    return table("model, texts | arm | nats lost (95 %) | KL | more than its control", rows)
+
+
+def fold_layers() -> str:
+    """Nats of each layer, folded alone, where they can be told from 0 with or without the value."""
+    rows = []
+    for model, title in MODELS.items():
+        parts = _real("fold", model)["parts"]
+        part = parts["layers"] if "layers" in parts else parts["bands"]  # nano has four layers, one a band
+        for layer in dict.fromkeys(arm.partition("@")[2] for arm in part["arms"]):
+            intervals = [part["arms"][f"{form}@{layer}"]["nats"] for form in ("fold-logit", "fold-sink")]
+            if any(low > 0 or high < 0 for _, low, high in intervals):
+                rows.append((f"{title}, {part['texts']}", layer.partition("-")[0], *map(_signed, intervals)))
+    return table("model, texts | layer | without the value | with it", rows)
+
+
+def fold_heads() -> str:
+    """Nats of the heads that were folded for certain, the dearest estimate first."""
+    rows = []
+    for model, title in MODELS.items():
+        part = _real("fold", model)["parts"]["heads"]
+        estimates = {f"{row['layer']}.{row['head']}": row["logit+value"] for row in part["heads"]}
+        arms = part["exact"]["arms"]
+        for head in dict.fromkeys(arm.partition("@")[2] for arm in arms):
+            nats = arms[f"logit+value@{head}"]["nats"]
+            if nats[1] > 0 or nats[2] < 0:
+                cells = [head, _signed(nats), _number(estimates[head], "+"), _signed(arms[f"logit@{head}"]["nats"])]
+                rows.append((f"{title}, {part['exact']['texts']}", *cells))
+    return table("model, texts | layer.head | logit and value | estimate | logit, no value", rows)
+
+
+def fold_streams() -> str:
+    """Streams of as many keys with sinks kept, and with their constants instead."""
+    rows = []
+    for model, title in MODELS.items():
+        part = _real("fold", model)["parts"]["stream"]
+        where = f"{title}, {part['texts']} × {part['tokens']}, {part['keys']} keys"
+        for arm, row in part["arms"].items():
+            rows.append((where, arm.replace("1 sinks", "1 sink"), _signed(row["nats"]), _number(row["kl"][0])))
+    return table("model, texts | cache | nats lost (95 %) | KL", rows)
+
+
+def fold_written() -> str:
+    """Windows in every layer: without a sink, with its logit in its place, and as it is written for engines."""
+    names = {"windows": "windows, no sink", "folded": "windows, `fold-logit`", "written": "written, GraniteSWA"}
+    names |= {"written against folded": "written, more than folded"}
+    rows = []
+    for model, title in MODELS.items():
+        part = _real("fold", model)["parts"]["written"]
+        where = f"{title}, {part['texts']} × {part['tokens']}, windows of {part['keys']}"
+        rows += [(where, names[arm], _signed(row["nats"])) for arm, row in part["arms"].items()]
+    return table("model, texts | model read | nats lost (95 %)", rows)
+
+
+def fold_tuning() -> str:
+    """What is left of the cost of a sink without a value after training with it."""
+    rows = []
+    for model, title in MODELS.items():
+        if not _path("fold_tuning", model).is_file():
+            continue
+        stored = _real("fold_tuning", model)
+        for arm, row in stored["arms"].items():
+            if not arm.startswith("no fold"):
+                against = "nats" if arm.endswith("b alone") else "against_no_fold"
+                cells = [_signed(row[step][against]) for step in ("0", "10", "30", "100")]
+                rows.append((f"{title}, {stored['scored']}", arm, *cells))
+    return table("model, texts | arm | 0 steps | 10 steps | 30 steps | 100 steps", rows)
+
+
+def origin() -> str:
+    """What each test of a sink's origin does, in each of four models."""
+    rows = []
+    for name, title in ORIGINS.items():
+        stored = _real(f"origin_{name}")
+        rate, *ends = (f"{100 * each:.1f}" for each in stored["unchanged"]["rate_at_sink"])
+        unchanged = f"{rate} ({' to '.join(ends)})"
+        rows.append((f"{title}, {stored['texts']} × {stored['tokens']}", "unchanged", *[""] * 3, unchanged, "", "0"))
+        for row in stored["tests"]:
+            score, at = ("nats" if "nats" in row else "kl"), ("rate_at_test" if row["arm"] in MAKES else "rate_at_sink")
+            cost, more = ([row[f"{each}{end}"] for end in ("", "_low", "_high")] for each in (score, "more"))
+            cells = [f"`{row['arm']}`", row["word"], f"{'KL ' if score == 'kl' else ''}{_signed(cost)}", _signed(more)]
+            rows.append((title, *cells, _range(row, at, 1), f"{row['rate_of_controls']:.1f}", f"{row['sink_at']}"))
+    head = "model | test | finding | nats lost | more than its control | rate, % | under its control | largest at"
+    return table(head, rows)
+
+
+def rotation() -> str:
+    """KL of caches, plain and rotated, and what protecting the sink gives back behind rotation."""
+    kinds = ("protected", "first", "last", "random")
+    arms = ("plain", "plain_protected", "rotated", *(f"rotated_{kind}" for kind in kinds))
+    rows = []
+    stored = _real("rotated_caches")["models"]
+    for model, title in {REAL_MODEL: "SmolLM2", "nano": "nano"}.items():
+        for corpus, schemes in stored[model].items():
+            for scheme, row in schemes.items():
+                cells = [title, corpus.partition(":")[2], f"`{scheme}`", f"{32 * row['bytes_share']:.1f}"]
+                gain = f"{_small(row['gain'])} ({_small(row['gain_low'])} to {_small(row['gain_high'])})"
+                rows.append((*cells, *(_small(row[arm]) for arm in arms), gain, f"**{row['redundant']}**"))
+    kept = "+ sink | + first | + last | + random"
+    return table(f"model | texts | cache | bits | plain | + sink | rotated | {kept} | gives back | redundant", rows)
+
+
+def policies() -> str:
+    """Every stored comparison of policies on SmolLM2, with the controls of each cost level once."""
+    rows = []
+    for budget in ("cache-10", "cache-25", "cache-50", "cache-long", "cache-engines"):
+        for where, result in _trials(f"{budget}-*"):
+            for arm in _arms(result):
+                rows.append((where, arm["arm"], _range(arm, "kl", 3), _range(arm, "lost", 3), _beats(arm), arm["word"]))
+    return table("texts | arm | KL | nats lost | better than its controls by | in a word", rows)
+
+
+def protected_caches() -> str:
+    """What protecting tokens gives back in rounded caches of SmolLM2."""
+    rows = []
+    for where, result in _trials("quantize-kv*"):
+        for arm in _arms(result):
+            tokens = "nothing", ""
+            if arm["role"] == "arm":
+                tokens = arm["arm"], f"{result['facts'][arm['arm']]['tokens_per_text']:.3g}"
+            cells = _range(arm, "kl", 3), _recovered(arm), _beats(arm), arm["word"]
+            rows.append((where, f"`{result['scheme']}`", *tokens, *cells))
+    head = "texts | scheme | protected | tokens of a text | KL | gives back | better than random tokens by | in a word"
+    return table(head, rows)
+
+
+def _trials(pattern: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Stored trials on SmolLM2, each with the texts that it ran on."""
+    for path in sorted((RESULTS / "real" / "trials").glob(f"{pattern}.json"), reverse=True):
+        result = json.loads(path.read_text())["result"]
+        yield f"{result['texts']} of {path.stem.rpartition('-')[2]}, {result['tokens']} tokens", result
+
+
+def _arms(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (arm for arm in result["arms"] if arm["role"] in ("arm", "baseline"))
+
+
+def _recovered(arm: dict[str, Any]) -> str:
+    return "" if arm["recovered"] is None else _range(arm, "recovered", 0, 100, " %")
+
+
+def _beats(arm: dict[str, Any]) -> str:
+    return "" if arm["beats_by"] is None else _range(arm, "beats_by", 3)
+
+
+def _path(name: str, model: str = "") -> Path:
+    ending = f"_{model.partition('-')[0].lower()}" if model else ""
+    return RESULTS / "real" / f"{name}{ending}.json"
+
+
+def _real(name: str, model: str = "") -> Any:
+    return json.loads(_path(name, model).read_text())
+
+
+def _range(row: dict[str, Any], name: str, digits: int, times: float = 1, unit: str = "") -> str:
+    value, low, high = (f"{times * row[key]:.{digits}f}" for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{value}{unit} ({low} to {high})".replace("-", "−")
+
+
+def _signed(interval: list[float]) -> str:
+    value, low, high = interval
+    return f"{_number(value, '+')} ({_number(low)} to {_number(high)})"
+
+
+def _number(x: float, sign: str = "") -> str:
+    return f"{round(x, 3) + 0.0:{sign}.3f}".replace("-", "−")  # no "−0.000"
+
+
+def _small(nats: float) -> str:
+    return (f"{nats:.3f}" if abs(nats) >= 0.2 else f"{nats:.4f}").replace("-", "−")
+
+
+MEASURED_LAYERS = (0, 2, 3, 6, 9, 10, 11, 12, 18, 24, 29)  # before, on and after each jump, and between
+SINK_LAYER = 18  # nine heads with the sink, from weak to strong
+
+
+def layers() -> str:
+    """Where SmolLM2 has its sink, by layer."""
+    rows = []
+    for row in _real("measure_smollm2")["layers"]:
+        if row["layer"] in MEASURED_LAYERS:
+            rate = f"{row['sink_rate']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+            ratios = f"{row['hidden_norm_ratio']:.2f}", f"{row['value_norm_ratio']:.2f}"
+            rows.append((str(row["layer"]), rate, f"{row['strongest_position']}", *ratios))
+    return table("layer | sink rate, % (95 %) | strongest at | hidden norm × | value norm ×", rows)
+
+
+def definitions() -> str:
+    """What each definition finds in SmolLM2."""
+    rows = [
+        (row["definition"], f"{row['sinks']:.2f}", f"{row['position_0']:.0f} %", f"{row['agreement']:.2f}")
+        for row in _real("measure_smollm2")["definitions"]
+    ]
+    return table("definition of a sink | sinks per sample | at position 0 | agreement", rows)
+
+
+def inputs() -> str:
+    """SmolLM2's sink on three kinds of input."""
+    rows = []
+    for row in _real("measure_smollm2")["inputs"]:
+        rate = f"{row['sink_rate']:.1f} % ({row['low']:.1f} to {row['high']:.1f})"
+        ratios = f"{row['hidden_norm_ratio']:.0f}", f"{row['value_norm_ratio']:.2f}"
+        rows.append((f"`{row['input']}`", _foreign(row["first"]), rate, *ratios))
+    head = "`--input` | at position 0 | sink rate (95 %) | largest hidden norm × | smallest value norm ×"
+    return table(head, rows)
+
+
+def heads() -> str:
+    """The heads of one layer of SmolLM2."""
+    numbers = ("alpha", "lift", "value_ratio", "key_ratio", "cos_sink", "cos_others", "output_norm")
+    rows = []
+    for row in _real("measure_smollm2")["heads"]:
+        if row["layer"] == SINK_LAYER:
+            cells = [f"{row[name]:.3g}".replace("-", "−") for name in numbers]
+            rows.append((f"{row['layer']}.{row['head']}", *cells, row["kind"]))
+    return table(f"head | {' | '.join(f'`{name}`' for name in numbers)} | `kind`", rows)
+
+
+def depths() -> str:
+    """SmolLM2's residual stream before and after the blocks that change it."""
+    rows = []
+    for row in _real("measure_smollm2")["depths"]:
+        if row["depth"] in {*MEASURED_LAYERS, 30}:
+            numbers = f"{row['largest']:,.0f}", f"{row['median']:.2f}", f"{row['kurtosis']:,.0f}"
+            rows.append((str(row["depth"]), f"{row['hidden_norm_ratio']:.2f}", *numbers))
+    return table("depth | `hidden_norm_ratio` | `largest` | `median` | `kurtosis`", rows)
+
+
+def matters() -> str:
+    """What each change of SmolLM2's sink costs, against the same change of other tokens."""
+    rows = []
+    for arm in _changes():
+        if arm["role"] == "arm":
+            cells = _range(arm, "lost", 3), _range(arm, "kl", 3), _beats(arm), arm["word"]
+            rows.append((f"`{arm['arm']}`", *cells))
+    return table("arm | nats lost (95 %) | KL | better than its controls by (KL) | in a word", rows)
+
+
+def surprise() -> str:
+    """What SmolLM2's sink turns out to be, from one trial."""
+    arms, texts = {arm["arm"]: arm for arm in _changes()}, _real("intervene_smollm2")["result"]["texts"]
+    others = (arms["random 1 for hide-sink"]["lost"] + arms["random 2 for hide-sink"]["lost"]) / 2
+    hidden, muted, bare = (_range(arms[name], "lost", 2) for name in ("hide-sink", "mute-sink", "fold-logit"))
+    swapped, folded = (_range(arms[name], "lost", 3) for name in ("swap-sink", "fold-sink"))
+    says = (
+        f"**What the sink turns out to be**: a constant. On {texts} texts of prose, hiding it from later tokens costs "
+        f"SmolLM2 {hidden} nats a token, hiding other tokens {others:.2f}. Without its value the model loses {muted}, "
+        f"but with the key and value of *another text's* first token in its place {swapped}: [does it "
+        f"matter?](docs/does_it_matter.md) One constant logit and value per head in its place cost {folded}; without "
+        f"the value, {bare}: [fold](docs/fold.md)."
+    )
+    return fill(says, 120, break_on_hyphens=False)
+
+
+def _changes() -> list[dict[str, Any]]:
+    return list(_real("intervene_smollm2")["result"]["arms"])
+
+
+def int8() -> str:
+    """What 8-bit activations cost SmolLM2, on each corpus of its report card."""
+    rows = []
+    card = json.loads((RESULTS / "models" / f"{REAL_MODEL}.json").read_text())
+    for corpus, part in card["sections"]["int8"]["on"].items():
+        for row in part["rows"]:
+            if row["key"].startswith("a8"):
+                scheme = row["key"].removesuffix("-protected")
+                what = "sinks and outliers" if scheme != row["key"] else "nothing"
+                cells = what, _range({**row, "kl": row["value"], "kl_low": row["low"], "kl_high": row["high"]}, "kl", 3)
+                rows.append((corpus, f"`{scheme}`", *cells, row["word"]))
+    return table("texts | activations in 8 bits | in full precision | KL | in a word", rows)
+
+
+PAGES: dict[str, tuple[Callable[[], str], ...]] = {
+    "atlas": (atlas,),
+    "by_which_mechanism": (heads, depths),
+    "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
+    "does_it_matter": (matters,),
+    "does_my_model_have_a_sink": (layers, definitions, inputs),
+    "fold": (fold, fold_layers, fold_heads, fold_streams, fold_written, fold_tuning),
+    "many_models": (inputs,),
+    "measure_a_large_model": (overhead,),
+    "origin": (origin,),
+    "quantized_cache": (protected_caches,),
+    "quantized_linear": (int8,),
+    "rotated_caches": (rotation,),
+    "stream_for_ever": (sinks,),
+    "which_policy": (policies, steps, long),
+    "write_your_own_policy": (eviction,),
+}
+BLOCKS = {f"docs/{page}.md": {block.__name__: block for block in blocks} for page, blocks in PAGES.items()}
+BLOCKS["README.md"] = {"surprise": surprise}
