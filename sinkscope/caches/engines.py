@@ -19,7 +19,20 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.grids import Q4_0, Q8_0, Fp8, Rotated, RowFormat, Stored, inner_of, rotation_of
+from sinkscope.grids import (
+    IQ4_NL,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Fp8,
+    Rotated,
+    RowFormat,
+    Stored,
+    inner_of,
+    rotation_of,
+)
 from sinkscope.hooks import family, unwrapped
 
 ROTATED = 64  # the size of the rotations of values, which must divide the width for anything to be rotated
@@ -192,28 +205,44 @@ class Rounded(ServedCache, ABC):
         return None
 
 
-@dataclass(frozen=True)
-class LlamaCppQ8(Rounded):
-    """llama.cpp's `-ctk q8_0 -ctv q8_0`, rotated by Hadamard matrices, which is the default.
+class _LlamaCppBlocks(Rounded):
+    """llama.cpp's `-ctk NAME -ctv NAME` for the name of `blocks`, rotated by Hadamard matrices, which is the default.
 
     Keys are rotated in blocks of the largest power of two that divides their width, values in blocks of 64, both only
     if 64 divides the width. (LLAMA_ATTN_ROT_DISABLE=1 disables it.)
     """
 
-    name = "llama.cpp-q8_0"
-    source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q8_0_ref"
+    def __init_subclass__(cls, blocks: RowFormat) -> None:
+        cls.name = f"llama.cpp-{blocks.name}"
+        cls.source = (
+            "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; "
+            f"ggml/src/ggml-quants.c, quantize_row_{blocks.name}_ref"
+        )
+        cls.numbers = Rotated(blocks, multiple=ROTATED), Rotated(blocks, ROTATED, ROTATED)
 
-    numbers = Rotated(Q8_0(), multiple=ROTATED), Rotated(Q8_0(), ROTATED, ROTATED)
+
+class LlamaCppQ8(_LlamaCppBlocks, blocks=Q8_0()):
+    """llama.cpp's `-ctk q8_0 -ctv q8_0`."""
 
 
-@dataclass(frozen=True)
-class LlamaCppQ4(Rounded):
-    """llama.cpp's `-ctk q4_0 -ctv q4_0`, rotated like `LlamaCppQ8`."""
+class LlamaCppQ51(_LlamaCppBlocks, blocks=Q5_1()):
+    """llama.cpp's `-ctk q5_1 -ctv q5_1`."""
 
-    name = "llama.cpp-q4_0"
-    source = "llama.cpp@b9867, src/llama-kv-cache.cpp, attn_rot_k; ggml/src/ggml-quants.c, quantize_row_q4_0_ref"
 
-    numbers = Rotated(Q4_0(), multiple=ROTATED), Rotated(Q4_0(), ROTATED, ROTATED)
+class LlamaCppQ5(_LlamaCppBlocks, blocks=Q5_0()):
+    """llama.cpp's `-ctk q5_0 -ctv q5_0`."""
+
+
+class LlamaCppQ41(_LlamaCppBlocks, blocks=Q4_1()):
+    """llama.cpp's `-ctk q4_1 -ctv q4_1`."""
+
+
+class LlamaCppIq4(_LlamaCppBlocks, blocks=IQ4_NL()):
+    """llama.cpp's `-ctk iq4_nl -ctv iq4_nl`."""
+
+
+class LlamaCppQ4(_LlamaCppBlocks, blocks=Q4_0()):
+    """llama.cpp's `-ctk q4_0 -ctv q4_0`."""
 
 
 @dataclass(frozen=True)
@@ -236,14 +265,24 @@ class VllmFp8(Rounded):
         return super().describe(cells) | ({"skip": list(self.skip)} if self.skip else {})
 
 
-ENGINES: dict[str, type[ServedCache]] = {
-    kind.name: kind for kind in (LlamaCpp, MlxRotating, ExecuTorchSinks, LlamaCppQ8, LlamaCppQ4, VllmFp8)
-}
+_KINDS: tuple[type[ServedCache], ...] = (
+    LlamaCpp,
+    MlxRotating,
+    ExecuTorchSinks,
+    LlamaCppQ8,
+    LlamaCppQ51,
+    LlamaCppQ5,
+    LlamaCppQ41,
+    LlamaCppIq4,
+    LlamaCppQ4,
+    VllmFp8,
+)
+ENGINES: dict[str, type[ServedCache]] = {kind.name: kind for kind in _KINDS}
 """By name, as `engine` and `sinkscope cache --policy` take them."""
 
 
 def engine(name: str, keep: int | None = None) -> ServedCache:
-    """How an engine caches: "llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "llama.cpp-q4_0" or "vllm-fp8".
+    """How an engine caches: a name of `ENGINES`, such as "llama.cpp", "llama.cpp-q8_0", "mlx" or "vllm-fp8".
 
     `keep`: number of first tokens to keep; by default the engine's own. Raises `InputError` for an unknown name, and
     for `keep` if nothing is dropped.

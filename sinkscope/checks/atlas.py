@@ -1,4 +1,4 @@
-"""The atlas: report cards of models without texts, one JSON file each, validated, and the table that they make."""
+"""The atlas: one validated JSON file per model, its report card without texts, and the table of all models."""
 
 from __future__ import annotations
 
@@ -6,102 +6,195 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from sinkscope.checks.card import SCHEMA, Card
 from sinkscope.checks.row import ADVISED, ORDER
+from sinkscope.checks.subject import PROSE
+from sinkscope.data import corpus_digest
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 
-RECORD = ("model", "weights", "parameters", "dtype", "seconds", "texts", "versions")
-"""Fields that every file has beside its schema, revision and sections."""
 LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, 50.0)}
-"""Least and largest value by unit; of other units −50 to 50."""
-OF_TEXTS = ("name", "says", "n", "sha256")
-DROPPED = ("values", "finding")
-LONG = ("by_head",)  # facts that are left out
+"""Smallest and largest value by unit; other units have −50 to 50."""
+TEXT_FIELDS = ("name", "says", "n", "sha256", "corpus_sha256")
+DROPPED = ("values", "finding")  # fields of rows
+DROPPED_FACTS = ("by_head",)
+LEAST = 24  # texts of each kind
+OWN = "your texts"  # as `subject` calls them
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Named = Annotated[str, Field(min_length=1)]
 
 
-def submission(card: Card, revision: str | None = None) -> dict[str, Any]:
-    """A card as the atlas takes it: every number with its interval and n, no text and no number of single texts."""
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Texts(_Part):
+    name: Named
+    says: str
+    n: int = Field(ge=LEAST)
+    sha256: Hash
+    corpus_sha256: Hash | None = None
+
+    @model_validator(mode="after")
+    def _are_ours(self) -> _Texts:
+        """Prose is that of this package. Code is that of installed packages, whose versions the file has."""
+        if PROSE in self.name and OWN not in self.name and self.corpus_sha256 != corpus_digest(PROSE):
+            raise ValueError("its prose is not that of this version: check the model again with this version")
+        return self
+
+
+class _Row(_Part):
+    key: Named
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    n: int = 0
+    word: Literal["", "breaks", "costs", "cannot tell", "small", "free"] = ""
+    why: str = ""
+    advice: str = ""
+    bytes: NonNegativeFloat | None = None
+    of_16: NonNegativeFloat | None = None
+    flags: list[str] = []
+
+    @model_validator(mode="after")
+    def _is_within(self) -> _Row:
+        if not self.unit and self.value is None:
+            return self
+        smallest, largest = LIMITS.get(self.unit, (-50.0, 50.0))
+        if self.value is None or not smallest <= self.value <= largest:
+            raise ValueError(f"{self.key}: {self.value} {self.unit} is out of bounds ({smallest:g} to {largest:g})")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.key}: {self.value} is not within its interval ({self.low} to {self.high})")
+        if self.n < 4:
+            raise ValueError(f"{self.key}: n = {self.n}: at least 4 texts")
+        return self
+
+
+class _Answer(_Part):
+    rows: list[_Row]
+    facts: dict[str, Any]
+    not_run: Named | None = None
+
+
+class _Section(_Part):
+    seconds: NonNegativeFloat
+    on: dict[str, _Answer] = Field(min_length=1)
+
+
+class _Entry(_Part):
+    layout: Literal[1] = Field(alias="schema")
+    model: Named
+    revision: str | None
+    weights: str
+    parameters: PositiveInt
+    dtype: Named
+    seconds: NonNegativeFloat
+    texts: list[_Texts] = Field(min_length=1)
+    versions: dict[str, str]
+    controls: NonNegativeInt
+    seed: int
+    model_sha256: Hash
+    flags: list[str]
+    sections: dict[str, _Section] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _name_their_texts(self) -> _Entry:
+        names = {texts.name for texts in self.texts}
+        for section, part in self.sections.items():
+            if other := sorted(set(part.on) - names):
+                raise ValueError(f"{section}: texts '{other[0]}' are none of {', '.join(sorted(names))}")
+        return self
+
+
+def submission(card: Card) -> dict[str, Any]:
+    """A card for the atlas: every number with its interval and n, but no text and no numbers of single texts."""
     data = card.to_json()
-    found = {name: data[name] for name in ("schema", *RECORD, "controls", "seed", "model_sha256", "flags")}
-    found["texts"] = [{name: each[name] for name in OF_TEXTS} for each in data["texts"]]
+    fields = ("schema", "revision", "weights", "parameters", "dtype", "seconds", "versions", "controls", "seed")
+    record = {name: data[name] for name in (*fields, "model_sha256", "flags")}
+    record["model"] = model_id(card)
+    record["texts"] = [{name: texts[name] for name in TEXT_FIELDS} for texts in data["texts"]]
     sections = {}
     for name, part in data["sections"].items():
-        on = {}
-        for texts, one in part["on"].items():
-            rows = [{key: value for key, value in row.items() if key not in DROPPED} for row in one["rows"]]
-            facts = {name: value for name, value in one.get("facts", {}).items() if name not in LONG}
-            on[texts] = {"rows": rows, "facts": facts}
-        sections[name] = {"seconds": part["seconds"], "on": on}
-    return {**found, "revision": revision, "sections": sections}
+        by_texts = {}
+        for texts, answered in part["on"].items():
+            rows = [{key: value for key, value in row.items() if key not in DROPPED} for row in answered["rows"]]
+            facts = {key: value for key, value in answered.get("facts", {}).items() if key not in DROPPED_FACTS}
+            missing = {"not_run": answered["not_run"]} if "not_run" in answered else {}
+            by_texts[texts] = {"rows": rows, "facts": facts, **missing}
+        sections[name] = {"seconds": part["seconds"], "on": by_texts}
+    return {**record, "sections": sections}
 
 
-def write_submission(card: Card, folder: Path, revision: str | None = None) -> Path:
-    """Write a submission, under the model's name. Raises `InputError` for one that does not validate."""
-    data = submission(card, revision)
-    validate(data, card.record["model"])
-    path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', str(card.record['model'])).strip('-.')}.json"
+def model_id(card: Card) -> str:
+    """The model's name; for a GGUF file whose name is not that of its model (model.gguf), the one in its metadata."""
+    name, about = str(card.record["model"]), card.record.get("gguf") or {}
+    basename = about.get("basename") or about.get("name")
+    if not basename or _letters(basename) in _letters(name):
+        return name
+    return str(about.get("name") or basename)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def write_submission(card: Card, folder: Path) -> Path:
+    """Write a submission to `folder`, named after the model. Raises `InputError` if it does not validate."""
+    data = submission(card)
+    validate(data, str(data["model"]))
+    path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', str(data['model'])).strip('-.')}.json"
     write_json(path, data)
     return path
 
 
 def validate(data: Any, name: str) -> None:
-    """Raises `InputError`, in one line, for what is no submission: schema, fields, hashes, numbers out of bounds."""
+    """Raises `InputError` for the first field that is missing, of another kind, or out of bounds.
+
+    `name`: what messages call the file.
+    """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(
-            f"{name}: expected a card of schema {SCHEMA}: write it with sinkscope check MODEL --submit DIR"
+            f"{name}: expected a card of schema {SCHEMA}: write it with sinkscope check MODEL --full --submit DIR"
         )
-    if missing := [field for field in (*RECORD, "revision", "sections") if field not in data]:
-        raise InputError(f"{name}: it lacks {', '.join(missing)}")
-    for texts in data["texts"]:
-        if not re.fullmatch(r"[0-9a-f]{64}", str(texts.get("sha256"))) or not texts.get("n", 0) >= 4:
-            raise InputError(f"{name}: texts '{texts.get('name')}' need a sha256 and at least 4 texts")
-    names = {texts["name"] for texts in data["texts"]}
-    for section, part in data["sections"].items():
-        for texts, found in part["on"].items():
-            if texts not in names:
-                raise InputError(f"{name}, {section}: texts '{texts}' are none of {', '.join(sorted(names))}")
-            for row in found["rows"]:
-                _validate_row(row, f"{name}, {section}")
-
-
-def _validate_row(row: Mapping[str, Any], where: str) -> None:
-    key = row.get("key")
-    if more := set(row) & set(DROPPED):
-        raise InputError(f"{where}, {key}: it holds {', '.join(sorted(more))}, which is left out of the atlas")
-    if (word := row.get("word", "")) and word not in ORDER:
-        raise InputError(f"{where}, {key}: '{word}' is no word of trials")
-    if "value" not in row:
-        return
-    low, value, high = (row.get(name) for name in ("low", "value", "high"))
-    least, most = LIMITS.get(str(row.get("unit")), (-50.0, 50.0))
-    if value is None or not least <= value <= most:
-        raise InputError(f"{where}, {key}: {value} {row.get('unit')} is out of bounds ({least:g} to {most:g})")
-    if low is not None and high is not None and not low <= value <= high:
-        raise InputError(f"{where}, {key}: {value} is not within its interval ({low} to {high})")
-    if not row.get("n", 0) >= 4:
-        raise InputError(f"{where}, {key}: n = {row.get('n')}: at least 4 texts")
+    try:
+        _Entry.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{name}: {where}: {what}" if where else f"{name}: {what}") from error
 
 
 def read_entries(folder: Path) -> list[dict[str, Any]]:
-    """The submissions of a folder, by name. Raises `InputError` for one that does not validate."""
-    found = []
+    """The submissions in a folder, by file name. Raises `InputError` for one that does not validate."""
+    entries = []
     for path in sorted(folder.glob("*.json")):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
         validate(data, path.name)
-        found.append(data)
-    return found
+        entries.append(data)
+    return entries
 
 
 def table(submissions: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per model: size, BOS, heads with a sink, block of the jump, hiding the sink, bits of the cache."""
+    """One row per model: size, BOS, heads with a sink, block of the jump, cost of hiding it, bits of the cache."""
     return pd.DataFrame([_row(data) for data in submissions])
 
 
@@ -114,7 +207,7 @@ def _row(data: Mapping[str, Any]) -> dict[str, Any]:
         rows |= {row["key"]: row for row in first["rows"]}
         for row in (row for other in others for row in other["rows"] if row.get("word") and row["key"] in rows):
             words = row["word"], rows[row["key"]].get("word") or row["word"]
-            rows[row["key"]] = {**rows[row["key"]], "word": min(words, key=ORDER.index)}  # the worse of the two
+            rows[row["key"]] = {**rows[row["key"]], "word": min(words, key=ORDER.index)}  # the worse one
     bits = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}", {}).get("word") in ADVISED]
     protected = [bits for bits in (2, 4, 8) if rows.get(f"kv{bits}-protected", {}).get("word") in ADVISED]
     bos = {0: "none", 1: "one", 2: "two"}.get(facts.get("bos", {}).get("tokenizer_adds"), "")
@@ -128,7 +221,7 @@ def _row(data: Mapping[str, Any]) -> dict[str, Any]:
         "hiding it, nats": _number(rows.get("hide-sink"), 2),
         "bits the cache bears": min(bits, default=16) if any(key.startswith("kv") for key in rows) else None,
         "with the sink protected": min(protected, default=16) if "kv2-protected" in rows else None,
-        "texts": "; ".join(f"{each['n']} × {each['name']}" for each in data["texts"]),
+        "texts": "; ".join(f"{each['n']} × {each['name']}" for each in data["texts"] if "plain" not in each["name"]),
     }
 
 

@@ -1,66 +1,105 @@
-"""How many bits the cache needs, what protecting the sinks in it recovers, and how many bytes that takes."""
+"""How many bits the cache needs, how much protecting the sinks recovers, and the bytes of each variant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 from torch import nn
 from transformers import Cache
 
+from sinkscope.caches import engine
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.sizes import cache_bytes
 from sinkscope.checks.subject import CheckedModel, TextSet
+from sinkscope.errors import InputError
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import drawn_from, full_layers, scheme_named
+from sinkscope.quantization import drawn_from, scheme_named
 from sinkscope.sinks import Tokens
 from sinkscope.statistics import Interval
-from sinkscope.trials import REFERENCE, Arm, Texts, ThroughCache, Trial, run
+from sinkscope.trials import Arm, Texts, ThroughCache, Trial, cached, feeding, run
 
 BITS = (8, 4, 2)
+SERVED = ("llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8")
+"""Caches that engines have, so that also the default tier knows lines for them; `served` has the others."""
 KIND = "kivi"  # keys by channel in groups of 32 tokens, values by token
 GROUP = 32
 
 
-def applies(subject: CheckedModel) -> str:
-    """Empty for a causal decoder whose cache has layers of full attention."""
-    if why := subject.decodes():
-        return why
-    if not full_layers(subject.model):
-        return "no layer keeps keys and values of all tokens (windows and states alone)"
+def obstacle(subject: CheckedModel) -> str:
+    """Empty for a causal decoder whose cache has layers of full attention, on texts that fill a group."""
+    if reason := subject.cache_obstacle():
+        return reason
     if subject.sets[0].ids.shape[1] // 2 < GROUP:
         return f"texts of {subject.sets[0].ids.shape[1]} tokens close no group of {GROUP} tokens: give longer texts"
     return ""
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """Caches of 8, 4 and 2 bits, each plain, with its sinks protected, and with as many random tokens protected."""
+    """Caches of 8, 4 and 2 bits: without protection, with protected sinks, with as many random tokens protected.
+
+    Then three caches of engines.
+    """
     model = subject.model
-    given = Texts.of(model, texts.ids)
+    scored = Texts.of(model, texts.ids)
     sinks = subject.sinks(texts)
-    tokens = None if sinks is None else sinks.on(rows_of(columns_of(model, given.inputs)))
+    tokens = None if sinks is None else sinks.on(rows_of(columns_of(model, scored.inputs)))
     arms, context = [], int(texts.ids.shape[1] // 2)
     for bits in BITS:
         arms.append(_arm(f"{bits} bits", bits, None, context))
         if tokens is not None:
             arms.append(_arm(f"{bits} bits, protected", bits, tokens, context))
+    served = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in SERVED]
+    served = [arm for arm in served if not arm_obstacle(subject, texts, arm)]
+    arms += served
     trial = run(
         model,
-        given,
+        scored,
         arms,
         reading=ThroughCache(context, None),
         controls=subject.controls,
-        batch_size=subject.at_once(texts),
+        batch_size=subject.texts_per_pass(texts),
         seed=subject.seed,
-        calibrated_on={"texts": len(texts.choosing), "in_sample": False},
+        calibrated_on={"texts": len(texts.calibration), "in_sample": False},
         about={"kind": "cache-bits"},
         progress=progress,
     )
-    rows = [_row(trial, bits, protected, sinks) for bits in BITS for protected in (False, True)]
-    found = [row for row in rows if row is not None]
-    return Answered(_answer(trial, found, sinks), tuple(found), {"context": context, "scheme": KIND})
+    sizes = {arm.name: cache_bytes(subject, texts, arm) for arm in arms}
+    variants = [(bits, protected) for bits in BITS for protected in ((False,) if sinks is None else (False, True))]
+    rows = [_row(trial, bits, protected, sinks, sizes) for bits, protected in variants]
+    served_rows = [served_row(trial, arm.name, sizes[arm.name]) for arm in served]
+    return Answered(
+        _answer(trial, rows, served_rows, sinks),
+        (*rows, *served_rows),
+        {"context": context, "scheme": KIND},
+        advised_by=tuple(row.key for row in sorted(rows, key=lambda row: row.of_16 or 1.0)),
+        otherwise="Leave the cache in 16 bits.",
+    )
+
+
+def arm_obstacle(subject: CheckedModel, texts: TextSet, arm: Arm) -> str:
+    """Why a cache cannot be compared on this model; empty if it can.
+
+    Reads one text: a format may not store heads of this width, or numbers of this size.
+    """
+    ids, half = texts.ids[:1], texts.ids.shape[1] // 2
+    try:
+        with feeding(subject.model, arm, ids) as feed:
+            feed.read(ids[:, :half])
+            return "its predictions are NaN" if bool(feed.read(ids[:, half:]).isnan().any()) else ""
+    except InputError as error:
+        return str(error)
+
+
+def served_row(trial: Trial, name: str, size: tuple[float, float]) -> Row:
+    """The row of a cache as an engine has it. `size`: its bytes, and their share of a 16-bit cache."""
+    grade = trial.grade(name)
+    advice = f"{name} is safe" if grade.word in ADVISED else ""
+    values = tuple(trial.values(name).tolist())
+    return Row(name, name, trial.cost(name), "KL a token", trial.texts, grade.word, grade.why, advice, *size, values)
 
 
 def _arm(name: str, bits: int, tokens: Tokens | None, context: int) -> Arm:
@@ -81,25 +120,24 @@ def _arm(name: str, bits: int, tokens: Tokens | None, context: int) -> Arm:
     return Arm(name, opened, None if tokens is None else control, full_prompt=True, facts=facts)
 
 
-def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row | None:
+def _row(
+    trial: Trial, bits: int, protected: bool, sinks: Tokens | None, sizes: Mapping[str, tuple[float, float]]
+) -> Row:
     plain = f"{bits} bits"
     name = f"{plain}, protected" if protected else plain
-    if name not in trial.arms:
-        return None
     grade, cost = trial.grade(name), trial.cost(name)
-    held, share = compared_bytes(trial, name)
-    finding = plain
-    why = grade.why
-    if protected and sinks is not None:
-        finding = f"{plain}, {_where(sinks)} whole"
-        why = "; ".join(filter(None, (why, _given_back(trial, name, plain))))
+    size, share = sizes[name]
+    finding, why = plain, grade.why
+    if protected:
+        finding = f"{plain}, {_positions(sinks)} whole"
+        why = "; ".join(filter(None, (why, _recovered(trial, name, plain))))
     advice = ""
-    # Nothing is saved where short texts leave most tokens open, or windows hold more than all else.
+    # Rounding saves nothing if groups stay open in short texts, or if windows hold most of the bytes.
     if share < 1 and grade.word in ADVISED:
         if not protected:
             advice = f"use {bits} bits"
-        elif trial.word(plain) not in ADVISED and _beats(trial, name):
-            advice = f"use {bits} bits with {_where(sinks)} kept whole"
+        elif trial.word(plain) != "free" and _beats_random(trial, name):
+            advice = f"use {bits} bits with {_positions(sinks)} kept whole"
     return Row(
         f"kv{bits}{'-protected' if protected else ''}",
         finding,
@@ -109,70 +147,57 @@ def _row(trial: Trial, bits: int, protected: bool, sinks: Tokens | None) -> Row 
         grade.word,
         why,
         advice,
-        bytes=held,
+        bytes=size,
         of_16=share,
         values=tuple(trial.values(name).tolist()),
     )
 
 
-def compared_bytes(trial: Trial, name: str) -> tuple[float, float]:
-    """Bytes of a cache after the context of a text, and their share of a cache in 16 bits."""
-    held, full = (float(trial.data["bytes"].sel(arm=arm)) for arm in (name, REFERENCE))
-    # The reference cache is in the model's dtype: in 16 bits it would take full · 2 / size.
-    size = {"float32": 4, "float64": 8}.get(trial.record["dtype"], 2)
-    return held, held / (full * 2 / size)
-
-
-def _given_back(trial: Trial, name: str, plain: str) -> str:
-    """The share of the KL that protecting recovers, and whether random tokens do as much."""
-    back: Interval = trial.recovered(name, of=plain)
-    if not np.isfinite(back.value):
+def _recovered(trial: Trial, name: str, plain: str) -> str:
+    """The share of the KL that protecting recovers, and whether random tokens recover as much; empty if undefined."""
+    share: Interval = trial.recovered(name, of=plain)
+    if not np.isfinite(share.value):
         return ""
-    said = f"gives back {100 * back.value:.0f} % ({100 * back.low:.0f} to {100 * back.high:.0f})"
-    if trial.controls(name):
-        gain = trial.difference(name)
-        if gain.high >= 0:
-            return f"{said}, no more than random tokens"
-    return said
+    text = f"gives back {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+    if trial.controls(name) and trial.difference(name).high >= 0:
+        text += ", no more than random tokens"
+    return text
 
 
-def _where(sinks: Tokens | None) -> str:
+def _positions(sinks: Tokens | None) -> str:
     assert sinks is not None
-    places = sinks.positions
-    if len(places) == 1:
-        return f"position {places[0]}"
-    return f"{len(places)} positions" if len(places) > 3 else f"positions {', '.join(map(str, places))}"
+    positions = sinks.positions
+    if len(positions) == 1:
+        return f"position {positions[0]}"
+    return f"{len(positions)} positions" if len(positions) > 3 else f"positions {', '.join(map(str, positions))}"
 
 
-def _answer(trial: Trial, rows: list[Row], sinks: Tokens | None) -> str:
-    """The words of all bits, what protecting recovers where it beats random tokens, and what to do."""
+def _answer(trial: Trial, rows: list[Row], served: list[Row], sinks: Tokens | None) -> str:
+    """The grades of all bits, how much protecting recovers if it beats random tokens, and the grades of engines."""
     plain = {bits: next(row for row in rows if row.key == f"kv{bits}") for bits in BITS}
-    answer = ", ".join(f"{bits} bits {row.word}" for bits, row in plain.items())
-    said = [f"{answer}."]
+    grades = ", ".join(f"{bits} bits {row.word}" for bits, row in plain.items())
+    sentences = [f"{grades}."]
     if sinks is None:
-        said.append("There is no sink to protect.")
+        sentences.append("There is no sink to protect.")
     else:
         names = {bits: f"{bits} bits, protected" for bits in BITS}
-        helped = [bits for bits in BITS if plain[bits].word != "free" and _beats(trial, names[bits])]
-        where = _where(sinks)
+        helped = [bits for bits in BITS if plain[bits].word != "free" and _beats_random(trial, names[bits])]
+        where = _positions(sinks)
         if helped:
-            back = _given_back(trial, names[helped[-1]], f"{helped[-1]} bits") or "helps"
-            said.append(f"At {helped[-1]} bits keeping {where} whole {back}: {trial.word(names[helped[-1]])}.")
+            name = names[helped[-1]]
+            effect = _recovered(trial, name, f"{helped[-1]} bits") or "helps"
+            sentences.append(f"At {helped[-1]} bits keeping {where} whole {effect}: {trial.word(name)}.")
         elif any(trial.controls(name) for name in names.values()):
-            said.append(f"Keeping {where} whole is worth no more than keeping random tokens.")
-    advised = [row for row in rows if row.advice]
-    if advised:
-        fewest = min(advised, key=lambda row: row.of_16 or 1.0)
-        share = 100 * (fewest.of_16 or 1.0)
-        said.append(f"{fewest.advice[:1].upper()}{fewest.advice[1:]}: {share:.0f} % of the bytes of a 16-bit cache.")
-    else:
-        said.append("Leave the cache in 16 bits.")
-    return " ".join(said)
+            sentences.append(f"Keeping {where} whole is worth no more than keeping random tokens.")
+    if served:
+        sentences.append(f"As engines store it: {', '.join(f'{row.finding} {row.word}' for row in served)}.")
+    return " ".join(sentences)
 
 
-def _beats(trial: Trial, name: str) -> bool:
+def _beats_random(trial: Trial, name: str) -> bool:
     """Whether protecting costs less than protecting as many random tokens."""
     return bool(trial.controls(name)) and trial.difference(name).high < 0
 
 
-SECTION = CheckSection("cache", "Cache bits", "default", applies, 0.9 * (1 + 3 * len(BITS)) + 0.5, run_section)
+PASSES = 0.9 * (1 + 3 * len(BITS) + len(SERVED)) + 0.5
+SECTION = CheckSection("cache", "Cache bits", "default", obstacle, PASSES, run_section)

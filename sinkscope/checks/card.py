@@ -1,4 +1,4 @@
-"""The report card of a model: what every section found, as lines, a table, JSON, and compared with another card."""
+"""The report card of a model: the answers of all sections as lines, a table and JSON; comparison of two cards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.checks.row import ORDER, Answered, Row, both, difference
+from sinkscope.checks.row import ORDER, Answered, Row, combined, paired_difference
 from sinkscope.errors import InputError, unknown
 from sinkscope.statistics import difference_interval
 
 SCHEMA = 1
 WIDTH = 118  # characters of a line
+LEAST_ROWS = 8  # of the table: longer sentences are cut before it gets fewer
 FLAGS = {
     "bos-twice": "the tokenizer puts two BOS before a text",
     "bos-twice-chat": "a rendered chat that is tokenized once more begins with two BOS",
@@ -27,76 +28,113 @@ FLAGS = {
     "breaks": "something that was tried breaks the model",
     "costs": "something that was tried costs, or breaks the model",
 }
-"""What `--fail-on` takes, beside KEY:WORD for a row that is so bad or worse, such as kv4:costs."""
+"""What `--fail-on` takes, in addition to KEY:WORD for a row with this grade or a worse one, such as kv4:costs."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section of a card. `found`: by the name of the texts, the first of which is shown; `seconds`: what it took."""
+    """A section of a card.
+
+    Args:
+        name: The section's name.
+        title: The heading of its rows.
+        by_texts: Its answer on each set of texts, by the set's name. The card shows the first.
+        seconds: The time that all sets took.
+    """
 
     name: str
     title: str
-    found: Mapping[str, Answered]
+    by_texts: Mapping[str, Answered]
     seconds: float = 0.0
 
     @property
     def first(self) -> Answered:
-        """What was found on the first set of texts."""
-        return next(iter(self.found.values()))
+        """The answer on the first set of texts."""
+        return next(iter(self.by_texts.values()))
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The first set's rows, with what the second one says of them."""
-        names = list(self.found)
+        """The first set's rows, combined with those of the second set if there is one."""
+        names = list(self.by_texts)
         if len(names) < 2:
             return self.first.rows
-        others = {row.key: row for row in self.found[names[1]].rows}
-        return tuple(both(row, others.get(row.key), names) for row in self.first.rows)
+        others = {row.key: row for row in self.by_texts[names[1]].rows}
+        return tuple(combined(row, others.get(row.key), names) for row in self.first.rows)
 
     @property
     def answer(self) -> str:
-        """The first set's sentences, and what does not hold on the second."""
-        names = list(self.found)
+        """The first set's sentences, the grades that differ on the second set, and what to do on both."""
+        return " ".join(filter(None, (self.first.answer, self._differences(), self.advice)))
+
+    @property
+    def advice(self) -> str:
+        """What to do, as a sentence: the best advice that holds on all sets of texts; empty if there is none."""
+        if not self.first.answer:
+            return ""
+        advised = {row.key: row for row in self.rows if row.advice}
+        best = next((advised[key] for key in self.first.advised_by if key in advised), None)
+        if best is None:
+            return self.first.otherwise
+        share = "" if best.of_16 is None else f": {100 * best.of_16:.0f} % of the bytes of a 16-bit cache"
+        return f"{best.advice[:1].upper()}{best.advice[1:]}{share}."
+
+    @property
+    def line(self) -> str:
+        """The answer in one line of the card: its first sentence, what to do, and the grades that differ."""
+        headline, advice = self.first.answer.partition(". ")[0].rstrip("."), self.advice
+        room = WIDTH - len(self.title) - len(advice) - 5
+        text = f"{self.title}: {textwrap.shorten(headline, max(40, room), placeholder=' …')}. {advice}"
+        return textwrap.shorten(f"{text} {self._differences()}", WIDTH, placeholder=" …")
+
+    def _differences(self) -> str:
+        """The grades on the second set of texts that differ from the first's."""
+        names = list(self.by_texts)
         if len(names) < 2 or not self.first.answer:
-            return self.first.answer
-        others = {row.key: row for row in self.found[names[1]].rows}
-        differ = [row for row in self.first.rows if row.key in others and others[row.key].word != row.word]
+            return ""
+        if missing := self.by_texts[names[1]].missing:
+            return f"Not run on {names[1]}: {missing}."
+        others = {row.key: row for row in self.by_texts[names[1]].rows}
+        both = [row for row in self.first.rows if row.word and row.key in others]
+        differ = [row for row in both if others[row.key].word != row.word]
         if not differ:
-            return f"{self.first.answer} All words hold on {names[1]} too."
-        said = ", ".join(f"{row.finding} {others[row.key].word}" for row in differ)
-        return f"{self.first.answer} Other words on {names[1]}: {said}."
+            return f"All words hold on {names[1]} too." if both else ""
+        return f"Other words on {names[1]}: {', '.join(f'{row.finding} {others[row.key].word}' for row in differ)}."
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able data."""
-        on = {name: found.to_json() for name, found in self.found.items()}
+        on = {name: answered.to_json() for name, answered in self.by_texts.items()}
         return {"title": self.title, "seconds": round(self.seconds, 2), "on": on}
 
 
 @dataclass(frozen=True)
 class Card:
-    """What `check` found. `record`: model, texts with their hashes, versions, seconds; `lines_for`: for engines.
+    """The result of `check`. `print` shows `lines()`; notebooks show the answers and the table.
 
-    `str` and notebooks show `lines()`.
+    Args:
+        record: Model, texts with their hashes, versions, seconds.
+        parts: The sections, in the order in which they ran.
+        lines_for: Command lines for engines, each with `engine`, `line`, `source` and `date`, some with `beware` and
+            `of_16`, their bytes as a share of a 16-bit cache.
     """
 
     record: Mapping[str, Any]
     parts: tuple[Part, ...]
-    lines_for: tuple[Mapping[str, str], ...] = ()
+    lines_for: tuple[Mapping[str, Any], ...] = ()
 
     def part(self, name: str) -> Part:
-        """A section by name. Raises `InputError` for one that is not there."""
-        known = {part.name: part for part in self.parts}
-        if name not in known:
-            raise unknown("section", name, known)
-        return known[name]
+        """A section by name. Raises `InputError` for one that the card does not have."""
+        parts = {part.name: part for part in self.parts}
+        if name not in parts:
+            raise unknown("section", name, parts)
+        return parts[name]
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What its rows raise, of `FLAGS`."""
+        """The names from `FLAGS` that its rows raise."""
         return tuple(flag for flag in FLAGS if self.raises(flag))
 
     def raises(self, flag: str) -> bool:
-        """Whether a row raises a flag: one of `FLAGS`, or KEY:WORD. Raises `InputError` for another one."""
+        """Whether a row raises a flag: a name from `FLAGS`, or KEY:WORD. Raises `InputError` for anything else."""
         check_flags([flag])
         key, colon, word = flag.partition(":")
         rows = [row for part in self.parts for row in part.rows]
@@ -106,25 +144,30 @@ class Card:
             return any(row.word and ORDER.index(row.word) <= ORDER.index(flag) for row in rows)
         return any(flag in row.flags for row in rows)
 
-    def lines(self) -> list[str]:
-        """The answers first, in at most thirty lines with the table: one paragraph a section, wrapped."""
+    def lines(self, *, brief: bool = False) -> list[str]:
+        """One wrapped paragraph per section, then the sections that were not run and the lines for engines.
+
+        `brief`: one line per section and per line for an engine, cut where it is too long.
+        """
         texts = "; ".join(each["says"] for each in self.record["texts"])
         weights = f", {self.record['weights']}" if self.record.get("weights") else ""
-        head = f"{self.record['model']}{weights}: {texts}; {self.record['seconds']:.0f} s."
-        lines = textwrap.wrap(head, WIDTH)
-        for part in self.parts:
-            if part.answer:
-                lines += textwrap.wrap(f"{part.title}: {part.answer}", WIDTH, subsequent_indent="  ")
         missing = [f"{part.title.lower()} ({part.first.missing})" for part in self.parts if part.first.missing]
-        if missing:
-            lines += textwrap.wrap(f"Not run: {'; '.join(missing)}.", WIDTH, subsequent_indent="  ")
-        for line in self.lines_for:
-            lines += textwrap.wrap(
-                f"{line['engine']}: {line['line']}  [{line['source']}, {line['date']}; not run here]",
-                WIDTH,
-                subsequent_indent="  ",
-            )
-        return lines
+        paragraphs = [
+            f"{self.record['model']}{weights}: {texts}; {self.record['seconds']:.0f} s.",
+            *(part.line if brief else f"{part.title}: {part.answer}" for part in self.parts if part.answer),
+            *([f"Not run: {'; '.join(missing)}."] if missing else []),
+            *map(_engine_line, smallest(self.lines_for)),
+        ]
+        if brief:
+            return [textwrap.shorten(paragraph, WIDTH, placeholder=" …") for paragraph in paragraphs]
+        return [line for text in paragraphs for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+
+    def screen(self, lines: int) -> tuple[list[str], list[str], list[list[str]]]:
+        """At most so many lines: sentences, in brief where they leave no room, and heads and cells of the table."""
+        text = self.lines()
+        if len(text) > lines - LEAST_ROWS - 1:
+            text = self.lines(brief=True)
+        return text, *self.cells(lines - len(text) - 1)
 
     def table(self) -> pd.DataFrame:
         """One row per finding: section, finding, value with low, high, unit, n, word, why, bytes, of_16, advice."""
@@ -152,16 +195,21 @@ class Card:
         names = ["section", "key", "finding", "value", "low", "high", "unit", "n", "word", "why", "bytes", "of_16"]
         return pd.DataFrame(rows, columns=[*names, "advice"])
 
-    def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of the table on a terminal: rows that have a word; of too many, those that are advice."""
-        rows = [row for part in self.parts for row in part.rows if row.word]
-        if most is not None and len(rows) > most:
-            rows = [row for row in rows if row.advice][: max(0, most)]
-        found = [[row.finding, row.shown(unit=False), row.word, held(row)] for row in rows]
-        return ["", "nats a token (95 %)", "", "KiB, of 16 bit"], found
+    def cells(self, max_rows: int | None = None) -> tuple[list[str], list[list[str]]]:
+        """Heads and cells of the table on a terminal: rows with a grade or advice.
+
+        If they are more than `max_rows`: first those with advice, then the others, worst first; in the card's order.
+        """
+        rows = [row for part in self.parts for row in part.rows if row.word or (row.advice and row.number)]
+        if max_rows is not None and len(rows) > max_rows:
+            ranked = sorted(rows, key=lambda row: (not row.advice, ORDER.index(row.word) if row.word else len(ORDER)))
+            kept = {id(row) for row in ranked[: max(0, max_rows)]}
+            rows = [row for row in rows if id(row) in kept]
+        cells = [[row.finding, row.shown(unit=False), str(row.n), row.word, held(row), row.advice] for row in rows]
+        return ["", "nats a token (95 %)", "n", "", "KiB, of 16 bit", "what to do"], cells
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, with the numbers of each text; no text."""
+        """The whole card, with the numbers of each text but no text."""
         return {
             "schema": SCHEMA,
             **self.record,
@@ -171,15 +219,15 @@ class Card:
         }
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> Card:
-        """What `to_json` gave. Raises `InputError` for anything else."""
+    def from_json(cls, data: Mapping[str, Any]) -> Card:
+        """The inverse of `to_json`. Raises `InputError` for another schema."""
         if data.get("schema") != SCHEMA or "sections" not in data:
             raise InputError(f"this is no report card of schema {SCHEMA}")
         parts = tuple(
             Part(
                 name,
                 part["title"],
-                {texts: Answered.of_json(found) for texts, found in part["on"].items()},
+                {texts: Answered.from_json(answered) for texts, answered in part["on"].items()},
                 part["seconds"],
             )
             for name, part in data["sections"].items()
@@ -189,7 +237,7 @@ class Card:
 
     @classmethod
     def load(cls, path: str | Path) -> Card:
-        """Read a card's JSON. Raises `InputError` where there is none."""
+        """Read a card's JSON. Raises `InputError` for a file that is not one."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -197,45 +245,46 @@ class Card:
         if not isinstance(data, dict):
             raise InputError(f"{path} holds no report card")
         try:
-            return cls.of_json(data)
+            return cls.from_json(data)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} holds no report card: {error!r}") from error
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     def against(self, other: Card) -> pd.DataFrame:
-        """By how much each number is larger here than in another card.
+        """Every number of this card minus the one in another card, paired over the same texts.
 
-        Paired over the same texts. Two tokenizers cut the same corpus into other texts: then what is in nats a token
-        becomes nats per byte of UTF-8, and the means are compared as of two samples (Welch's t).
+        Two tokenizers cut the same corpus into different texts. Then nats per token become nats per byte of UTF-8, and
+        the means are compared as those of two samples (Welch's t).
 
         Columns: section, texts, finding, unit, here, there, difference, low, high, n, both words, and `paired`. Raises
-        `InputError` where the texts are not the same and the tokenizer is.
+        `InputError` for different texts with the same tokenizer.
         """
-        mine, theirs = ({each["name"]: each for each in card.record["texts"]} for card in (self, other))
-        same = {name: each["sha256"] for name, each in mine.items()} == {n: e["sha256"] for n, e in theirs.items()}
-        if not same and not self._comparable(other):
+        mine, theirs = ({texts["name"]: texts for texts in card.record["texts"]} for card in (self, other))
+        shared = [name for name in mine if name in theirs]  # other sections read other sets
+        same = bool(shared) and all(mine[name]["sha256"] == theirs[name]["sha256"] for name in shared)
+        if not same and not self._comparable_by_bytes(other):
             differ = [name for name in mine if mine[name]["sha256"] != theirs.get(name, {}).get("sha256")]
             raise InputError(
                 f"the two cards were made on other texts ({', '.join(differ or theirs)}): their hashes differ, so "
                 "nothing is paired; check both models on the same texts, with one tokenizer"
             )
         rows = []
-        known = {part.name: part for part in other.parts}
-        for part in (part for part in self.parts if part.name in known):
-            for name, found in part.found.items():
-                old = {row.key: row for row in known[part.name].found.get(name, Answered()).rows}
-                for row in (row for row in found.rows if row.key in old and row.values and old[row.key].values):
+        other_parts = {part.name: part for part in other.parts}
+        for part in (part for part in self.parts if part.name in other_parts):
+            for name, answered in part.by_texts.items():
+                old = {row.key: row for row in other_parts[part.name].by_texts.get(name, Answered()).rows}
+                for row in (row for row in answered.rows if row.key in old and row.values and old[row.key].values):
                     here, there, unit = np.asarray(row.values), np.asarray(old[row.key].values), row.unit
                     if same:
-                        more = difference(row, old[row.key])
+                        interval = paired_difference(row, old[row.key])
                     else:
                         sizes = [np.asarray(texts[name]["bytes_per_token"]) for texts in (mine, theirs)]
                         if unit.startswith(("KL", "nats")):
                             if (len(here), len(there)) != (len(sizes[0]), len(sizes[1])):
-                                continue  # of other texts than the card's, whose bytes are not known
+                                continue  # from other texts than the card's, whose bytes are unknown
                             here, there, unit = here / sizes[0], there / sizes[1], unit.replace("a token", "a byte")
-                        more = difference_interval(there, here)
+                        interval = difference_interval(there, here)
                     rows.append(
                         {
                             "section": part.name,
@@ -244,9 +293,9 @@ class Card:
                             "unit": unit,
                             "here": float(here.mean()),
                             "there": float(there.mean()),
-                            "difference": more.value,
-                            "low": more.low,
-                            "high": more.high,
+                            "difference": interval.value,
+                            "low": interval.low,
+                            "high": interval.high,
                             "n": len(here),
                             "word here": row.word,
                             "word there": old[row.key].word,
@@ -255,35 +304,51 @@ class Card:
                     )
         return pd.DataFrame(rows)
 
-    def _comparable(self, other: Card) -> bool:
-        """Whether two tokenizers cut the same corpora into texts, of which the bytes are known."""
-        spelled = [card.record.get("vocabulary_sha256") for card in (self, other)]
+    def _comparable_by_bytes(self, other: Card) -> bool:
+        """Whether two different tokenizers cut the same corpora into texts with known sizes in bytes."""
+        vocabularies = [card.record.get("vocabulary_sha256") for card in (self, other)]
         mine, theirs = (
-            {each["name"]: each.get("bytes_per_token") for each in card.record["texts"]} for card in (self, other)
+            {texts["name"]: texts.get("bytes_per_token") for texts in card.record["texts"]} for card in (self, other)
         )
-        known = all(sizes is not None for sizes in (*mine.values(), *theirs.values(), *spelled))
-        return known and spelled[0] != spelled[1] and mine.keys() == theirs.keys()
+        shared = mine.keys() & theirs.keys()
+        sizes = [card[name] for card in (mine, theirs) for name in shared]
+        return bool(shared) and None not in (*sizes, *vocabularies) and vocabularies[0] != vocabularies[1]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
         heads, cells = self.cells()
-        head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-        said = "".join(f"<p>{escape(line)}</p>" for line in self.answers())
-        return f"{said}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        answers = "".join(f"<p>{escape(line)}</p>" for line in self.answers())
+        return answers + pd.DataFrame(cells, columns=heads).to_html(index=False, border=0)
 
     def answers(self) -> list[str]:
-        """The sentences of the card, one a section."""
+        """The model with its texts, then the answer of each section, then the sections that were not run."""
         texts = "; ".join(each["says"] for each in self.record["texts"])
-        said = [f"{self.record['model']}: {texts}."]
-        said += [f"{part.title}: {part.answer}" for part in self.parts if part.answer]
-        return [*said, *(f"{part.title}: not run, {part.first.missing}." for part in self.parts if part.first.missing)]
+        answers = [f"{part.title}: {part.answer}" for part in self.parts if part.answer]
+        missing = [f"{part.title}: not run, {part.first.missing}." for part in self.parts if part.first.missing]
+        return [f"{self.record['model']}: {texts}.", *answers, *missing]
+
+
+def smallest(lines_for: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The lines for engines without those that set the same option to something of more bytes."""
+    options: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for line in lines_for:
+        option = (line["engine"], line["line"].split(" ")[0])
+        if option not in options or (line.get("of_16") or 1) < (options[option].get("of_16") or 1):
+            options[option] = line
+    return [line for line in lines_for if line in options.values()]
+
+
+def _engine_line(line: Mapping[str, Any]) -> str:
+    """A line for an engine with its sources, engine@commit without files, and what to beware of."""
+    sources = ", ".join(dict.fromkeys(source.split(",")[0] for source in line["source"].split("; ")))
+    beware = f" Beware: {line['beware']}." if line.get("beware") else ""
+    return f"{line['engine']}: {line['line']}  [{sources}, {line['date']}; not run here]{beware}"
 
 
 def held(row: Row) -> str:
-    """KiB of a text's cache, and of how many bytes in 16 bits that is: 45, 35 %."""
+    """KiB of the cache of one text, and the share of a 16-bit cache: 45, 35 %."""
     if row.bytes is None:
         return ""
     size = row.bytes / 1024

@@ -1,4 +1,4 @@
-"""What was measured, as other programs read it: lines for engines, sinks as JSON, weights in plain folders."""
+"""Results for other programs: command lines of engines, sinks as JSON, weights in plain folders."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from transformers import GraniteSWAForCausalLM, PreTrainedModel
 
 from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import entries, lines, refusals
-from sinkscope.checks.row import Answered, Row
+from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.errors import InputError, unknown
 from sinkscope.files import write_json, write_text
 from sinkscope.hooks import unwrapped
 from sinkscope.interventions import FoldSink, load
 from sinkscope.model import load_tokenizer
 from sinkscope.model.plain import as_plain, with_window_sinks, zero_heads
-from sinkscope.statistics import Interval
 from sinkscope.trials import Trial
 from sinkscope.trials import load as load_trial
 
 CARD, TRIAL = "card.json", "trial.json"
-SINKS = 1  # version of sinks.json
+SINKS_VERSION = 1  # of sinks.json
+RECORDED = ("model", "revision", "model_sha256", "weights", "texts", "versions")
 
 
 def export(
@@ -37,77 +37,79 @@ def export(
 ) -> list[Path]:
     """Write a result for an engine, or a model as a plain folder; returns the files.
 
-    - A report card with `engine`: ENGINE.txt, the lines of which the arm was measured and advised, each with its source
-      and what to beware of; sinks.json, positions, rates per layer and head, BOS, how many first tokens to keep.
-    - A trial of caches as engines run them with `engine`: ENGINE.txt.
+    - A report card with `engine`: ENGINE.txt, the lines whose arm was measured and advised, with source and warnings;
+      sinks.json, the sink's position, rates per layer and head, BOS, the number of first tokens to keep.
+    - A trial of caches as engines run them, with `engine`: ENGINE.txt.
     - A model: a folder that transformers loads without sinkscope (`model.plain.as_plain`).
     - A trial of zero-sink-heads: the trial's model without these heads, as such a folder.
     - A model with a `fold` of form `logit` (`ss.fold`): a GraniteSWA whose learned sinks are the fold's logits, with
-      fold.json. Only where all layers are windows: elsewhere the sink would count twice. So it does for queries that
-      still see it: model and fold are equal from token layers · (window − 1) + 1 on.
+      fold.json. All layers must have a window, because the sink would count twice for queries that still see it:
+      written model and fold are equal from token layers · (window − 1) + 1 on.
 
     Args:
-        source: A result, its file or folder, a model, or the name of one.
+        source: A result, its file or folder, a model, or a model's name.
         engine: llama.cpp, vLLM, MLX or ExecuTorch; None for weights.
         out: The folder to write to.
-        tokenizer: Of a model, to be written with it; found by itself where the model has a name.
-        fold: Of a model: its first token as a constant logit.
+        tokenizer: The tokenizer to write with a model; by default the one that belongs to the model's name.
+        fold: The first token of the model as a constant logit.
 
-    Raises `InputError` for an unknown engine, and one for which nothing was measured or advised;
-    `UnsupportedModelError`, by name, for models that cannot be written.
+    Raises `InputError` for an unknown engine, and for one without a measured and advised line;
+    `UnsupportedModelError` for a model that cannot be written.
     """
     folder = Path(out)
     if fold is not None:
         if isinstance(source, Card | Trial) or engine is not None:
             raise InputError("fold: is written with a model, as weights: give the model, and no engine")
         model = source if isinstance(source, nn.Module) else load(str(source))
-        return _written(
-            with_folded_sinks(model, fold), _named(model), folder, tokenizer, {"fold.json": fold.describe()}
-        )
+        folded = with_folded_sinks(model, fold)
+        return _write_model(folded, _model_name(model), folder, tokenizer, {"fold.json": fold.describe()})
     result = source if isinstance(source, Card | Trial | nn.Module) else _read(source)
-    if isinstance(result, nn.Module) or result is None or (engine is None and _heads(result)):
+    if isinstance(result, nn.Module) or result is None or (engine is None and _zeroed_heads(result)):
         if engine is not None:
             raise InputError(f"engine = {engine!r}: weights are for all engines; lines need a result of check or cache")
-        return _weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
+        return _write_weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
     if engine is None:
         raise InputError(f"which engine is it for? {', '.join(_engines())}")
-    return _lines(result, _known(engine), folder)
+    return _write_lines(result, _engine_named(engine), folder)
 
 
 def sinks_json(card: Card) -> dict[str, Any]:
-    """What a card knows of sinks.
+    """The sinks on a card, for sinks.json.
 
-    `by_head`: layer, head, and the percent of texts in which it has the sink, with the interval's low and high.
+    `positions`, `tokens`: all sinks, and the id at each where all texts have the same one; `position` is the strongest.
+    `by_layer`: layer, and the percent of its heads that have the strongest sink, with the interval's low and high.
+    `by_head`: layer, head, and the percent of texts in which the head has it, with its interval.
 
-    `modules`, `modules_by_layer`: linear maps, and blocks, by what rounding inputs to 8 bits is estimated to cost in
-    nats a token, the dearest first, where that was measured (`checks.modules`). `in_16_bits`: by scheme, the fewest
-    maps that, left in 16 bits, give 90 % of its cost back, where they were looked for and found.
+    `modules`, `modules_by_layer`: linear maps, and blocks, with the estimated cost of rounding their inputs to 8 bits
+    in nats a token, highest first (`checks.modules`). `in_16_bits`: for each scheme, the fewest maps that recover 90 %
+    of its cost if they stay in 16 bits, where the card has them.
     """
     facts = {part.name: part.first.facts for part in card.parts}
-    sink, bos = facts.get("sink", {}), facts.get("bos", {})
+    sink, bos, int8 = (facts.get(name, {}) for name in ("sink", "bos", "int8"))
     if "position" not in sink:
         raise InputError("the card has no section 'sink': make one with sinkscope check MODEL")
     return {
-        "version": SINKS,
-        **{name: card.record.get(name) for name in ("model", "model_sha256", "weights", "texts", "versions")},
+        "version": SINKS_VERSION,
+        **{name: card.record.get(name) for name in RECORDED},
         "position": sink["position"],
         "token": sink.get("token"),
+        "positions": sink.get("positions", []),
+        "tokens": sink.get("tokens", []),
         "layers": sink.get("layers", []),
+        "by_layer": sink.get("by_layer", []),
         "by_head": sink.get("by_head", []),
         "keep": facts.get("engines", {}).get("keep"),
         "bos": bos.get("bos"),
         "tokenizer_adds": bos.get("tokenizer_adds"),
         "template_adds": bos.get("template_adds"),
-        "modules": facts.get("int8", {}).get("modules", []),
-        "modules_by_layer": facts.get("int8", {}).get("layers", []),
-        "in_16_bits": {
-            name: one["maps"] for name, one in facts.get("int8", {}).get("rescue", {}).items() if one["maps"]
-        },
+        "modules": int8.get("modules", []),
+        "modules_by_layer": int8.get("layers", []),
+        "in_16_bits": {name: rescue["maps"] for name, rescue in int8.get("rescue", {}).items() if rescue["maps"]},
     }
 
 
 def _read(source: str | Path) -> Card | Trial | None:
-    """A result in a file or folder; None for anything else, which is the name of a model."""
+    """The result in a file or folder; None if there is none, so that `source` is the name of a model."""
     path = Path(source)
     if path.is_dir() and (path / CARD).is_file():
         return Card.load(path / CARD)
@@ -126,8 +128,8 @@ def _engines() -> list[str]:
     return list(dict.fromkeys(entry["engine"] for entry in entries() if "line" in entry))
 
 
-def _known(engine: str) -> str:
-    """The engine as `engines.json` spells it. Raises `InputError` for others, with the reason where there is one."""
+def _engine_named(engine: str) -> str:
+    """The engine's name as `engines.json` spells it. Raises `InputError` for engines without lines, with the reason."""
     names = {name.lower(): name for name in (*_engines(), *refusals())}
     if engine.lower() not in names:
         raise unknown("engine", engine, _engines())
@@ -137,7 +139,7 @@ def _known(engine: str) -> str:
     return name
 
 
-def _lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
+def _write_lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
     parts = result.parts if isinstance(result, Card) else _parts_of(result)
     name = str(result.record["model"])
     chosen = [line for line in lines(parts, gguf=name.endswith(".gguf")) if line["engine"] == engine]
@@ -149,9 +151,11 @@ def _lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
             raise InputError(
                 f"{engine}: no line, since nothing of what it runs was measured: sinkscope check {name} --full"
             )
-        found = ", ".join(f"{row.finding} {row.word or row.shown()}" for row in measured)
-        raise InputError(f"{engine}: no line, since what was measured is no advice: {found}")
-    text = [f"# {name}: {'; '.join(_texts(result))}. Read in sources, not run here."]
+        grades = ", ".join(f"{row.finding} {row.word or row.shown()}" for row in measured)
+        raise InputError(f"{engine}: no line, since what was measured is no advice: {grades}")
+    texts = result.record["texts"]
+    texts = "; ".join(str(each["says"]) for each in texts) if isinstance(texts, list) else f"{texts} texts"
+    text = [f"# {name}: {texts}. Read in sources, not run here."]
     for line in chosen:
         text += ["", line["line"], f"# source: {line['source']}, {line['date']}"]
         text += [f"# beware: {line['beware']}"] if "beware" in line else []
@@ -164,25 +168,22 @@ def _lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
     return paths
 
 
-def _texts(result: Card | Trial) -> list[str]:
-    texts = result.record["texts"]
-    return [str(each["says"]) for each in texts] if isinstance(texts, list) else [f"{texts} texts"]
-
-
 def _parts_of(trial: Trial) -> list[Part]:
-    """The arms of a trial that are caches as engines round them, as a card's section has them."""
+    """The sections of a card that lines are looked up in, with the arms of a trial that are caches of engines."""
     facts: Mapping[str, Any] = trial.record.get("arms", {})
     rows = []
     for arm in trial.named("arm"):
         policy = facts.get(arm, {}).get("policy", {})
         if isinstance(policy, Mapping) and policy.get("engine") == arm:
-            cost: Interval = trial.cost(arm)
-            rows.append(Row(arm, arm, cost, "KL a token", trial.texts, trial.word(arm)))
-    return [Part("engines", "As engines cache", {"": Answered(rows=tuple(rows))})]
+            cost, word = trial.cost(arm), trial.word(arm)
+            advice = f"{arm} is safe" if word in ADVISED else ""
+            rows.append(Row(arm, arm, cost, "KL a token", trial.texts, word, advice=advice))
+    answers = {"": Answered(rows=tuple(rows))}
+    return [Part("cache", "Cache bits", answers), Part("engines", "As engines cache", answers)]
 
 
-def _heads(result: Card | Trial) -> Sequence[tuple[int, int]]:
-    """Heads that a trial of one arm took out of all texts' queries."""
+def _zeroed_heads(result: Card | Trial) -> Sequence[tuple[int, int]]:
+    """The heads that a trial removed for all queries; empty for other results, and for trials of several such arms."""
     if isinstance(result, Card):
         return ()
     facts = result.record.get("arms", {})
@@ -192,45 +193,44 @@ def _heads(result: Card | Trial) -> Sequence[tuple[int, int]]:
 
 
 def with_folded_sinks(model: nn.Module, fold: FoldSink) -> GraniteSWAForCausalLM:
-    """`model` with the fold's logits as learned sinks, for queries that have left the folded token behind.
+    """`model` with the fold's logits as learned sinks, for queries whose window has left the folded token behind.
 
-    Raises `InputError` for another form than `logit`, other tokens than the first, and a part of the layers or heads;
+    Raises `InputError` for another form than `logit`, other tokens than the first, and a fold of only some layers;
     `UnsupportedModelError` as `model.plain.with_window_sinks` does.
     """
     if fold.form != "logit":
         raise InputError(f"form = '{fold.form}': a learned sink has a logit and no value, so form='logit' is written")
-    if [p for p, _ in fold.targets.pairs()] != [0] or fold.layers is not None:
+    if [position for position, _ in fold.targets.pairs()] != [0] or fold.layers is not None:
         raise InputError("a learned sink stands for one token in all layers: fold position 0 (on='positions:0') in all")
     (_, first), *_ = fold.targets.pairs()
-    return with_window_sinks(model, [table[:, 0] for table in fold.constants.logits[first]])
+    return with_window_sinks(model, [logits[:, 0] for logits in fold.constants.logits[first]])
 
 
-def _weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: Any) -> list[Path]:
+def _write_weights(source: nn.Module | Trial | str | Path, folder: Path, tokenizer: Any) -> list[Path]:
     name: str | None
+    files = {}
     if isinstance(source, Trial):
-        name = str(source.record["model"])
-        model = load(str(name))
-        zero_heads(model, _heads(source))
+        name, heads = str(source.record["model"]), _zeroed_heads(source)
+        model = load(name)
+        zero_heads(model, heads)
+        files["zero_heads.json"] = {"model": name, "zero_heads": [list(head) for head in heads]}
     elif isinstance(source, nn.Module):
         model = unwrapped(source)
-        name = _named(model)
+        name = _model_name(model)
     else:
         name = str(source)
-        model = load(str(source))
-    more = {}
-    if isinstance(source, Trial):
-        more["zero_heads.json"] = {"model": name, "zero_heads": [list(head) for head in _heads(source)]}
-    return _written(as_plain(model), name, folder, tokenizer, more)
+        model = load(name)
+    return _write_model(as_plain(model), name, folder, tokenizer, files)
 
 
-def _named(model: nn.Module) -> str | None:
+def _model_name(model: nn.Module) -> str | None:
     return str(getattr(getattr(unwrapped(model), "config", None), "name_or_path", "") or "") or None
 
 
-def _written(
-    plain: PreTrainedModel, name: str | None, folder: Path, tokenizer: Any, more: Mapping[str, Any]
+def _write_model(
+    model: PreTrainedModel, name: str | None, folder: Path, tokenizer: Any, files: Mapping[str, Any]
 ) -> list[Path]:
-    """The model and its tokenizer as a new folder, with further files of JSON."""
+    """Write the model, its tokenizer and further JSON files into a new folder; returns the files."""
     if tokenizer is None and name is not None:
         try:
             tokenizer = load_tokenizer(name)
@@ -238,9 +238,9 @@ def _written(
             tokenizer = None
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: name a new folder")
-    plain.save_pretrained(folder)
+    model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    for file, content in more.items():
+    for file, content in files.items():
         write_text(folder / file, json.dumps(content) + "\n")
     return sorted(path for path in folder.iterdir() if path.is_file())

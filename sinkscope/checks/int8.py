@@ -1,6 +1,7 @@
-"""Is my int8 recipe safe: ranges by token as servers have them, then by tensor and static as NPUs have them.
+"""Is int8 safe: with ranges per token, as on servers, and with ranges per tensor and static ones, as on NPUs.
 
-What costs is rescued, on the first set of texts: the fewest maps in 16 bits, and the fewest tokens, that give it back.
+For a scheme that is not safe, the first set of texts shows the fewest maps in 16 bits, and the fewest protected tokens,
+that recover its cost.
 """
 
 from __future__ import annotations
@@ -9,44 +10,40 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.checks.grid import on_four_bits
 from sinkscope.checks.modules import module_rows
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
 from sinkscope.quantization import hazards
+from sinkscope.quantization.as_read import weights_as_read
 from sinkscope.statistics import mean_interval
 from sinkscope.trials import Rescue, Trial, rescue, scheme_trial
 
 RANGES = ("token", "tensor", "static")
 PROTECT = "measured+outliers"
-ALONE = 16  # bits of weights that stay as they are
+KEPT_WEIGHTS = 16  # bits that leave weights as they are
 STATIC = "static range (NPU, ONNX, TensorRT)"
-WORST = 2  # sites that are named
-RUNS, RESCUED = 14, 12  # passes over the texts of a rescue, and how many texts
-WHAT: tuple[Literal["maps", "tokens"], ...] = ("maps", "tokens")
-LOST = ("costs", "breaks")
-
-
-def applies(subject: CheckedModel) -> str:
-    """Empty for a causal decoder."""
-    return subject.decodes()
+WORST = 2  # sites that the answer names
+RUNS, RESCUED = 14, 12  # passes of a rescue, and its texts
+UNITS: tuple[Literal["maps", "tokens"], ...] = ("maps", "tokens")
+UNSAFE = ("costs", "breaks")
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """What rounding to 8 bits costs with each kind of range, and what protecting tokens recovers."""
-    alone = on_four_bits(subject.model) > 0.9
+    """The cost of rounding to 8 bits with each kind of range, and how much protecting tokens recovers."""
+    weights = weights_as_read(subject.model)
+    activations_only = weights.rounded
     rows: list[Row] = []
-    said: list[str] = []
-    lost: dict[str, str] = {}  # schemes that are not safe, as they are shown
+    findings: list[str] = []
+    unsafe: dict[str, str] = {}  # the scheme to run by the name on the card
     for number, ranges in enumerate(RANGES):
-        scheme = f"w{ALONE if alone else 8}a8-{ranges}"
-        shown = f"a8-{ranges}" if alone else scheme
+        scheme = f"w{KEPT_WEIGHTS if activations_only else 8}a8-{ranges}"
+        name = f"a8-{ranges}" if activations_only else scheme
 
-        def watch(done: int, total: int, found: str, number: int = number) -> None:
+        def watch(done: int, total: int, news: str, number: int = number) -> None:
             if progress is not None:
-                progress(number * total + done, len(RANGES) * total, found)
+                progress(number * total + done, len(RANGES) * total, news)
 
         try:
             trial = scheme_trial(
@@ -55,56 +52,65 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
                 scheme,
                 PROTECT,
                 subject.controls,
-                calibrate_on=texts.choosing,
+                calibrate_on=texts.calibration,
                 batch_size=subject.batch_size,
                 seed=subject.seed,
                 progress=watch,
             )
         except InputError as error:
-            said.append(f"{shown}: {error}")
+            findings.append(f"{name}: {error}")
             continue
-        own = _rows(trial, scheme, shown)
-        rows += own
-        lost |= {scheme: shown} if own[0].word in LOST else {}
-        where = f"under a {STATIC} " if number == 1 else ""
-        said.append(f"{where}{shown} {own[0].word}{_rescued(own)}")
-    costly, rankings = module_rows(subject, texts, progress)
-    rows += costly
-    if costly and costly[0].number is not None:
-        said.append(f"dearest map alone: {costly[0].key.removeprefix('alone:')} (KL {costly[0].number.value:.3f})")
-    rescued = {
-        shown: _rescue(subject, texts, scheme, progress) for scheme, shown in lost.items() if texts is subject.sets[0]
-    }
-    for shown, found in rescued.items():
-        own = _rescue_rows(found, shown)
-        rows += own
-        said += [f"{row.finding} {row.why}" for row in own]
-    what = "Activations alone are rounded, since the weights lie on a 4-bit grid: " if alone else ""
-    facts: dict[str, Any] = {"activations_alone": alone, **rankings}
-    facts |= {"rescue": {shown: _kept(found) for shown, found in rescued.items()}} if rescued else {}
-    return Answered(f"{what}{'; '.join(said)}. {_worst(subject, texts)}".strip(), tuple(rows), facts)
+        scheme_rows = _rows(trial, scheme, name)
+        rows += scheme_rows
+        if scheme_rows[0].word in UNSAFE:
+            unsafe[name] = scheme
+        if protected := _when_protected(scheme_rows):
+            findings.append(f"{name} {protected}")
+    map_rows, rankings = module_rows(subject, texts, progress)
+    rows += map_rows
+    if map_rows and map_rows[0].number is not None:
+        path, kl = map_rows[0].key.removeprefix("alone:"), map_rows[0].number.value
+        findings.append(f"dearest map alone: {path} (KL {kl:.3f})")
+    facts: dict[str, Any] = {"activations_alone": activations_only, **rankings}
+    for name, scheme in unsafe.items() if texts is subject.sets[0] else ():
+        rescued = _rescue(subject, texts, scheme, progress)
+        rescue_rows = _rescue_rows(rescued, name)
+        rows += rescue_rows
+        findings += [f"{row.finding} {row.why}" for row in rescue_rows]
+        data = {key: value for key, value in rescued.to_json().items() if key not in ("tried", "ranked")}
+        facts.setdefault("rescue", {})[name] = data
+    schemes = [row for row in rows if row.key.startswith(("w8a8-", "a8-")) and "-protected" not in row.key]
+    words = [f"{row.finding} {row.word}" for row in schemes]
+    if len(words) > 1:
+        words[1] = f"under a {STATIC} {words[1]}"
+    sentences = [", ".join(words), f"Activations alone are rounded ({weights.says})" if activations_only else ""]
+    details = "; ".join(findings)
+    sentences += [f"{details[:1].upper()}{details[1:]}", _worst(subject, texts)]
+    return Answered(" ".join(f"{sentence}." for sentence in sentences if sentence), tuple(rows), facts)
 
 
-def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:
-    found = []
+def _rows(trial: Trial, scheme: str, name: str) -> list[Row]:
+    """The scheme, then the scheme with protected tokens. `name`: the scheme's name on the card."""
+    rows = []
     tokens = trial.record["arms"].get(PROTECT, {}).get("tokens_per_text")
     for arm in [arm for arm in (scheme, PROTECT) if arm in trial.arms]:
         grade = trial.grade(arm)
         why = grade.why
-        finding = shown
-        advice = f"{shown} is safe" if grade.word in ADVISED and arm == scheme else ""
+        finding = name
+        advice = f"{name} is safe" if grade.word in ADVISED and arm == scheme else ""
         if arm == PROTECT:
-            back = trial.recovered(arm, of=scheme)
-            finding = f"{shown}, {tokens:.1f} tokens kept" if tokens is not None else f"{shown}, tokens kept"
-            if np.isfinite(back.value):
-                why = f"gives back {100 * back.value:.0f} % ({100 * back.low:.0f} to {100 * back.high:.0f})"
+            recovered = trial.recovered(arm, of=scheme)
+            finding = f"{name}, {tokens:.1f} tokens kept" if tokens is not None else f"{name}, tokens kept"
+            if np.isfinite(recovered.value):
+                low, high = 100 * recovered.low, 100 * recovered.high
+                why = f"gives back {100 * recovered.value:.0f} % ({low:.0f} to {high:.0f})"
             if trial.controls(arm) and trial.difference(arm).high >= 0:
                 why = "; ".join(filter(None, (why, "no more than random tokens")))
             if grade.word in ADVISED and trial.word(scheme) not in ADVISED:
-                advice = f"{shown} with sinks and outliers in full precision"
-        found.append(
+                advice = f"{name} with sinks and outliers in full precision"
+        rows.append(
             Row(
-                f"{shown}{'-protected' if arm == PROTECT else ''}",
+                f"{name}{'-protected' if arm == PROTECT else ''}",
                 finding,
                 trial.cost(arm),
                 "KL a token",
@@ -115,7 +121,7 @@ def _rows(trial: Trial, scheme: str, shown: str) -> list[Row]:
                 values=tuple(trial.values(arm).tolist()),
             )
         )
-    return found
+    return rows
 
 
 def _rescue(subject: CheckedModel, texts: TextSet, scheme: str, progress: Progress | None) -> Rescue:
@@ -123,7 +129,7 @@ def _rescue(subject: CheckedModel, texts: TextSet, scheme: str, progress: Progre
         subject.model,
         texts.ids[:RESCUED],
         scheme,
-        calibrate_on=texts.choosing,
+        calibrate_on=texts.calibration,
         batch_size=subject.batch_size,
         seed=subject.seed,
         runs=RUNS,
@@ -131,52 +137,47 @@ def _rescue(subject: CheckedModel, texts: TextSet, scheme: str, progress: Progre
     )
 
 
-def _rescue_rows(found: Rescue, shown: str) -> list[Row]:
-    """The fewest maps, and the fewest tokens, that give 90 % of a scheme's cost back; else those that give most."""
+def _rescue_rows(rescued: Rescue, name: str) -> list[Row]:
+    """The fewest maps, and the fewest tokens, that recover 90 % of a scheme's cost; else those that recover most."""
     rows = []
-    for what in WHAT:
-        if (best := found.best(what)) is None:
+    for unit in UNITS:
+        if (best := rescued.best(unit)) is None:
             continue
         one = best.count == 1
-        left = f"{best.count} token{'' if one else 's'} of a text whole"
-        if what == "maps":
-            left = f"{best.count} of {found.of_maps} maps in 16 bits"
+        unrounded = f"{best.count} token{'' if one else 's'} of a text whole"
+        if unit == "maps":
+            unrounded = f"{best.count} of {rescued.of_maps} maps in 16 bits"
         rows.append(
             Row(
-                f"rescue:{shown}-{what}",
-                f"{shown}, {left}",
+                f"rescue:{name}-{unit}",
+                f"{name}, {unrounded}",
                 mean_interval(best.values),
                 "KL a token",
-                found.texts,
+                rescued.texts,
                 best.word,
                 f"{'gives' if one else 'give'} back {best.recovered_in_words()}",
-                f"{shown} with {left}" if best.word in ADVISED else "",
+                f"{name} with {unrounded}" if best.word in ADVISED else "",
                 values=tuple(best.values.tolist()),
             )
         )
     return rows
 
 
-def _kept(found: Rescue) -> dict[str, Any]:
-    """A rescue without what was tried on the way."""
-    return {name: value for name, value in found.to_json().items() if name not in ("tried", "ranked")}
-
-
-def _rescued(rows: list[Row]) -> str:
-    """What protecting does, where rounding everything is not free."""
+def _when_protected(rows: list[Row]) -> str:
+    """The grade with protected tokens, unless the scheme is free without them."""
     if len(rows) < 2 or rows[0].word == "free":
         return ""
-    return f" ({rows[1].word} with sinks and outliers kept)"
+    return f"{rows[1].word} with sinks and outliers kept"
 
 
 def _worst(subject: CheckedModel, texts: TextSet) -> str:
-    """The linear maps whose inputs reach furthest beyond the median."""
+    """The linear maps whose inputs have the largest ratio of maximum to median; empty where none has a known name."""
     try:
-        found = hazards(subject.model, texts.choosing).worst(WORST)
-    except InputError:  # families whose maps have other names
+        worst = hazards(subject.model, texts.calibration).worst(WORST)
+    except InputError:
         return ""
-    sites = ", ".join(f"block {row.block} {row.site} (× {row.max_median:.0f})" for row in found.itertuples())
-    return f"Largest ranges over their medians: {sites}."
+    sites = ", ".join(f"block {row.block} {row.site} (× {row.max_median:.0f})" for row in worst.itertuples())
+    return f"Largest ranges over their medians: {sites}"
 
 
-SECTION = CheckSection("int8", "int8", "full", applies, 22.5, run_section, once=30.0)
+SECTION = CheckSection("int8", "int8", "full", CheckedModel.decoder_obstacle, 22.5, run_section, extra_passes=30.0)

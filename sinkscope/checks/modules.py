@@ -1,4 +1,4 @@
-"""Which linear maps pay for activations in 8 bits: ranked by one backward pass, the first of them verified."""
+"""Which linear maps 8-bit activations hurt most: ranked by one backward pass, the first ones verified."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from sinkscope.hooks import Stream
 from sinkscope.quantization import QuantizeLinear, linear_maps
 from sinkscope.trials import OnePass, intervention_arm, rounding_costs, run
 
-GRID = Grid(8, "tensor", symmetric=True)  # as in the scheme a8-tensor
+GRID = Grid(8, "tensor", symmetric=True)  # of the scheme a8-tensor
 VERIFIED = 3  # maps that are rounded alone on the scored texts
-LISTED = 20
+LISTED = 20  # maps in the ranking
 
 
 def module_rows(
     subject: CheckedModel, texts: TextSet, progress: Progress | None
 ) -> tuple[list[Row], dict[str, list[list[Any]]]]:
-    """Rows of the dearest maps, rounded alone on the scored texts; and the rankings, estimates in nats a token.
+    """Rows for the most expensive maps, each rounded alone on the scored texts; and two rankings.
 
-    `modules`: path and cost; `layers`: block and cost.
+    The rankings are estimates in nats a token: `modules` lists path and cost, `layers` block and cost.
     """
-    rounded = QuantizeLinear(Grid(EXACT), GRID)
-    costs = rounding_costs(subject.model, texts.choosing, rounded, subject.batch_size, subject.seed).maps
+    quantizer = QuantizeLinear(Grid(EXACT), GRID)
+    costs = rounding_costs(subject.model, texts.calibration, quantizer, subject.batch_size, subject.seed).maps
     modules = [[path, float(f"{cost:.3g}")] for path, cost in list(costs.items())[:LISTED]]
     ranking: dict[str, list[list[Any]]] = {"modules": modules, "layers": layer_costs(subject.model, costs)}
-    dearest = [path for path, cost in list(costs.items())[:VERIFIED] if cost > 0]
-    if not dearest:
+    verified = [path for path, cost in list(costs.items())[:VERIFIED] if cost > 0]
+    if not verified:
         return [], ranking
     arms = []
-    for path in dearest:
+    for path in verified:
         others = tuple(name for name in linear_maps(subject.model) if name != path)
-        alone = QuantizeLinear(Grid(EXACT), GRID, skip=("lm_head", *others))
-        arms.append(intervention_arm(path, alone, subject.model, fed(subject.model, texts.ids)))
+        quantizer = QuantizeLinear(Grid(EXACT), GRID, skip=("lm_head", *others))
+        arms.append(intervention_arm(path, quantizer, subject.model, fed(subject.model, texts.ids)))
     trial = run(
         subject.model,
         texts.ids,
@@ -62,16 +62,16 @@ def module_rows(
             trial.grade(path).why,
             values=tuple(trial.values(path).tolist()),
         )
-        for path in dearest
+        for path in verified
     ]
     return rows, ranking
 
 
 def layer_costs(model: PreTrainedModel, costs: Mapping[str, float]) -> list[list[Any]]:
-    """Block and the sum of its maps' costs, the dearest first: what it would cost if errors added up."""
+    """Each block with the sum of its maps' costs, highest first; as if errors added up."""
     paths = {module: path for path, module in model.named_modules()}
     sums: list[list[Any]] = []
     for number, block in enumerate(Stream.of(model).blocks):
-        inside = [cost for path, cost in costs.items() if path.startswith(f"{paths[block]}.")]
-        sums.append([number, float(f"{sum(inside):.3g}")])
+        block_costs = [cost for path, cost in costs.items() if path.startswith(f"{paths[block]}.")]
+        sums.append([number, float(f"{sum(block_costs):.3g}")])
     return sorted(sums, key=lambda pair: -pair[1])

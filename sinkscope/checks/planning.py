@@ -1,4 +1,4 @@
-"""What a report card would take, before its model is loaded."""
+"""Estimates the time and memory of a report card before its model is loaded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ from sinkscope.checks.subject import TEXTS, TOKENS
 from sinkscope.measurement.planning import plan as measuring_plan
 from sinkscope.model import blueprint
 
-SCORING = 1000  # operations that softmax, KL and the likeliest token of an entry take as long as: memory bounds them
+SCORING = 1000  # operations in the time of softmax, KL and argmax of one logit, which memory bounds
 
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """Seconds of one reading of the texts and of each section, memory in bytes; estimates but for the parameters."""
+    """The estimated cost of a report card.
+
+    Args:
+        model: The model's name.
+        parameters: Their number, which is exact.
+        dtype: The dtype in which the model is loaded.
+        device: The device.
+        weights: Bytes of the weights.
+        beside: Bytes of activations and logits.
+        download: Bytes to download; 0 if the weights are here.
+        reading: Seconds of one pass over the texts.
+        sections: Name, title and seconds of each section.
+    """
 
     model: str
     parameters: int
@@ -30,7 +42,7 @@ class CheckPlan:
 
     @property
     def seconds(self) -> float:
-        """All sections together."""
+        """Seconds of all sections."""
         return sum(seconds for *_, seconds in self.sections)
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,29 +62,41 @@ def plan(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> CheckPlan:
-    """Memory and seconds by section, from the model's configuration and what matrix products just took here.
+    """Memory and seconds by section, from the model's configuration and the speed of matrix products on this machine.
+
+    Args:
+        name: The model, as `load` takes it.
+        sections: The sections to run.
+        full: The card has two sets of texts.
+        count: Scored texts per set.
+        batch_size: Texts per pass.
+        dtype: As `load` takes it; "auto" is the dtype of the weights.
+        device: "cpu", or a device of torch.
+        revision: A branch, tag or commit on the hub.
+        trust_remote_code: Allow code from the model's repository.
 
     Raises `InputError` as `load` does.
     """
-    more: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    found = measuring_plan(
-        name, tokens=TOKENS, samples=count, batch_size=batch_size, dtype=dtype, device=device, **more
+    source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    estimate = measuring_plan(
+        name, tokens=TOKENS, samples=count, batch_size=batch_size, dtype=dtype, device=device, **source
     )
-    config = blueprint(name, **more).config.get_text_config()
+    config = blueprint(name, **source).config.get_text_config()
     vocabulary = int(getattr(config, "vocab_size", 0) or 0)
-    reading = found.seconds[0] + SCORING * count * TOKENS * vocabulary / found.rate
-    logits = 2 * 4 * batch_size * TOKENS * vocabulary  # those of the reference, and those compared with it
-    sets = 2 if full else 1
-    passes = [one.once + one.passes * (sets if one.every else 1) for one in sections]
-    seconds = [(one.name, one.title, count * reading) for one, count in zip(sections, passes, strict=True)]
+    reading = estimate.seconds[0] + SCORING * count * TOKENS * vocabulary / estimate.rate
+    logits = 2 * 4 * batch_size * TOKENS * vocabulary  # fp32, of the reference and of an arm
+    seconds = []
+    for section in sections:
+        passes = section.extra_passes + section.passes * (2 if full else 1)
+        seconds.append((section.name, section.title, passes * reading))
     return CheckPlan(
         model=name,
-        parameters=found.parameters,
-        dtype=found.dtype,
+        parameters=estimate.parameters,
+        dtype=estimate.dtype,
         device=device,
-        weights=found.weights,
-        beside=found.beside + logits,
-        download=found.download,
+        weights=estimate.weights,
+        beside=estimate.beside + logits,
+        download=estimate.download,
         reading=reading,
         sections=tuple(seconds),
     )

@@ -9,8 +9,8 @@ from sinkscope.checks.section import CheckSection
 from sinkscope.errors import InputError, unknown
 
 SECTIONS: dict[str, CheckSection] = {
-    one.name: one
-    for one in (
+    section.name: section
+    for section in (
         sink.SECTION,
         bos.SECTION,
         cache_bits.SECTION,
@@ -24,16 +24,16 @@ SECTIONS: dict[str, CheckSection] = {
 
 
 def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[CheckSection, ...]:
-    """The sections that are run: those of the tier, those of `only` whatever their tier, without those of `skip`.
+    """The sections to run: those in `only`, or else all of the tier, without those in `skip`.
 
-    Raises `InputError` for an unknown name, for a name in both, and where nothing is left.
+    Raises `InputError` for an unknown name, for a name in both, and if nothing is left.
     """
     for name in (*only, *skip):
         if name not in SECTIONS:
             raise unknown("section", name, SECTIONS)
-    if twice := set(only) & set(skip):
-        raise InputError(f"{min(twice)} is both in 'only' and in 'skip'")
-    tier = [name for name, one in SECTIONS.items() if full or one.tier == "default"]
+    if in_both := set(only) & set(skip):
+        raise InputError(f"{min(in_both)} is both in 'only' and in 'skip'")
+    tier = [name for name, section in SECTIONS.items() if full or section.tier == "default"]
     names = [name for name in SECTIONS if name in (only or tier) and name not in skip]
     if not names:
         raise InputError("no section is left to run")

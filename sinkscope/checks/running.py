@@ -1,4 +1,4 @@
-"""Running the sections of a report card, each kept when it is finished."""
+"""Runs the sections of a report card, and keeps each one when it is finished."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from transformers import PreTrainedModel
 
 from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import lines
-from sinkscope.checks.grid import weights_as_read
 from sinkscope.checks.registry import chosen
 from sinkscope.checks.row import Answered
 from sinkscope.checks.section import CheckSection
-from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, subject
+from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, TextSet, checked_model
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, model_digest, unwrapped
 from sinkscope.interventions import load
 from sinkscope.model import load_tokenizer
+from sinkscope.model.hub import commit_of
+from sinkscope.names import SHIPPED
+from sinkscope.quantization.as_read import weights_as_read
 from sinkscope.trials import explained
 
 PACKAGES = ("sinkscope", "torch", "transformers")
+LAYOUT = 2  # goes up when sections measure or say something else, so that nothing kept before is reused
 Watch = Callable[[str, int, int, str], object]
-"""Told the section's title, how many of its readings are done, of how many, and what was found so far."""
+"""Called with a section's title, the number of its finished readings, their total, and the result so far."""
 
 
 def check(
@@ -48,38 +51,41 @@ def check(
     seed: int = 0,
     field: str | None = None,
     name: str = "",
+    revision: str | None = None,
     out: str | Path | None = None,
     progress: Watch | None = None,
 ) -> Card:
     """The report card of a model: is there a sink, is BOS sent right, how many bits may the cache have, and more.
 
     Args:
-        model: A model of transformers, or the name of one that `load` finds.
-        tokenizer: Its tokenizer; found with the model where that has a name. Without one, random tokens are read.
-        texts: Strings, or a file or folder of them; by default shipped texts.
+        model: A transformers model, or a name that `load` finds.
+        tokenizer: Its tokenizer; by default the one that belongs to the model's name. Without one, texts are random
+            tokens.
+        texts: Strings, or a file or folder of them; by default texts that come with the package.
         full: All sections, on two kinds of texts.
-        only: Names of sections to run, whatever the tier.
+        only: Names of the sections to run, whatever their tier.
         skip: Names of sections to leave out.
-        count: Texts that are scored.
+        count: Scored texts per kind.
         tokens: Tokens per text.
-        batch_size: Texts that go through the model at once.
+        batch_size: Texts per pass.
         controls: Random controls per arm, drawn anew for each text.
-        seed: Of texts and draws.
-        field: The field that is the text, in files of rows.
-        name: What the model is called on the card; by default its own name.
-        out: A folder in which finished sections are kept, and found again by a later call.
+        seed: Seed of the texts and of random draws.
+        field: The field that holds the text, in files of rows.
+        name: The model's name on the card; by default its own name.
+        revision: The branch, tag or commit of the hub that it was loaded from; the card holds the commit.
+        out: A folder that keeps finished sections; a later call with the same model and texts reuses them.
         progress: Called while sections run.
 
-    Raises `InputError` for unknown sections, and texts that are too short. A section that does not apply to the model,
-    or is refused for it, says why, and the others run.
+    Raises `InputError` for unknown sections, and for texts that are too short. If a section does not apply to the
+    model, or raises `ValueError`, the card gives the reason and the other sections run.
     """
     sections = chosen(full=full, only=only, skip=skip)
-    loaded, found, called = _loaded(model, tokenizer, name)
+    loaded, tokenizer, name, place = _loaded(model, tokenizer, name)
     start = time.perf_counter()
-    made = subject(
-        called,
+    subject = checked_model(
+        name,
         loaded,
-        found,
+        tokenizer,
         texts,
         full=full,
         count=count,
@@ -89,40 +95,50 @@ def check(
         controls=controls,
         seed=seed,
     )
-    identity = _identity(made)
+    identity = _identity(subject)
     store = None if out is None else Path(out) / "sections"
-    parts = [_part(section, made, store, identity, progress) for section in sections]
+    parts = [_part(section, subject, store, identity, progress) for section in sections]
     record = {
-        "model": called,
+        "model": name,
         "model_sha256": identity["model"],
-        "weights": weights_as_read(loaded),
+        "revision": _revision(place, revision),
+        "gguf": {key: value for key, value in getattr(loaded, "gguf", {}).items() if key != "types"},
+        "weights": weights_as_read(loaded).says,
         "class": type(loaded).__name__,
         "dtype": str(next(loaded.parameters()).dtype).removeprefix("torch."),
-        "parameters": sum(each.numel() for each in loaded.parameters()),
+        "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
         "device": device_of(loaded).type,
         "threads": torch.get_num_threads(),
         "seconds": round(sum(part.seconds for part in parts), 2),
         "seconds_here": round(time.perf_counter() - start, 2),
-        "texts": [
-            {
-                "name": each.name,
-                "says": each.says,
-                "n": len(each.ids),
-                "sha256": each.sha256,
-                "bytes_per_token": each.bytes_per_token and [round(size, 3) for size in each.bytes_per_token],
-            }
-            for each in made.sets
-        ],
-        "vocabulary_sha256": made.vocabulary_sha256,
+        "texts": [texts.to_json() for texts in _texts_read(sections, subject)],
+        "vocabulary_sha256": subject.vocabulary_sha256,
         "controls": controls,
         "seed": seed,
-        "versions": {"python": platform.python_version(), **{each: version(each) for each in PACKAGES}},
+        "versions": {"python": platform.python_version(), **_versions()},
     }
-    return Card(record, tuple(parts), lines(parts, gguf=called.endswith(".gguf")))
+    return Card(record, tuple(parts), lines(parts, gguf=name.endswith(".gguf")))
 
 
-def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any, str]:
-    """The model, its tokenizer or None, and its name."""
+def _texts_read(sections: Sequence[CheckSection], subject: CheckedModel) -> list[TextSet]:
+    """The sets of texts that these sections read: those of all others first, then plain ones."""
+    sets = [] if all(section.plain for section in sections) else list(subject.sets)
+    plain = [texts.plain for texts in subject.sets if texts.plain is not None]
+    return [*sets, *(plain if any(section.plain for section in sections) else [])] or list(subject.sets)
+
+
+def _revision(place: str, revision: str | None) -> str | None:
+    """The commit of a model of the hub; None for others, and where it cannot be found out."""
+    if not place or place in SHIPPED or Path(place).expanduser().exists():
+        return None
+    try:
+        return commit_of(place, revision)
+    except InputError:
+        return revision
+
+
+def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any, str, str]:
+    """The model, its tokenizer or None, its name, and where it is: a hub id, a path, or empty."""
     if isinstance(model, str | Path):
         name = name or (Path(model).name if Path(model).is_file() else str(model))
         place, loaded = str(model), load(model)
@@ -139,56 +155,62 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
             tokenizer = load_tokenizer(place)
         except InputError:
             tokenizer = None
-    return loaded, tokenizer, name
+    return loaded, tokenizer, name, place
 
 
-def _identity(made: CheckedModel) -> dict[str, Any]:
-    """What decides a section's numbers, whatever the section."""
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
+
+
+def _identity(subject: CheckedModel) -> dict[str, Any]:
+    """Everything except texts that the numbers of sections depend on."""
     return {
-        "model": model_digest(made.model),
-        "dtype": str(next(made.model.parameters()).dtype),
-        "controls": made.controls,
-        "seed": made.seed,
+        "layout": LAYOUT,
+        "model": model_digest(subject.model),
+        "dtype": str(next(subject.model.parameters()).dtype),
+        "controls": subject.controls,
+        "seed": subject.seed,
         "words": explained(),
-        "versions": {each: version(each) for each in PACKAGES},
+        "versions": _versions(),
     }
 
 
 def _part(
-    section: CheckSection, made: CheckedModel, store: Path | None, identity: dict[str, Any], progress: Watch | None
+    section: CheckSection, subject: CheckedModel, store: Path | None, identity: dict[str, Any], progress: Watch | None
 ) -> Part:
-    """A section on each set of texts, from the folder where it was finished before."""
-    found: dict[str, Answered] = {}
+    """A section on each set of texts, read from `store` where an earlier call finished it."""
+    by_texts: dict[str, Answered] = {}
     seconds = 0.0
-    why = section.applies(made)
+    obstacle = section.obstacle(subject)
 
-    def watch(done: int, total: int, said: str) -> None:
+    def watch(done: int, total: int, news: str) -> None:
         if progress is not None:
-            progress(section.title, done, total, said)
+            progress(section.title, done, total, news)
 
-    for texts in made.sets[: None if section.every else 1]:
-        own = {**identity, "texts": texts.sha256, "choosing": texts.choosing_sha256}
+    for text_set in subject.sets:
+        texts = text_set.plain if section.plain and text_set.plain is not None else text_set
+        with_texts = {**identity, "texts": texts.sha256, "choosing": texts.calibration_sha256}
         path = None if store is None else store / f"{section.name}-{texts.sha256[:8]}.json"
-        kept = None if path is None else _kept(path, own)
-        if kept is None:
+        stored = None if path is None else _stored(path, with_texts)
+        if stored is None:
             watch(0, 1, "")
             start = time.perf_counter()
             try:
-                one = Answered(missing=why) if why else section.run(made, texts, watch)
-            except ValueError as error:  # ours, or transformers' own, as of families with caches of their own
-                one = Answered(missing=" ".join(str(error).split()))
-            kept = one, time.perf_counter() - start
+                answered = Answered(missing=obstacle) if obstacle else section.run(subject, texts, watch)
+            except ValueError as error:  # an InputError, or transformers' own error for families with special caches
+                answered = Answered(missing=" ".join(str(error).split()))
+            stored = answered, time.perf_counter() - start
             if path is not None:
-                write_json(path, {"identity": own, "seconds": kept[1], "found": one.to_json()})
-        found[texts.name] = kept[0]
-        seconds += kept[1]
-    return Part(section.name, section.title, found, seconds)
+                write_json(path, {"identity": with_texts, "seconds": stored[1], "found": answered.to_json()})
+        by_texts[texts.name] = stored[0]
+        seconds += stored[1]
+    return Part(section.name, section.title, by_texts, seconds)
 
 
-def _kept(path: Path, identity: dict[str, Any]) -> tuple[Answered, float] | None:
-    """What was finished before, of the same model and texts, and its seconds; None where there is none."""
+def _stored(path: Path, identity: dict[str, Any]) -> tuple[Answered, float] | None:
+    """An earlier answer for the same model and texts, and the seconds that it took; None if there is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return (Answered.of_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
+        return (Answered.from_json(data["found"]), float(data["seconds"])) if data["identity"] == identity else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""A section of the report card: one question, whether it applies, what it takes, and what it finds."""
+"""A section of the report card: one question, the models it applies to, its cost, and how it is answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinkscope.checks.subject import CheckedModel, TextSet
 
 Tier = Literal["default", "full"]
 Progress = Callable[[int, int, str], object]
-"""Told how many readings of a section are done, of how many, and what was found so far."""
+"""Called with the number of finished readings of a section, their total, and the result so far."""
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,20 @@ class CheckSection:
 
     Args:
         name: Its name on the command line.
-        title: What heads its rows.
-        tier: "default", or "full" for what takes longer.
-        applies: `applies(subject)` is empty, or why the section says nothing about this model.
-        passes: How many times it reads a set of texts, about; seconds follow from one reading.
-        run: `run(subject, texts, progress)` finds its rows on one set of texts.
-        every: Whether it is run on each set of texts, of which `--full` has two, or on the first alone.
-        once: How many times it reads the first set besides.
+        title: The heading of its rows.
+        tier: "default", or "full" for a section that takes longer.
+        obstacle: `obstacle(subject)` is why the section does not apply to this model, or empty where it does.
+        passes: About how many times it reads a set of texts; `planning` multiplies it by the seconds of one reading.
+        run: `run(subject, texts, progress)` answers the question on one set of texts.
+        extra_passes: Further readings, of the first set only.
+        plain: It reads texts without what tokenizer and chat template add (`TextSet.plain`).
     """
 
     name: str
     title: str
     tier: Tier
-    applies: Callable[[CheckedModel], str]
+    obstacle: Callable[[CheckedModel], str]
     passes: float
     run: Callable[[CheckedModel, TextSet, Progress | None], Answered]
-    every: bool = True
-    once: float = 0.0
+    extra_passes: float = 0.0
+    plain: bool = False

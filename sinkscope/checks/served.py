@@ -1,43 +1,42 @@
-"""What caches cost as engines run them: rounded ones, and streams that keep the sinks or nothing of the beginning."""
+"""The cost of caches as engines run them: further rounded ones, and streams that keep the first tokens or none."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sinkscope.caches import engine
-from sinkscope.checks.cache_bits import compared_bytes
+from sinkscope.checks.cache_bits import SERVED, arm_obstacle, served_row
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
+from sinkscope.checks.sizes import cache_bytes, stream_bytes
 from sinkscope.checks.subject import CheckedModel, TextSet
-from sinkscope.checks.whole_layers import bytes_of, skip_rows, vllm_caches
+from sinkscope.checks.whole_layers import calibrated_fp8, skip_row, vllm_caches
 from sinkscope.errors import InputError
-from sinkscope.quantization import full_layers
-from sinkscope.trials import Arm, ThroughCache, Trial, cached, feeding, run
+from sinkscope.trials import Arm, ThroughCache, Trial, cached, run
 
-ROUNDED = ("llama.cpp-q8_0", "llama.cpp-q4_0")
+ROUNDED = ("llama.cpp-q5_1", "llama.cpp-q5_0", "llama.cpp-q4_1", "llama.cpp-iq4_nl")
 STREAMS = ("llama.cpp", "mlx", "executorch")
-FURTHEST = 16  # sinks beyond that position are none of the beginning, which is what engines keep
-STREAMED = 12  # texts that are read token by token
-SHARE = 2  # of a text's tokens, as cells of a stream: half
-
-
-def applies(subject: CheckedModel) -> str:
-    """Empty for a causal decoder whose cache has layers of full attention."""
-    if why := subject.decodes():
-        return why
-    return "" if full_layers(subject.model) else "no layer keeps keys and values of all tokens"
+BEGINNING = 16  # engines keep first tokens, so sinks beyond this position are ignored
+STREAMED = 8  # texts that are read token by token
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """Rounded caches against the model's own, and each stream with the sinks against the same one without."""
-    rows, said = [], []
+    """Rounded caches compared with the model's own, and streams with the sinks compared with those without."""
+    rounded, streams = _rounded_caches(subject, texts, progress), _streams(subject, texts, progress)
+    answer = " ".join(filter(None, (rounded.answer, streams.answer)))
+    return Answered(answer, (*rounded.rows, *streams.rows), {**rounded.facts, **streams.facts})
+
+
+def _rounded_caches(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
+    rows: list[Row] = []
+    sentences = []
     facts: dict[str, Any] = {}
-    served, reasons = vllm_caches(subject.model)
-    vllm = {one.name: one for one in served}
+    vllm, reasons = vllm_caches(subject.model)
     arms = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in ROUNDED]
-    arms += [one.arm(name) for name, one in vllm.items()]
-    refused = {arm.name: why for arm in arms if (why := _refused(subject, texts, arm))}
-    arms = [arm for arm in arms if arm.name not in refused]
+    arms += [cache.arm(name) for name, cache in vllm.items()]
+    arms += [calibrated_fp8(subject, texts)] if "vllm-fp8" in vllm else []
+    reasons |= {arm.name: reason for arm in arms if (reason := arm_obstacle(subject, texts, arm))}
+    arms = [arm for arm in arms if arm.name not in reasons]
     if arms:
         trial = run(
             subject.model,
@@ -45,39 +44,44 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
             arms,
             reading=ThroughCache(texts.ids.shape[1] // 2, None),
             controls=0,
-            batch_size=subject.at_once(texts),
+            batch_size=subject.texts_per_pass(texts),
             seed=subject.seed,
             about={"kind": "engines"},
             progress=progress,
         )
-        for arm in arms:
-            one = vllm.get(arm.name)
-            size = compared_bytes(trial, arm.name) if one is None else bytes_of(subject, texts, trial, arm.name, one)
-            rows.append(_rounded(trial, arm.name, size))
-        said.append(f"{', '.join(f'{row.finding} {row.word}' for row in rows)}.")
-        unsafe = next(
-            (vllm[name] for name in trial.named("arm") if name in vllm and trial.word(name) not in ADVISED), None
-        )
-        if unsafe is not None and (tried := skip_rows(subject, texts, unsafe, progress)) is not None:
-            row, facts["skip_layers"] = tried
+        # `cache_bits` has the rows of `SERVED`; one is here too, since layers may be left whole in it.
+        shown = [arm for arm in arms if arm.name not in SERVED]
+        # Scales per layer take no bytes to speak of, and the calibrated cache is simulated in full precision.
+        as_held = {"vllm-fp8-calibrated": vllm["vllm-fp8"].arm("vllm-fp8")} if "vllm-fp8" in vllm else {}
+        sizes = {arm.name: cache_bytes(subject, texts, as_held.get(arm.name, arm)) for arm in shown}
+        rows += [served_row(trial, arm.name, sizes[arm.name]) for arm in shown]
+        sentences.append(f"{', '.join(f'{row.finding} {row.word}' for row in rows)}." if rows else "")
+        unsafe = [vllm[arm.name] for arm in arms if arm.name in vllm and trial.word(arm.name) not in ADVISED]
+        if unsafe and (skipping := skip_row(subject, texts, unsafe[0], progress)) is not None:
+            row, facts["skip_layers"] = skipping
             rows.append(row)
-            said.append(f"{row.finding}: {row.word}{f', {row.why}' if row.why else ''}.")
-    why_not: dict[str, list[str]] = {}
-    for name, why in {**reasons, **refused}.items():
-        why_not.setdefault(why, []).append(name)
-    said += [f"Not run: {', '.join(names)} ({why})." for why, names in why_not.items()]
-    keep = kept_first(subject, texts)
-    if not keep:
-        said.append("No stream was tried: there is no sink at the beginning to keep.")
-        return Answered(" ".join(said), tuple(rows), facts)
+            sentences.append(f"{row.finding}: {row.word}{f', {row.why}' if row.why else ''}.")
+    for reason in dict.fromkeys(reasons.values()):
+        names = [name for name in reasons if reasons[name] == reason]
+        sentences.append(f"Not run: {', '.join(names)} ({reason}).")
+    return Answered(" ".join(filter(None, sentences)), tuple(rows), facts)
+
+
+def _streams(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
+    """Streams of half as many cells as a text has tokens, that keep the sinks of the first set of texts."""
+    sinks = subject.sinks(subject.sets[0])
+    beginning = [] if sinks is None else [place for place in sinks.positions if place < BEGINNING]
+    if not beginning:
+        return Answered("No stream was tried: there is no sink at the beginning to keep.")
+    keep = max(beginning) + 1
     ids = texts.ids[:STREAMED]
-    cells = ids.shape[1] // SHARE
+    cells = ids.shape[1] // 2
+    facts = {"keep": keep, "cells": cells}
     try:
-        streams = [arm for name in STREAMS for arm in _streams(name, keep, cells)]
         trial = run(
             subject.model,
             ids,
-            streams,
+            [arm for name in STREAMS for arm in _stream_arms(name, keep, cells)],
             reading=ThroughCache(cells // 2, 1),
             controls=0,
             batch_size=len(ids),
@@ -85,40 +89,21 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
             about={"kind": "engines"},
             progress=progress,
         )
-        found = [_stream(trial, name, keep, cells) for name in STREAMS]
-        rows += found
-        better = [row.key for row in found if row.number is not None and row.number.high < 0]
-        what = f"the first {keep} tokens" if keep > 1 else "the first token"
-        said.append(
-            f"Streams of {cells} cells that keep {what} predict better than without in {', '.join(better)}."
-            if better
-            else f"Streams of {cells} cells gain nothing by keeping {what}."
-        )
     except InputError as error:
-        said.append(f"Streams: {error}.")
-    return Answered(" ".join(said), tuple(rows), {**facts, "keep": keep, "cells": cells})
+        return Answered(f"Streams: {error}.", facts=facts)
+    size = stream_bytes(subject, ids, cells)
+    rows = [_stream_row(trial, name, keep, cells, size) for name in STREAMS]
+    better = [row.key for row in rows if row.advice]
+    tokens = f"the first {keep} tokens" if keep > 1 else "the first token"
+    if better:
+        answer = f"Streams of {cells} cells that keep {tokens} predict better than without in {', '.join(better)}."
+    else:
+        answer = f"Streams of {cells} cells gain nothing by keeping {tokens}."
+    return Answered(answer, tuple(rows), facts)
 
 
-def _refused(subject: CheckedModel, texts: TextSet, arm: Arm) -> str:
-    """Why a cache cannot be compared on this model, from one text: heads of a width that a format does not store,
-    numbers beyond its range. Empty where it can."""
-    one, half = texts.ids[:1], texts.ids.shape[1] // 2
-    try:
-        with feeding(subject.model, arm, one) as feed:
-            feed.read(one[:, :half])
-            return "its predictions are NaN" if bool(feed.read(one[:, half:]).isnan().any()) else ""
-    except InputError as error:
-        return str(error)
-
-
-def kept_first(subject: CheckedModel, texts: TextSet) -> int:
-    """First tokens that hold all sinks of the beginning: 0 where there are none."""
-    sinks = subject.sinks(texts)
-    return max((place + 1 for place in (() if sinks is None else sinks.positions) if place < FURTHEST), default=0)
-
-
-def _streams(name: str, keep: int, cells: int) -> list[Arm]:
-    """The stream that keeps nothing, and the one that keeps the sinks, which is compared with it."""
+def _stream_arms(name: str, keep: int, cells: int) -> list[Arm]:
+    """An engine's stream that keeps no first tokens, and the one that keeps them, compared with it."""
     without, kept = (engine(name, count) for count in (0, keep))
     plain = f"{name} without"
     return [
@@ -127,26 +112,23 @@ def _streams(name: str, keep: int, cells: int) -> list[Arm]:
     ]
 
 
-def _rounded(trial: Trial, name: str, size: tuple[float, float]) -> Row:
-    grade = trial.grade(name)
-    advice = f"{name} is safe" if grade.word in ADVISED else ""
-    values = tuple(trial.values(name).tolist())
-    number = trial.cost(name)
-    return Row(name, name, number, "KL a token", trial.texts, grade.word, grade.why, advice, *size, values)
-
-
-def _stream(trial: Trial, name: str, keep: int, cells: int) -> Row:
-    lost = trial.cost(name, "nats")
+def _stream_row(trial: Trial, name: str, keep: int, cells: int, size: tuple[float, float]) -> Row:
+    cost = trial.cost(name, "nats")
     values = trial.values(name, "nats") - trial.values(f"{name} without", "nats")
     return Row(
         name,
         f"{name}, {keep} of {cells} cells kept",
-        lost,
+        cost,
         "nats lost a token against keeping none",
         trial.texts,
-        advice=f"keep {keep}" if lost.high < 0 else "",
-        values=tuple(values.tolist()),
+        "",
+        "",
+        f"keep {keep}" if cost.high < 0 else "",
+        *size,
+        tuple(values.tolist()),
     )
 
 
-SECTION = CheckSection("engines", "As engines cache", "full", applies, 24.0, run_section, every=False)
+SECTION = CheckSection(
+    "engines", "As engines cache", "full", CheckedModel.cache_obstacle, 18.0, run_section, extra_passes=6.0
+)

@@ -1,4 +1,4 @@
-"""The model that is checked, and the texts that it is checked on."""
+"""The checked model and its texts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from sinkscope.caches import trained_length
 from sinkscope.data import (
+    corpus_digest,
     corpus_of,
     fed,
     natural_windows,
@@ -27,53 +28,78 @@ from sinkscope.data import (
 )
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
 from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, family, is_encoder_decoder, reads_at_once
+from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once
 from sinkscope.measurement import Measurement, find_tokens, measure
+from sinkscope.quantization import full_layers
 from sinkscope.sinks import EPSILON, Measured, NothingChosenError, Tokens
 
 TOKENS, TEXTS = 128, 24
-CHOOSING = 8  # texts in which sinks to protect are chosen, none of which is scored
-LONG = 512  # tokens of a long text
-LONG_TEXTS = 12
-JOINED = 6  # tokens of a message that may be joined with others where it is put into a template
-ROOM = 2  # tokens that two BOS need in front of a text
+CALIBRATION = 8  # texts for choosing sinks and fitting ranges; none of them is scored
+LONG_TOKENS, LONG_TEXTS = 512, 8
+MERGED = 6  # tokens that a message may lose when the tokenizer merges it with the text of a template
+BOS_ROOM = 2  # tokens that two BOS need in front of a text
 OBSERVERS = ("AttentionReceived", "SlotReceived", "HiddenNorms", "MassiveActivations")
 PROSE, CODE = "prose", "code"
 
 
 @dataclass(frozen=True, eq=False)
 class TextSet:
-    """Texts of one kind, all of one length.
+    """Texts of one kind and one length.
 
-    `name`: in a few words; `says`: in full. `ids`: what is scored, with what the tokenizer or the chat template puts
-    around it; `choosing`: other texts of the kind, in which tokens to protect are chosen; `plain`: stretches of the
-    same texts with nothing around them, two tokens shorter; `bytes_per_token`: of each scored text, in UTF-8, None
-    where it is no text; `sha256`: of the ids.
+    Args:
+        name: The kind, in a few words.
+        description: How many texts, how long, of which kind.
+        ids: The scored texts, with what the tokenizer or the chat template adds.
+        calibration: Other texts of the kind, for choosing sinks and fitting ranges.
+        plain: The scored texts without what tokenizer and chat template add, up to two tokens shorter than `ids`; None
+            for random tokens, and for plain texts themselves.
+        bytes_per_token: Mean length of a token of each text in UTF-8, without added ones; None for random tokens.
+        corpus_sha256: Hash of the prose that comes with the package, where the texts are taken from it.
     """
 
     name: str
-    says: str
+    description: str
     ids: Int[Tensor, "text token"]
-    choosing: Int[Tensor, "other token"]
-    plain: Int[Tensor, "text shorter"] | None = None
+    calibration: Int[Tensor, "other token"]
+    plain: TextSet | None = None
     bytes_per_token: tuple[float, ...] | None = None
+    corpus_sha256: str | None = None
 
     @cached_property
     def sha256(self) -> str:
-        """Of what is scored."""
+        """Hash of the scored texts."""
         return _digest(self.ids)
 
     @cached_property
-    def choosing_sha256(self) -> str:
-        """Of the texts for choosing."""
-        return _digest(self.choosing)
+    def calibration_sha256(self) -> str:
+        """Hash of the calibration texts."""
+        return _digest(self.calibration)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a card records it: no text."""
+        return {
+            "name": self.name,
+            "says": self.description,
+            "n": len(self.ids),
+            "sha256": self.sha256,
+            "corpus_sha256": self.corpus_sha256,
+            "bytes_per_token": self.bytes_per_token and [round(size, 3) for size in self.bytes_per_token],
+        }
 
 
 @dataclass(eq=False)
 class CheckedModel:
-    """A model with its tokenizer (None where it has none), its texts, and what all sections share.
+    """A model with its tokenizer and texts, and the measurements that sections share.
 
-    `name`: what it was loaded by. `long`: makes texts for long contexts, where any are wanted.
+    Args:
+        name: The name on the card.
+        model: The model.
+        tokenizer: Its tokenizer; None if it has none.
+        sets: The texts; the first set is the one whose numbers the card shows.
+        batch_size: Texts per pass.
+        controls: Random controls per arm.
+        seed: Seed of the texts and of random draws.
+        long_texts: Makes the texts for long contexts, of the kind of a set, when a section needs them.
     """
 
     name: str
@@ -83,19 +109,9 @@ class CheckedModel:
     batch_size: int = 8
     controls: int = 1
     seed: int = 0
-    long: Callable[[], TextSet] | None = None
-    _measured: dict[str, Measurement] = field(default_factory=dict)
-    _tokens: dict[str, Tokens | None] = field(default_factory=dict)
-
-    @property
-    def config(self) -> Any:
-        """The model's configuration."""
-        return self.model.config
-
-    @cached_property
-    def family(self) -> str:
-        """Its family in transformers."""
-        return family(self.model)
+    long_texts: Callable[[TextSet], TextSet] | None = None
+    _measurements: dict[str, Measurement] = field(default_factory=dict)
+    _sinks: dict[str, Tokens | None] = field(default_factory=dict)
 
     @cached_property
     def vocabulary_sha256(self) -> str | None:
@@ -109,43 +125,43 @@ class CheckedModel:
         """The tokenizer's BOS."""
         return getattr(self.tokenizer, "bos_token_id", None)
 
-    def spelled(self, token: int) -> str:
-        """A token as its tokenizer writes it."""
-        return (
-            repr(self.tokenizer.convert_ids_to_tokens(int(token)))[1:-1] if self.tokenizer is not None else str(token)
-        )
+    def token_text(self, token: int) -> str:
+        """A token as the tokenizer writes it; its number without a tokenizer."""
+        if self.tokenizer is None:
+            return str(token)
+        return repr(self.tokenizer.convert_ids_to_tokens(int(token)))[1:-1]
 
-    def measured(self, texts: TextSet) -> Measurement:
-        """The attention sinks in these texts, measured once."""
-        if texts.sha256 not in self._measured:
-            given = fed(self.model, texts.ids)
-            self._measured[texts.sha256] = measure(self.model, given, OBSERVERS, batch_size=self.batch_size)
-        return self._measured[texts.sha256]
+    def measurement(self, texts: TextSet) -> Measurement:
+        """The measurement of the scored texts, made on the first call."""
+        if texts.sha256 not in self._measurements:
+            inputs = fed(self.model, texts.ids)
+            self._measurements[texts.sha256] = measure(self.model, inputs, OBSERVERS, batch_size=self.batch_size)
+        return self._measurements[texts.sha256]
 
     def sinks(self, texts: TextSet) -> Tokens | None:
-        """Positions that are sinks in the texts for choosing; None where there are none."""
-        if texts.sha256 not in self._tokens:
+        """Positions that are sinks in the calibration texts, found on the first call; None if there are none."""
+        if texts.sha256 not in self._sinks:
             try:
-                found = find_tokens(self.model, texts.choosing, Measured(EPSILON), batch_size=self.batch_size)
+                sinks = find_tokens(self.model, texts.calibration, Measured(EPSILON), batch_size=self.batch_size)
             except NothingChosenError:
-                found = None
-            self._tokens[texts.sha256] = found
-        return self._tokens[texts.sha256]
+                sinks = None
+            self._sinks[texts.sha256] = sinks
+        return self._sinks[texts.sha256]
 
-    def at_once(self, texts: TextSet) -> int:
-        """Texts per pass through a cache: all if states force token by token, since a step costs the same."""
+    def texts_per_pass(self, texts: TextSet) -> int:
+        """Texts per pass through a cache: all of them if states force token by token, since a step costs the same."""
         if reads_at_once(self.model, DynamicCache(config=self.model.config)):
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
 
-    def reads_text(self) -> str:
-        """Empty where there are texts; else why not."""
+    def text_obstacle(self) -> str:
+        """Why the model cannot be checked on text; empty if it can."""
         if self.tokenizer is None:
             return "the model has no tokenizer"
         return "" if self.sets[0].plain is not None else "its tokenizer spells no text"
 
-    def decodes(self) -> str:
-        """Empty for a causal language model that reads tokens; else why not."""
+    def decoder_obstacle(self) -> str:
+        """Why the model is no causal decoder that predicts tokens; empty if it is one."""
         if is_encoder_decoder(self.model):
             return "an encoder-decoder: its caches and its BOS are not those of a decoder alone"
         if Stream.of(self.model).stack != "decoder":
@@ -154,12 +170,20 @@ class CheckedModel:
             return "it was loaded without a head, so it predicts nothing"
         return ""
 
+    def cache_obstacle(self) -> str:
+        """Why the model is no causal decoder whose cache has layers of full attention; empty if it is one."""
+        if obstacle := self.decoder_obstacle():
+            return obstacle
+        if not full_layers(self.model):
+            return "no layer keeps keys and values of all tokens (windows and states alone)"
+        return ""
 
-def subject(
+
+def checked_model(
     name: str,
     model: PreTrainedModel,
     tokenizer: Any,
-    own: Sequence[str] | str | Path | None = None,
+    user_texts: Sequence[str] | str | Path | None = None,
     *,
     full: bool = False,
     count: int = TEXTS,
@@ -167,21 +191,31 @@ def subject(
     field: str | None = None,
     **options: Any,
 ) -> CheckedModel:
-    """The model with its texts: the given ones, else prose (code for shipped models), in the chat format first.
+    """The model with its texts. The first set is in the chat format if the tokenizer has a template.
 
-    `full`: a second set, of another kind; the chat format is left out there. Raises `InputError` for texts that are too
-    short, and `UnsupportedModelError` for models that cannot be run on tokens alone.
+    Args:
+        name: The name on the card.
+        model: The model.
+        tokenizer: Its tokenizer; without one, texts are random tokens.
+        user_texts: Strings, or a file or folder of them; by default prose (code for models trained on code).
+        full: Make a second set, of another kind and without the chat format.
+        count: Scored texts per set.
+        tokens: Tokens per text, at most the length that the model was trained for.
+        field: The field that holds the text, in files of rows.
+        options: `batch_size`, `controls` and `seed` of the `CheckedModel`.
+
+    Raises `InputError` for texts that are too short, and `UnsupportedModelError` for models that need more than tokens.
     """
     vocabulary = vocabulary_of(model)
     length = min(tokens, trained_length(model) or tokens)
-    made = _Made(model, tokenizer, vocabulary, length, count, options.get("seed", 0), own, field)
-    sets = [made.set_of(kind, chat=number == 0) for number, kind in enumerate(made.kinds[: 2 if full else 1])]
+    maker = _TextMaker(model, tokenizer, vocabulary, length, count, options.get("seed", 0), user_texts, field)
+    sets = [maker.text_set(kind, chat=number == 0) for number, kind in enumerate(maker.kinds[: 2 if full else 1])]
     try_out(model, fed(model, sets[0].ids))
-    return CheckedModel(name, model, tokenizer, tuple(sets), long=made.long, **options)
+    return CheckedModel(name, model, tokenizer, tuple(sets), long_texts=maker.long_texts, **options)
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
+class _TextMaker:
     """Makes sets of texts for one model."""
 
     model: PreTrainedModel
@@ -190,106 +224,123 @@ class _Made:
     length: int
     count: int
     seed: int
-    own: Sequence[str] | str | Path | None
+    user_texts: Sequence[str] | str | Path | None
     field: str | None
 
     @property
     def kinds(self) -> list[str]:
         if self.tokenizer is None:
             return ["random tokens"]
-        if self.own is not None:
+        if self.user_texts is not None:
             return ["your texts"]
         return [CODE, PROSE] if corpus_of(self.model.config) == "python" else [PROSE, CODE]
 
-    def set_of(self, kind: str, *, chat: bool) -> TextSet:
-        """Texts of a kind. Raises `InputError` where there are not two to score."""
+    def text_set(self, kind: str, *, chat: bool) -> TextSet:
+        """Texts of a kind, in the chat format where `chat` is True and there is one.
+
+        Raises `InputError` for fewer than four texts: two to score, two for calibration.
+        """
         if self.tokenizer is None:
             return self._random("the model has no tokenizer")
-        around = self._around() if chat else None
-        wanted = self.count + CHOOSING
-        width = self.length - around + JOINED if around else self.length
-        plain = self._windows(kind, width, wanted)
-        ids, form = (self._in_chat(plain), " in the chat format") if around else (self._as_tokenized(plain), "")
+        template = self._template_tokens() if chat else None
+        width = self.length - template + MERGED if template else self.length
+        plain = self._windows(kind, width, self.count + CALIBRATION)
+        ids, form = (self._in_chat(plain), " in the chat format") if template else (self._as_tokenized(plain), "")
         if len(ids) >= 4 and len(ids.unique(dim=0)) < 4:
             return self._random("its tokenizer spells no text: they all read the same")
         if len(ids) < 4:
             raise InputError(
                 f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more"
             )
-        # Where texts are few, at most a quarter of them are set aside for choosing.
-        first = max(2, min(self.count, len(ids) - min(CHOOSING, len(ids) // 4)))
+        # Of few texts, at most a quarter is kept for calibration.
+        scored = max(2, min(self.count, len(ids) - min(CALIBRATION, len(ids) // 4)))
         name = f"{kind}{form}"
-        says = f"{first} texts of {ids.shape[1]} tokens: {name}"
-        bare = plain[:first, : min(plain.shape[1], self.length - ROOM)]
+        description = f"{scored} texts of {ids.shape[1]} tokens: {name}"
+        bare = plain[:scored, : min(plain.shape[1], self.length - BOS_ROOM)]
         sizes = tuple(len(text.encode()) / bare.shape[1] for text in self.tokenizer.batch_decode(bare))
-        return TextSet(name, says, ids[:first], ids[first:], bare, sizes)
+        corpus = corpus_digest(PROSE) if kind == PROSE else None
+        as_plain = f"plain {kind}"
+        plain_says = f"{scored} texts of {bare.shape[1]} tokens: {as_plain}"
+        plain_set = TextSet(as_plain, plain_says, bare, bare[:0], None, sizes, corpus)
+        return TextSet(name, description, ids[:scored], ids[scored:], plain_set, sizes, corpus)
 
-    def long(self) -> TextSet:
-        """Code of several hundred tokens. Raises `InputError` without a tokenizer, and where texts are too short."""
+    def long_texts(self, texts: TextSet) -> TextSet:
+        """Texts of up to 512 tokens of the kind of a set, without the chat format; prose of several documents.
+
+        Raises `InputError` without a tokenizer, and for texts that are too short.
+        """
         if self.tokenizer is None:
             raise InputError("the model has no tokenizer, so there are no long texts")
-        length = min(LONG, trained_length(self.model) or LONG)
-        kind = self.kinds[0] if self.own is not None else CODE
+        length = min(LONG_TOKENS, trained_length(self.model) or LONG_TOKENS)
+        kind = next(kind for kind in self.kinds if texts.name.startswith(kind))
         ids = self._as_tokenized(self._windows(kind, length, LONG_TEXTS))
         return TextSet(f"long {kind}", f"{len(ids)} texts of {length} tokens: {kind}", ids, ids[:0])
 
     def _windows(self, kind: str, width: int, count: int) -> Tensor:
-        """Stretches of texts with nothing around them, few from each document."""
-        if self.own is not None:
-            documents = list(texts(Path(self.own))) if isinstance(self.own, str | Path) else list(self.own)
-            return _stretches(self.tokenizer, documents, width, count)
+        """Windows of `width` tokens without added ones, from as many documents as possible."""
+        if (source := self.user_texts) is not None:
+            documents = list(texts(Path(source))) if isinstance(source, str | Path) else list(source)
+            return _document_windows(self.tokenizer, documents, width, count)
         if kind == CODE:
             return natural_windows(self.tokenizer, width, count, self.seed, corpus="python").input_ids
-        return natural_windows(self.tokenizer, width, count, self.seed, corpus="prose", split="all").input_ids
+        # No document of the prose is long enough for long texts.
+        windows = "within" if width <= TOKENS else "packed"
+        prose = natural_windows(self.tokenizer, width, count, self.seed, corpus=PROSE, split="all", windows=windows)
+        return prose.input_ids
 
     def _as_tokenized(self, plain: Tensor) -> Tensor:
-        """The stretches with what the tokenizer puts around every text, cut to their length."""
-        found = plain
-        if (count := begins_with(self.tokenizer)) and (token := first_token_id(self.tokenizer)) is not None:
+        """The windows with the first and last tokens that the tokenizer adds to a text, cut to the same length."""
+        ids = plain
+        if (count := added_bos(self.tokenizer)) and (token := first_token_id(self.tokenizer)) is not None:
             start = torch.full_like(plain[:, :count], token)
-            found = torch.cat([start, plain[:, :-count]], 1)
+            ids = torch.cat([start, plain[:, :-count]], 1)
         if (end := last_token_id(self.tokenizer)) is not None:
-            found = torch.cat([found[:, :-1], torch.full_like(found[:, :1], end)], 1)
-        return found
+            ids = torch.cat([ids[:, :-1], torch.full_like(ids[:, :1], end)], 1)
+        return ids
 
     def _in_chat(self, plain: Tensor) -> Tensor:
-        """The stretches as users' messages, each cut to the length of a text; those that are shorter are left out."""
-        turns = [[{"role": "user", "content": text}] for text in self.tokenizer.batch_decode(plain)]
-        rows = self.tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+        """The windows as users' messages, each cut to the length of a text; shorter ones are dropped."""
+        chats = [[{"role": "user", "content": text}] for text in self.tokenizer.batch_decode(plain)]
+        rows = self.tokenizer.apply_chat_template(chats, tokenize=True, return_dict=False)
         kept = [row[: self.length] for row in rows if len(row) >= self.length]
         return torch.tensor(kept, dtype=torch.long).reshape(len(kept), self.length)
 
-    def _around(self) -> int | None:
-        """Tokens that the chat template puts around a message; None without one, or where it leaves too little room."""
+    def _template_tokens(self) -> int | None:
+        """How many tokens the chat template adds; None without a template, or if it fills more than half a text."""
         if not getattr(self.tokenizer, "chat_template", None) or Stream.of(self.model).stack != "decoder":
             return None
-        around = len(self.tokenizer.apply_chat_template([{"role": "user", "content": ""}], return_dict=False))
-        return around if around <= self.length // 2 else None
+        count = len(self.tokenizer.apply_chat_template([{"role": "user", "content": ""}], return_dict=False))
+        return count if count <= self.length // 2 else None
 
     def _random(self, why: str) -> TextSet:
+        """Ordinary tokens at random, for the reason `why`."""
         generator = seeded("check", self.seed)
         ordinary = ordinary_tokens(None, self.vocabulary)
-        ids = ordinary[torch.randint(len(ordinary), (self.count + CHOOSING, self.length), generator=generator)]
-        says = f"{self.count} rows of {self.length} random tokens, since {why}"
-        return TextSet("random tokens", says, ids[: self.count], ids[self.count :])
+        ids = ordinary[torch.randint(len(ordinary), (self.count + CALIBRATION, self.length), generator=generator)]
+        description = f"{self.count} rows of {self.length} random tokens, since {why}"
+        return TextSet("random tokens", description, ids[: self.count], ids[self.count :])
 
 
-def begins_with(tokenizer: Any) -> int:
-    """How many BOS (or [CLS]) the tokenizer puts in front of a text: none, one, or two where two places add it."""
-    start = first_token_id(tokenizer)
-    ids = tokenizer.encode("a")
-    return next((place for place, token in enumerate(ids) if token != start), len(ids))
+def added_bos(tokenizer: Any) -> int:
+    """How many BOS (or [CLS]) the tokenizer puts in front of a text: usually none or one, two if it is set up twice."""
+    return leading(first_token_id(tokenizer), tokenizer.encode("a"))
+
+
+def leading(token: int | None, ids: Sequence[int]) -> int:
+    """How many of the first ids are `token`."""
+    return next((place for place, other in enumerate(ids) if other != token), len(ids))
 
 
 def _digest(ids: Tensor) -> str:
     return hashlib.sha256(str(tuple(ids.shape)).encode() + ids.cpu().numpy().tobytes()).hexdigest()
 
 
-def _stretches(tokenizer: Any, documents: Sequence[str], width: int, count: int) -> Tensor:
-    """Stretches of `width` tokens, the first of each document first. Raises `InputError` where there are none."""
+def _document_windows(tokenizer: Any, documents: Sequence[str], width: int, count: int) -> Tensor:
+    """Windows of `width` tokens: the first of each document, then the second ones. Raises `InputError` for none."""
     encoded = encode(tokenizer, list(documents)) if documents else []
-    parts = [[ids[start : start + width] for start in range(0, len(ids) - width + 1, width)] for ids in encoded]
-    rows = [part[turn] for turn in range(max(map(len, parts), default=0)) for part in parts if turn < len(part)]
+    by_document = [[ids[start : start + width] for start in range(0, len(ids) - width + 1, width)] for ids in encoded]
+    most = max(map(len, by_document), default=0)
+    rows = [windows[number] for number in range(most) for windows in by_document if number < len(windows)]
     if not rows:
         longest = max(map(len, encoded), default=0)
         raise InputError(f"the longest text has {longest} tokens, and {width} are asked for: give longer texts")

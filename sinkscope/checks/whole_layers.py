@@ -1,35 +1,45 @@
-"""vLLM's rounded caches, and which layers to leave whole in one that is not safe: `--kv-cache-dtype-skip-layers`."""
+"""vLLM's rounded caches, and which layers to keep in full precision: `--kv-cache-dtype-skip-layers`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import Cache, DynamicCache
+from transformers import Cache
 
 from sinkscope.caches.engines import VllmFp8
-from sinkscope.caches.sizes import held_bytes
 from sinkscope.checks.row import ADVISED, Row
 from sinkscope.checks.section import Progress
+from sinkscope.checks.sizes import cache_bytes
 from sinkscope.checks.subject import CheckedModel, TextSet
+from sinkscope.data import fed
 from sinkscope.errors import InputError
-from sinkscope.hooks import device_of, evaluating, text_config
+from sinkscope.hooks import text_config
 from sinkscope.quantization import QuantizeCache, quantized_cache, rounded_layers, scheme_named
-from sinkscope.trials import REFERENCE, Arm, Texts, ThroughCache, Trial, cached, run
+from sinkscope.trials import Arm, Texts, ThroughCache, Trial, cached, run
 
 DTYPES = ("fp8", "turboquant_4bit_nc", "turboquant_3bit_nc")
-"""Of `--kv-cache-dtype`, the most bits first. TurboQuant leaves the first and last two layers whole by itself."""
-COUNTS = (1, 2, 4, 8)  # layers that are left whole besides
-DRAWS = 3  # of as many random layers
+"""Values of `--kv-cache-dtype`, most bits first. TurboQuant never rounds the first two and last two layers."""
+COUNTS = (1, 2, 4, 8)  # layers to skip
+DRAWS = 3  # random controls, of as many layers
 
 
 @dataclass(frozen=True)
 class VllmCache:
-    """A cache of vLLM on one model. `skip`: layers that are named to be left whole; `added`: those that vLLM adds."""
+    """A cache of vLLM on one model.
+
+    Args:
+        dtype: The value of `--kv-cache-dtype`.
+        layers: Number of layers of the model.
+        rounded: The layers that vLLM rounds if none is skipped.
+        skip: The layers of `--kv-cache-dtype-skip-layers`.
+    """
 
     dtype: str
     layers: int
@@ -37,84 +47,98 @@ class VllmCache:
     skip: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, dtype: str, model: nn.Module) -> VllmCache:
-        """Raises `InputError` where the dtype leaves every layer of the model whole."""
-        made = cls(dtype, int(text_config(model).num_hidden_layers), ())
-        scheme = made._scheme(model).scheme
-        return replace(made, rounded=tuple(rounded_layers(model, scheme)))
+    def for_model(cls, dtype: str, model: nn.Module) -> VllmCache:
+        """The cache with no layer skipped. Raises `InputError` if the dtype rounds no layer of the model."""
+        rounded = rounded_layers(model, _scheme(dtype, model).scheme)
+        return cls(dtype, int(text_config(model).num_hidden_layers), tuple(rounded))
 
     @property
     def name(self) -> str:
-        """Of its arm."""
+        """The arm's name."""
         return f"vllm-{self.dtype}"
 
     @property
-    def whole(self) -> list[int]:
-        """The layers that are whole: the union of those that are named and those that vLLM adds."""
+    def unrounded(self) -> list[int]:
+        """The layers in full precision: the skipped ones, and those that vLLM never rounds."""
         rounded = set(self.rounded) - set(self.skip)
         return [layer for layer in range(self.layers) if layer not in rounded]
 
     def skipping(self, skip: Sequence[int]) -> VllmCache:
-        """The same with these layers whole."""
+        """The same cache with other layers skipped."""
         return replace(self, skip=tuple(sorted(skip)))
 
-    def alone(self, layer: int) -> VllmCache:
-        """The same with this layer alone rounded."""
+    def only(self, layer: int) -> VllmCache:
+        """The same cache with only this layer rounded."""
         return self.skipping([other for other in self.rounded if other != layer])
 
     def arm(self, name: str, **options: Any) -> Arm:
-        """It as an arm. A prompt sees itself rounded in fp8, and in full precision in TurboQuant."""
+        """The arm. A prompt sees its own keys rounded in fp8, and in full precision in TurboQuant."""
         if self.dtype == "fp8":
-            rule = VllmFp8(skip=self.skip)
-            return cached(name, rule.cache, facts=rule.describe(), **options)
+            fp8 = VllmFp8(skip=self.skip)
+            return cached(name, fp8.cache, facts=fp8.describe(), **options)
 
         def make(model: nn.Module) -> Cache:
-            made = self._scheme(model)
-            return quantized_cache(model, made.keys, made.values, ends=made.ends, skip=self.skip)
+            scheme = _scheme(self.dtype, model)
+            return quantized_cache(model, scheme.keys, scheme.values, ends=scheme.ends, skip=self.skip)
 
-        facts = {"scheme": self.dtype, "whole": self.whole}
+        facts = {"scheme": self.dtype, "whole": self.unrounded}
         return cached(name, make, full_prompt=True, facts=facts, **options)
 
-    def _scheme(self, model: nn.Module) -> QuantizeCache:
-        made = scheme_named(self.dtype).make(model, {}, None)
-        assert isinstance(made, QuantizeCache)
-        return made
+
+def _scheme(dtype: str, model: nn.Module) -> QuantizeCache:
+    scheme = scheme_named(dtype).make(model, {}, None)
+    assert isinstance(scheme, QuantizeCache)
+    return scheme
 
 
-def vllm_caches(model: nn.Module) -> tuple[list[VllmCache], dict[str, str]]:
-    """vLLM's caches on this model, and why others of its caches are none."""
-    found, reasons = [], {}
+def calibrated_fp8(subject: CheckedModel, texts: TextSet) -> Arm:
+    """vLLM's fp8 cache with a scale for the keys and one for the values of each layer, fitted to other texts.
+
+    A simulation: a cache knows no texts.
+    """
+    scheme = scheme_named("fp8-calibrated")
+    made = cache(lambda: scheme.make(subject.model, fed(subject.model, texts.calibration), None))
+
+    @contextmanager
+    def opened(model: nn.Module, texts: Texts) -> Iterator[None]:
+        with made().applied(model):
+            yield None
+
+    return Arm("vllm-fp8-calibrated", opened, facts={"scheme": scheme.name})
+
+
+def vllm_caches(model: nn.Module) -> tuple[dict[str, VllmCache], dict[str, str]]:
+    """vLLM's caches on this model by name, and the reasons why its other caches cannot be used."""
+    caches, reasons = {}, {}
     for dtype in DTYPES:
         try:
-            found.append(VllmCache.of(dtype, model))
+            cache = VllmCache.for_model(dtype, model)
+            caches[cache.name] = cache
         except InputError as error:
             reasons[f"vllm-{dtype}"] = str(error)
-    return found, reasons
+    return caches, reasons
 
 
-def skip_rows(
+def skip_row(
     subject: CheckedModel, texts: TextSet, unsafe: VllmCache, progress: Progress | None
 ) -> tuple[Row, dict[str, Any]] | None:
-    """The fewest layers left whole in a cache that is not safe, compared with random ones; None with too few layers.
+    """The fewest layers to skip in an unsafe cache, compared with random layers; None for a model with too few layers.
 
-    Each layer is rounded alone on the texts for choosing, and the dearest are left whole: the fewest, of 1, 2, 4 and 8,
-    with which the cache is free or small there, else the most. That set, and as many random layers, are then scored
-    on the other texts.
+    On the calibration texts, layers are ranked by the cost of rounding each one alone, and the most expensive ones are
+    skipped: the fewest of 1, 2, 4 and 8 that make the cache free or small, else the most. These layers, and as many
+    random ones, are then skipped on the scored texts.
     """
     counts = [count for count in COUNTS if 2 * count <= len(unsafe.rounded)]
     if not counts:
         return None
-    alone = [unsafe.alone(layer).arm(f"layer {layer}") for layer in unsafe.rounded]
-    each = _run(subject, texts.choosing, alone, progress)
-    costs = {layer: each.mean(f"layer {layer}").value for layer in unsafe.rounded}
+    calibration = subject.sets[0].calibration  # for all sets of texts, so that they score the same layers
+    single = [unsafe.only(layer).arm(f"layer {layer}") for layer in unsafe.rounded]
+    trial = _run(subject, calibration, single, progress)
+    costs = {layer: trial.mean(f"layer {layer}").value for layer in unsafe.rounded}
     ranked = sorted(costs, key=lambda layer: -costs[layer])
-    tried = _run(
-        subject,
-        texts.choosing,
-        [unsafe.skipping(ranked[:count]).arm(f"{count} whole") for count in counts],
-        progress,
-    )
-    count = next((count for count in counts if tried.word(f"{count} whole") in ADVISED), counts[-1])
+    candidates = [unsafe.skipping(ranked[:count]).arm(f"{count} whole") for count in counts]
+    trial = _run(subject, calibration, candidates, progress)
+    count = next((count for count in counts if trial.word(f"{count} whole") in ADVISED), counts[-1])
     chosen = unsafe.skipping(ranked[:count])
 
     def control(draw: int, texts: Texts) -> Arm:
@@ -125,9 +149,9 @@ def skip_rows(
     name = f"{unsafe.name}-skip"
     arms = [unsafe.arm(unsafe.name, baseline=True), replace(chosen.arm(name), control=control)]
     trial = _run(subject, texts.ids, arms, progress, DRAWS)
-    row = _row(trial, chosen, name, bytes_of(subject, texts, trial, name, chosen))
-    facts = {"layers": list(chosen.skip), "whole": chosen.whole, "ranked": [[one, costs[one]] for one in ranked]}
-    return row, {name: facts}
+    row = _row(trial, chosen, name, cache_bytes(subject, texts, chosen.arm(name)))
+    ranking = [[layer, costs[layer]] for layer in ranked]
+    return row, {name: {"layers": list(chosen.skip), "whole": chosen.unrounded, "ranked": ranking}}
 
 
 def _run(
@@ -147,15 +171,17 @@ def _run(
 
 
 def _row(trial: Trial, chosen: VllmCache, name: str, size: tuple[float, float]) -> Row:
-    grade, back, gain = trial.grade(name), trial.recovered(name, of=chosen.name), trial.difference(name)
+    grade, beats_random = trial.grade(name), trial.difference(name).high < 0
+    recovered = trial.recovered(name, of=chosen.name)
     why = [grade.why]
-    if np.isfinite(back.value):
-        why.append(f"gives back {100 * back.value:.0f} % ({100 * back.low:.0f} to {100 * back.high:.0f})")
-    if gain.high >= 0:
+    if np.isfinite(recovered.value):
+        low, high = 100 * recovered.low, 100 * recovered.high
+        why.append(f"gives back {100 * recovered.value:.0f} % ({low:.0f} to {high:.0f})")
+    if not beats_random:
         why.append("no more than as many random layers")
     layers = ", ".join(map(str, chosen.skip))
     finding = f"{chosen.name} with layer{'s' if len(chosen.skip) > 1 else ''} {layers} whole"
-    added = [layer for layer in chosen.whole if layer not in chosen.skip]
+    added = [layer for layer in chosen.unrounded if layer not in chosen.skip]
     finding += f", besides {', '.join(map(str, added))}" if added else ""
     return Row(
         name,
@@ -165,24 +191,7 @@ def _row(trial: Trial, chosen: VllmCache, name: str, size: tuple[float, float]) 
         trial.texts,
         grade.word,
         "; ".join(filter(None, why)),
-        f"leave {'them' if len(chosen.skip) > 1 else 'it'} whole" if grade.word in ADVISED and gain.high < 0 else "",
+        f"leave {'them' if len(chosen.skip) > 1 else 'it'} whole" if grade.word in ADVISED and beats_random else "",
         *size,
         tuple(trial.values(name).tolist()),
     )
-
-
-@torch.no_grad()
-def bytes_of(subject: CheckedModel, texts: TextSet, trial: Trial, name: str, chosen: VllmCache) -> tuple[float, float]:
-    """Bytes of an arm's cache after the context of a text, and their share of a cache in 16 bits.
-
-    Layers that are left whole are counted in 16 bits, in which engines hold them, also where the model here has more.
-    """
-    model, ids = subject.model, texts.ids[:1, : texts.ids.shape[1] // 2]
-    with evaluating(model):
-        plain = DynamicCache(config=model.config)
-        model(input_ids=ids.to(device_of(model)), past_key_values=plain)
-    sizes = [held_bytes(layer) for layer in plain.layers]
-    of_16 = 2 / next(model.parameters()).element_size()
-    # The trial counts whole layers in the model's dtype: of their bytes, the share of_16 remains.
-    held = float(trial.data["bytes"].sel(arm=name)) - (1 - of_16) * sum(sizes[layer] for layer in chosen.whole)
-    return held, held / (of_16 * float(trial.data["bytes"].sel(arm=REFERENCE)))

@@ -16,6 +16,7 @@ from sinkscope.cli.opening import open_model, open_tokenizer, usable_device
 from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
+from sinkscope.errors import InputError
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 LINES = 30  # of a card on a terminal, at most
 FLAGGED = 1  # the exit code where a flag of --fail-on is raised
+SUBMITTED = 24  # texts of each kind that the atlas takes, at least
 
 
 def _sections_help() -> str:
@@ -76,6 +78,11 @@ def check(
 
     sections = chosen(full=full, only=_names(only), skip=_names(skipped))
     check_flags(_names(fail_on))
+    if submit is not None and (not full or only is not None or skipped is not None or count < SUBMITTED):
+        raise InputError(
+            f"--submit: the atlas takes whole cards: add --full, at least {SUBMITTED} --texts, and neither --only nor "
+            "--skip"
+        )
     earlier = None if against is None else Card.load(against)
     batch_size = running.batch_of(128)
     if output.plan_only:
@@ -112,6 +119,7 @@ def check(
                 seed=running.seed,
                 field=field,
                 name=name,
+                revision=running.revision,
                 out=folder,
                 progress=watch,
             )
@@ -119,7 +127,7 @@ def check(
         if submit is not None:
             from sinkscope.checks.atlas import write_submission
 
-            paths.append(write_submission(card, submit, running.revision))
+            paths.append(write_submission(card, submit))
     _show(card, earlier, paths, explain, output.as_json)
     _exit_on([flag for flag in _names(fail_on) if card.raises(flag)])
 
@@ -135,10 +143,9 @@ def _show(card: Card, earlier: Card | None, paths: list[Path], explain: bool, as
         more = {} if differences is None else {"against": differences.to_dict(orient="records")}
         show_json(card.to_json() | more)
         return
-    lines = card.lines()
+    lines, heads, cells = card.screen(LINES)
     for line in lines:
         show(plain(line))
-    heads, cells = card.cells(LINES - len(lines) - 3)
     if cells:
         show(table(heads, cells))
     if explain:

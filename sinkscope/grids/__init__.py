@@ -10,7 +10,11 @@ from sinkscope.grids.codebooks import outlying as outlying
 from sinkscope.grids.codebooks import token_range as token_range
 from sinkscope.grids.formats import E2M1_MAX as E2M1_MAX
 from sinkscope.grids.formats import E4M3_MAX as E4M3_MAX
+from sinkscope.grids.formats import IQ4_NL as IQ4_NL
 from sinkscope.grids.formats import Q4_0 as Q4_0
+from sinkscope.grids.formats import Q4_1 as Q4_1
+from sinkscope.grids.formats import Q5_0 as Q5_0
+from sinkscope.grids.formats import Q5_1 as Q5_1
 from sinkscope.grids.formats import Q8_0 as Q8_0
 from sinkscope.grids.formats import Fp8 as Fp8
 from sinkscope.grids.formats import Fp8Rows as Fp8Rows

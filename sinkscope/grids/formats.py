@@ -98,26 +98,114 @@ class Q8_0(RowFormat):
         return _scaled(stored[0], stored[1], self.block)
 
 
+class _Centered(RowFormat, ABC):
+    """Codes −2^(b−1) … 2^(b−1) − 1 of x / d, where d = m / −2^(b−1) for the m of largest magnitude in a block."""
+
+    block: ClassVar[int] = 32
+    code_bits: ClassVar[int]
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks = self._blocks(x)
+        # Codes reach further below 0, so the scale gets the sign with which the largest number has the lowest code.
+        # An equal number of the other sign would have one code too many, and is clamped.
+        middle = 2 ** (self.code_bits - 1)
+        scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / -middle
+        ratio = torch.where(scale != 0, blocks / scale, 0.0)
+        codes = (ratio + middle + 0.5).floor().clamp(0, 2 * middle - 1).to(torch.uint8)
+        return pack(codes.flatten(-2), self.code_bits), scale[..., 0].half()
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        codes = unpack(stored[0], self.code_bits, width).to(torch.int8) - 2 ** (self.code_bits - 1)
+        return _scaled(codes, stored[1], self.block)
+
+
 @dataclass(frozen=True)
-class Q4_0(RowFormat):
+class Q4_0(_Centered):
     """GGML's q4_0: per block of 32 entries d = m / −8 for the m of largest magnitude, and min(15, ⌊x / d + 8.5⌋).
 
     Two codes a byte and d in 16 bits: 4.5 bits per number. Source: ggml/src/ggml-quants.c, `quantize_row_q4_0_ref`.
     """
 
+    code_bits: ClassVar[int] = 4
+
+
+@dataclass(frozen=True)
+class Q5_0(_Centered):
+    """GGML's q5_0: q4_0 with 5 bits, d = m / −16 and min(31, ⌊x / d + 16.5⌋). 5.5 bits per number.
+
+    Source: ggml/src/ggml-quants.c, `quantize_row_q5_0_ref`.
+    """
+
+    code_bits: ClassVar[int] = 5
+
+
+class _FromMinimum(RowFormat, ABC):
+    """Codes 0 … 2^b − 1 of (x − min) / d, where d = (max − min) / (2^b − 1) in a block; d and min in 16 bits each."""
+
     block: ClassVar[int] = 32
+    code_bits: ClassVar[int]
+
+    def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
+        blocks, top = self._blocks(x), 2**self.code_bits - 1
+        low, high = blocks.aminmax(dim=-1, keepdim=True)
+        scale = (high - low) / top
+        # Codes belong to scale and minimum in fp32, although only their fp16 form is stored, as in ggml.
+        ratio = torch.where(scale > 0, (blocks - low) / scale, 0.0)
+        codes = (ratio + 0.5).floor().clamp(max=top).to(torch.uint8)
+        return pack(codes.flatten(-2), self.code_bits), scale[..., 0].half(), low[..., 0].half()
+
+    def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
+        codes, scale, low = stored
+        scaled = _scaled(unpack(codes, self.code_bits, width), scale, self.block)
+        return (scaled.unflatten(-1, (-1, self.block)) + low.float()[..., None]).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Q4_1(_FromMinimum):
+    """GGML's q4_1: per block of 32 entries d = (max − min) / 15 and ⌊(x − min) / d + ½⌋. 5 bits per number.
+
+    Source: ggml/src/ggml-quants.c, `quantize_row_q4_1_ref`.
+    """
+
+    code_bits: ClassVar[int] = 4
+
+
+@dataclass(frozen=True)
+class Q5_1(_FromMinimum):
+    """GGML's q5_1: per block of 32 entries d = (max − min) / 31 and ⌊(x − min) / d + ½⌋. 6 bits per number.
+
+    Source: ggml/src/ggml-quants.c, `quantize_row_q5_1_ref`.
+    """
+
+    code_bits: ClassVar[int] = 5
+
+
+@dataclass(frozen=True)
+class IQ4_NL(RowFormat):
+    """GGML's iq4_nl: 16 unequal levels, denser around 0, times a scale per block of 32 entries. 4.5 bits per number.
+
+    The level v nearest to x / d' with d' = m / −127, for the m of largest magnitude; halves go up. What is stored is
+    the d with the least Σ x² (x − d v)², which is Σ x³ v / Σ x² v². Source: ggml/src/ggml-quants.c,
+    `quantize_row_iq4_nl_ref`, which caches use (files are written with a search over scales).
+    """
+
+    block: ClassVar[int] = 32
+    levels: ClassVar[tuple[int, ...]] = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
     def encode(self, x: Float[Tensor, "*rows dim"]) -> Stored:
         blocks = self._blocks(x)
-        # Codes −8 … 7 reach further below 0, so the scale gets the sign with which the largest number is code −8.
-        # An equal number of the other sign would be code 8, and is clamped to 7.
-        scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / -8
+        levels = torch.tensor(self.levels, dtype=torch.float32, device=x.device)
+        scale = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True)) / levels[0]
         ratio = torch.where(scale != 0, blocks / scale, 0.0)
-        codes = (ratio + 8.5).floor().clamp(0, 15).to(torch.uint8)
-        return pack(codes.flatten(-2), 4), scale[..., 0].half()
+        codes = torch.bucketize(ratio, (levels[1:] + levels[:-1]) / 2, right=True)
+        chosen = levels[codes]
+        # In units of d', because x³ of small numbers is 0 in fp32.
+        fit = (ratio**3 * chosen).sum(-1) / (ratio * chosen).square().sum(-1).clamp(min=1e-9)
+        return pack(codes.to(torch.uint8).flatten(-2), 4), (scale[..., 0] * fit).half()
 
     def decode(self, stored: Stored, width: int) -> Float[Tensor, "*rows dim"]:
-        return _scaled(unpack(stored[0], 4, width).to(torch.int8) - 8, stored[1], self.block)
+        levels = torch.tensor(self.levels, dtype=torch.float32, device=stored[0].device)
+        return _scaled(levels[unpack(stored[0], 4, width).long()], stored[1], self.block)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,16 @@ def lab_attention_forward(
     output_attentions: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The lab model's attention function in transformers' contract: (batch, query, heads, dim) and weights or None."""
+    """The lab model's attention function in transformers' contract: (batch, query, heads, dim) and weights or None.
+
+    Other arguments as in `Operation.forward`.
+
+    Args:
+        attention_mask: Which keys each query sees.
+        dropout: Not used: the lab model has none.
+        hidden_states: The block's input.
+        output_attentions: Whether to return weights, which takes the reference path.
+    """
     attended = module.operation(
         query,
         key,
@@ -122,6 +131,17 @@ class LabAttention(nn.Module):
         first_values: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        """The output (batch, position, width) and weights, or None.
+
+        Args:
+            hidden_states: The layer's input.
+            visibility: Which keys each query sees, cached ones included.
+            rotation: Of queries and keys by position; None: no rotation.
+            bias: Added to the scores.
+            past_key_values: The cache that keys and values go to; None: no cache.
+            shared: Gives keys and values of other layers, if layers share them.
+            first_values: The first layer's values, which are mixed into those of this layer.
+        """
         query, made, carried = self._made(hidden_states, rotation, first_values)
         if shared is not None:
             key, value, visibility = shared.of(self.layer_idx, query, made)

@@ -25,8 +25,7 @@ class TokenColumns:
     `index`: the column's number among its row's real tokens, counted from 0 including the cache; `order`: its number
     within its document if the inputs separate packed documents, else the same; `document`: the number of its document;
     `real`: False for padding; `start`: columns before them, in a cache. `ids`: token ids of these columns, −1 for
-    learned tokens; `text`: ids of all of a row's real tokens so far, then −1. Both are None if unknown. `given`: the
-    model's input instead of ids.
+    learned tokens; `text`: ids of all of a row's real tokens so far, then −1. Both are None if unknown.
     """
 
     index: Int[Tensor, "batch position"]
@@ -36,7 +35,6 @@ class TokenColumns:
     start: int = 0
     ids: Int[Tensor, "batch position"] | None = None
     text: Int[Tensor, "batch token"] | None = None
-    given: Tensor | None = None
 
     def part(self, columns: slice) -> TokenColumns:
         """Some of the columns; what is known of the whole row stays."""
@@ -70,10 +68,10 @@ def columns_of(model: nn.Module, inputs: Mapping[str, Any]) -> TokenColumns:
     return own_columns(every_column(model, forward, inputs), forward)
 
 
-def own_columns(every: TokenColumns, forward: Forward) -> TokenColumns:
+def own_columns(columns: TokenColumns, forward: Forward) -> TokenColumns:
     """Those of all columns so far that belong to the pass itself."""
     ids = _own_ids(forward)
-    columns = every.part(slice(forward.seen, None))
+    columns = columns.part(slice(forward.seen, None))
     return replace(columns, ids=ids if ids is not None and ids.shape == columns.index.shape else None)
 
 
@@ -95,7 +93,7 @@ def every_column(
         within = TokenAxis(index, document.expand_as(index), real).within_documents(apart=learned)
         order = torch.where(learned, index, within + forward.prefix)
     document = torch.zeros_like(index) if document is None else document.expand_as(index)
-    return TokenColumns(index, order, document, real, 0, ids, _front(ids, real), _given(inputs))
+    return TokenColumns(index, order, document, real, 0, ids, _front(ids, real))
 
 
 def _front(ids: Tensor | None, real: Bool[Tensor, "batch position"]) -> Int[Tensor, "batch position"] | None:
@@ -128,8 +126,3 @@ def _length(model: nn.Module, forward: Forward, inputs: Mapping[str, Any]) -> in
         needed = Stream.of(model).mask_name.replace("attention_mask", "input_ids")
         raise InputError(f"the inputs have no {needed}, so which tokens are protected is unknown: give them")
     return row_length(unobserved(model), inputs)
-
-
-def _given(inputs: Mapping[str, Any]) -> Tensor | None:
-    """The input instead of ids: embeddings, pixels, features."""
-    return next((value for value in inputs.values() if isinstance(value, Tensor) and value.is_floating_point()), None)

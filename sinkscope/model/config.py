@@ -136,7 +136,7 @@ def _check_count(field: str, value: object, least: int) -> None:
 
 
 def _check_hybrid(config: PreTrainedConfig) -> None:
-    every, offset = config.attention_every, config.attention_offset
+    interval, offset = config.attention_every, config.attention_offset
     for field, least in (
         ("attention_every", 1),
         ("attention_offset", 0),
@@ -145,9 +145,9 @@ def _check_hybrid(config: PreTrainedConfig) -> None:
         ("mamba_expand", 1),
     ):
         _check_count(field, getattr(config, field), least)
-    if offset >= every:
+    if offset >= interval:
         raise InputError(
-            f"LabConfig.attention_offset = {offset}: one layer in {every} attends, so expected 0 … {every - 1}"
+            f"LabConfig.attention_offset = {offset}: one layer in {interval} attends, so expected 0 … {interval - 1}"
         )
     if not any(config.attends):
         raise InputError(
@@ -317,7 +317,7 @@ class LabConfig(PreTrainedConfig):
             self.residual_gain = default_gain(self.norm_placement)
         check_blocks(self)
         self._check_positions()
-        self.attention = as_data([one.within(self.max_position_embeddings) for one in self._given()])
+        self.attention = as_data([one.within(self.max_position_embeddings) for one in self._operations()])
         for spec in self.specs:
             check_builds(spec, Sizes(self.num_attention_heads, self.kv_heads, self.head_dim, self.hidden_size))
         if not self.shares_kv:  # another spelling of the same model
@@ -330,7 +330,7 @@ class LabConfig(PreTrainedConfig):
 
         In a causal model the mask is joined with causality, in a bidirectional one it lets queries look ahead.
         """
-        return [as_applied(operation, self.is_causal) for operation in self._given()]
+        return [as_applied(operation, self.is_causal) for operation in self._operations()]
 
     @property
     def spec(self) -> AttentionSpec:
@@ -343,9 +343,9 @@ class LabConfig(PreTrainedConfig):
     @property
     def attention_name(self) -> str:
         """Its catalog name, or `custom`; where layers differ their names, in the order in which they first come."""
-        return " + ".join(dict.fromkeys(name_of(operation) for operation in self._given()))
+        return " + ".join(dict.fromkeys(name_of(operation) for operation in self._operations()))
 
-    def _given(self) -> list[AttentionSpec]:
+    def _operations(self) -> list[AttentionSpec]:
         """The operation of each layer, before masks are adapted."""
         return per_layer(self.attention, self.num_hidden_layers)
 
@@ -435,7 +435,7 @@ class LabConfig(PreTrainedConfig):
         if self.position not in get_args(Position):
             raise unknown("position", str(self.position), get_args(Position))
         if not self.is_causal and any(
-            slot.kind == "suffix" for layer_spec in self._given() for slot in layer_spec.slots
+            slot.kind == "suffix" for layer_spec in self._operations() for slot in layer_spec.slots
         ):
             raise InputError(
                 "StableMask gives mass to positions that a query cannot see, and a bidirectional model has none"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +23,17 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import logging as progress
 
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, cached_folder, check_room, sha256
+from sinkscope.errors.invalid import first_line
+from sinkscope.files import cache_dir, cached_folder, check_room, sha256, write_json
 from sinkscope.live import plain, stderr
 
 _ORIGINAL = "load the folder or hub id that it was made from instead"
 _BYTES = 4  # of a dequantized weight
-CONVERSION = 2  # goes up when a file is read in another way, so that nothing dequantized before is taken
+CONVERSION = 3  # goes up when a file is read in another way, so that nothing dequantized before is taken
+
+ABOUT = "gguf.json"
+"""What the weights no longer tell, next to them: `name` and `basename` of the file's metadata, where it has them, and
+`types`, the number of weights of each tensor type in the matrices of its blocks, most first."""
 
 # Tensors that are settings rather than weights.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -76,8 +82,9 @@ def _convert(path: Path, folder: Path, class_of: Callable[[PreTrainedConfig], An
         except InputError:
             raise
         except (OSError, ValueError, ImportError, KeyError, RuntimeError, NotImplementedError, TypeError) as error:
-            raise InputError(f"cannot load model '{path}': {_reason(error).rstrip('.:')}; {_ORIGINAL}") from error
+            raise InputError(f"cannot load model '{path}': {first_line(error).rstrip('.:')}; {_ORIGINAL}") from error
         _save_tokenizer(path, metadata, draft)
+        write_json(draft / ABOUT, _about(file, metadata))
     size = sum(entry.stat().st_size for entry in draft.iterdir())
     stderr().print(
         plain(
@@ -109,7 +116,7 @@ def _reading(path: Path) -> Iterator[Any]:
     try:
         file = _reader()(path)
     except (ValueError, KeyError, IndexError, OSError) as error:  # a type that is not known, a file cut short
-        raise InputError(f"cannot read GGUF file '{path}': {_reason(error)}; {_ORIGINAL}") from error
+        raise InputError(f"cannot read GGUF file '{path}': {first_line(error)}; {_ORIGINAL}") from error
     bars = progress.is_progress_bar_enabled()
     progress.disable_progress_bar()
     with (
@@ -203,6 +210,15 @@ def _check_types(path: Path, file: Any) -> None:
             ) from error
 
 
+def _about(file: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    types: Counter[str] = Counter()
+    for tensor in file.tensors:
+        if "blk." in tensor.name and len(tensor.shape) > 1:  # embeddings and heads are often stored in more bits
+            types[tensor.tensor_type.name] += int(tensor.n_elements)
+    names = {key: metadata[f"general.{key}"] for key in ("name", "basename") if f"general.{key}" in metadata}
+    return {**names, "types": dict(types.most_common())}
+
+
 def _elements(file: Any) -> int:
     return sum(int(tensor.n_elements) for tensor in file.tensors if tensor.name not in _SETTINGS)
 
@@ -271,7 +287,7 @@ def _save_tokenizer(path: Path, metadata: Mapping[str, Any], draft: Path) -> Non
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        warnings.warn(f"'{path}': its tokenizer cannot be read: {_reason(error)}", stacklevel=2)
+        warnings.warn(f"'{path}': its tokenizer cannot be read: {first_line(error)}", stacklevel=2)
         return
     for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         if (token := metadata.get(f"tokenizer.ggml.{key}_token_id")) is not None:
@@ -333,13 +349,14 @@ def _scale_positions(path: Path, config: PreTrainedConfig, file: Any, settings: 
     """RoPE's scaling: by a factor, by YaRN, or Llama 3's, which the file holds as one divisor per frequency."""
     # llama.cpp scales linearly where a file has a factor and no type.
     kind = settings.get("rope.scaling.type", "linear" if "rope.scaling.factor" in settings else "none")
-    # Cosines and sines are multiplied by it, in addition to YaRN's own factor; for other types transformers has none.
+    # In all layers, cosines and sines are multiplied by it, in addition to YaRN's own factor. transformers has a place
+    # for it only where YaRN scales all layers.
     share = float(settings.get("rope.scaling.attn_factor", 1))
     divisors = next((tensor.data for tensor in file.tensors if tensor.name == _ROPE_FACTORS), None)
-    if share != 1 and (kind != "yarn" or divisors is not None):
+    if share != 1 and (kind != "yarn" or divisors is not None or "full_attention" in config.rope_parameters):
         raise InputError(
-            f"'{path}' sets rope.scaling.attn_factor = {share:g}, which is read with positions scaled by 'yarn' only; "
-            f"{_ORIGINAL}"
+            f"'{path}' sets rope.scaling.attn_factor = {share:g}, which is read only where all positions are scaled by "
+            f"'yarn'; {_ORIGINAL}"
         )
     if kind == "none" and divisors is None:
         return
@@ -379,7 +396,3 @@ def _llama3(path: Path, divisors: np.ndarray, theta: float) -> dict[str, Any]:
 
 def _article(kind: str) -> str:
     return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
-
-
-def _reason(error: Exception) -> str:
-    return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)

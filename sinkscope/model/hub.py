@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import cached_file, extract_commit_hash
 
 from sinkscope import names
 from sinkscope.errors import InputError, unknown
+from sinkscope.errors.invalid import first_line
 from sinkscope.model.attached.loading import host_of
-from sinkscope.model.gguf_files import dequantized
+from sinkscope.model.gguf_files import ABOUT, dequantized
 from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
@@ -54,13 +57,22 @@ def load(
     device_map: str | Mapping[str, str | int] | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A model, in eval mode, by hub id, folder, GGUF file or shipped name (`nano`), with its attached operation if any.
+    """A model, in eval mode, with its attached operation if any.
 
-    A GGUF file is dequantized once, into a folder of the cache that is then loaded: see `gguf_files.dequantized`.
-    `dtype="auto"` keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
-    `attn` is transformers' attention implementation. `device_map` spreads a large model over devices as accelerate
-    does ("auto", or module name to device) and takes the place of `device`. Raises `InputError` where the model cannot
-    be found or read.
+    A GGUF file is dequantized once, into a folder of the cache that is then loaded: see `gguf_files.dequantized`. Its
+    model has the attribute `gguf`: the file's name and tensor types, as in `gguf_files.ABOUT`.
+
+    Args:
+        name: A hub id, folder, GGUF file or shipped name (`nano`).
+        dtype: "auto" keeps the stored precision; shipped models, stored in bfloat16 to be small, then come in float32.
+        device: Where to put it; None: the CPU.
+        revision: Branch, tag or commit on the hub; None: the newest.
+        attn: transformers' attention implementation; None: the model's default.
+        device_map: Spreads a large model over devices as accelerate does ("auto", or module name to device) and takes
+            the place of `device`.
+        trust_remote_code: Whether to run code that comes with the model.
+
+    Raises `InputError` where the model cannot be found or read.
     """
     if device is not None and device_map is not None:
         raise InputError("device and device_map exclude each other")
@@ -86,6 +98,8 @@ def load(
         raise cannot_load(name, error) from error
     if str(name) in SHIPPED or is_gguf(name):
         model.name_or_path = model.config.name_or_path = str(name)  # records then hold the name, not a place of ours
+    if (about := Path(place) / ABOUT).is_file():
+        model.gguf = json.loads(about.read_text(encoding="utf-8"))
     return model.to(device).eval() if device else model.eval()
 
 
@@ -122,7 +136,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
             place, revision=revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        reason = _first_line(error)  # a line that only announces a list says nothing by itself
+        reason = first_line(error)  # a line that only announces a list says nothing by itself
         reason = "it comes without the files of one" if reason.endswith(":") else reason
         raise InputError(f"no tokenizer for model '{name}': {reason}") from error
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
@@ -131,6 +145,18 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     if is_gguf(name):
         tokenizer.name_or_path = str(name)
     return tokenizer
+
+
+def commit_of(name: str, revision: str | None = None) -> str:
+    """The commit of a model on the hub. Raises `InputError` where the model, or its commit, cannot be found."""
+    try:
+        config = cached_file(name, "config.json", revision=revision)
+    except (OSError, ValueError) as error:
+        raise cannot_load(name, error) from error
+    commit = extract_commit_hash(config, None)
+    if commit is None:
+        raise InputError(f"the commit of model '{name}' is unknown")
+    return str(commit)
 
 
 def own_files(name: str | Path) -> str:
@@ -165,8 +191,4 @@ def cannot_load(name: str | Path, error: Exception) -> InputError:
     missing = (
         "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
     )
-    return InputError(f"cannot load model '{name}': {_first_line(error).rstrip('.')}{missing}")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
+    return InputError(f"cannot load model '{name}': {first_line(error).rstrip('.')}{missing}")

@@ -280,11 +280,19 @@ class LabModel(LabPreTrainedModel):
         document_ids: Int[Tensor, "batch keys"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """`attention_mask` is 1 for real tokens and covers cached ones too; `document_ids` numbers packed documents.
+        """Hidden states after the last layer. Hidden states and attention maps on request include the sink tokens, in
+        front.
 
-        `position_ids` replace the positions among real tokens. Hidden states and attention maps on request include the
-        sink tokens, in front. Raises `InputError` for a mask of another form, if both or neither of ids and embeddings
-        are given, and for a cache in a bidirectional model.
+        Args:
+            input_ids, inputs_embeds: Exactly one of them.
+            attention_mask: 1 for real tokens, 0 for padding; covers cached ones too. None: no padding.
+            position_ids: Replace the positions among real tokens.
+            past_key_values: A cache; None: a new one if `use_cache`.
+            use_cache: None: as the configuration says. A bidirectional model has no cache.
+            document_ids: Number packed documents, cached tokens included.
+
+        Raises `InputError` for a mask of another form, if both or neither of ids and embeddings are given, and for a
+        cache in a bidirectional model.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give exactly one of input_ids and inputs_embeds")
@@ -390,8 +398,12 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (batch, position, vocabulary); with `labels` also the mean cross-entropy in nats.
 
-        Labels are compared with the next token's prediction, in a bidirectional model with the prediction at their own
-        position; −100 is ignored.
+        Other arguments as in `LabModel.forward`.
+
+        Args:
+            labels: Ids that are compared with the next token's prediction, in a bidirectional model with the prediction
+                at their own position; −100 is ignored.
+            logits_to_keep: Logits of the last so many positions, or of positions by index; 0: all.
         """
         outputs = self.model(
             input_ids=input_ids,

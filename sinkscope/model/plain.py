@@ -217,8 +217,8 @@ def _check_equal(model: PreTrainedModel, plain: PreTrainedModel) -> None:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (2, size), generator=generator).to(model.device)
     with evaluating(model), evaluating(plain):
-        wanted, found = model(input_ids=ids).logits.float(), plain(input_ids=ids).logits.float()
-    error, scale = float((wanted - found).abs().max()), float(wanted.abs().max())
+        expected, actual = model(input_ids=ids).logits.float(), plain(input_ids=ids).logits.float()
+    error, scale = float((expected - actual).abs().max()), float(expected.abs().max())
     allowed = max(TOLERANCE, 8 * torch.finfo(model.dtype).eps)
     # Negated, so that NaN is refused too.
     if not error <= allowed * scale:

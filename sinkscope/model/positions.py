@@ -43,13 +43,13 @@ class TokenPositions:
     A token's position is its index among the real tokens of its row, from 0. Sink tokens have positions −n … −1, so
     real tokens do not move, and every relative scheme sees one sequence. With `restart` the count starts anew in each
     document. A caller's `position_ids` replace the queries' positions; they say nothing about the keys in a cache, so
-    `own` keeps the positions that the keys' count would have given the queries.
+    `continued` keeps the positions that the keys' count would have given the queries.
     """
 
     query: Int[Tensor, "#batch query"]
     key: Int[Tensor, "#batch key"]
     visibility: Visibility
-    own: Int[Tensor, "#batch query"] | None = None
+    continued: Int[Tensor, "#batch query"] | None = None
 
     @classmethod
     def of(
@@ -70,17 +70,17 @@ class TokenPositions:
             positions = _after_sinks(position_ids, queries - sinks, sinks)
             return cls(positions, positions, visibility)
         # With a cache, sink tokens are among the cached keys: none are in front of this pass.
-        return cls(_after_sinks(position_ids, queries, 0), key, visibility, own=query)
+        return cls(_after_sinks(position_ids, queries, 0), key, visibility, continued=query)
 
     def known(self) -> TokenPositions:
         """These positions, for a scheme that needs the keys' positions.
 
         Raises `InputError` if `position_ids` do not continue those of the cached keys.
         """
-        if self.own is not None and not torch.compiler.is_compiling():
+        if self.continued is not None and not torch.compiler.is_compiling():
             # Cached keys are rotated or biased by positions counted from 0, and the cache keeps keys, not positions.
             # Under a position bias, queries counted otherwise would be at wrong distances from them.
-            wrong = self.query != self.own
+            wrong = self.query != self.continued
             if (valid := self.visibility.query.valid) is not None:
                 wrong = wrong & valid
             if bool(wrong.any()):

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 from transformers import initialization as init
 
 from sinkscope.attention import Operation
+from sinkscope.attention.scores import wide
 from sinkscope.model.attention import AddedHeads
 from sinkscope.model.feedforward import starting_std
 
@@ -42,8 +43,8 @@ class Sigma(nn.Module):
     def forward(self, weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
         """Ŵ. u and v are copied, so that an iteration between two passes leaves the first one's gradient intact."""
         with torch.autocast(weight.device.type, enabled=False):
-            sigma = _wide(self.u.clone()) @ _wide(weight) @ _wide(self.v.clone())
-            return (_wide(self.gamma) / sigma).to(weight.dtype) * weight
+            sigma = wide(self.u.clone()) @ wide(weight) @ wide(self.v.clone())
+            return (wide(self.gamma) / sigma).to(weight.dtype) * weight
 
     @torch.no_grad()
     def start(self, weight: Float[Tensor, "out in"]) -> None:
@@ -51,7 +52,7 @@ class Sigma(nn.Module):
         init.normal_(weight, mean=0.0, std=self.std)
         if weight.device.type == "meta":
             return
-        left, values, right = torch.linalg.svd(_wide(weight), full_matrices=False)
+        left, values, right = torch.linalg.svd(wide(weight), full_matrices=False)
         init.copy_(self.u, left[:, 0])
         init.copy_(self.v, right[0])
         init.copy_(self.gamma, values[0])
@@ -61,8 +62,8 @@ class Sigma(nn.Module):
         """One step of power iteration."""
         with torch.autocast(weight.device.type, enabled=False):
             # v first: u is computed from the new v, which makes this one step of power iteration on WWᵀ.
-            self.v.copy_(F.normalize(_wide(weight).T @ _wide(self.u), dim=0))
-            self.u.copy_(F.normalize(_wide(weight) @ _wide(self.v), dim=0))
+            self.v.copy_(F.normalize(wide(weight).T @ wide(self.u), dim=0))
+            self.u.copy_(F.normalize(wide(weight) @ wide(self.v), dim=0))
 
 
 def reparametrize(block: nn.Module, layers: int) -> None:
@@ -123,7 +124,3 @@ def _matrices(module: nn.Module) -> Iterator[nn.Module]:
     elif not isinstance(module, Operation):
         for child in module.children():
             yield from _matrices(child)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -94,7 +94,18 @@ def run_layers(
     visible: Sequence[Visibility],
     **layer_inputs: Any,
 ) -> Float[Tensor, "batch position width"]:
-    """The residual stream after the last layer. Raises `InputError` for a cache whose keys cannot be read back."""
+    """The residual stream after the last layer.
+
+    Args:
+        layers: All layers of the model.
+        hidden_states: The residual stream before the first.
+        config: The model's.
+        cache: Keys and values of earlier tokens, to which this pass's are added; None: no cache.
+        visible: Each layer's mask.
+        layer_inputs: Further arguments of every layer.
+
+    Raises `InputError` for a cache whose keys cannot be read back.
+    """
     if layers.training and layers[0].gradient_checkpointing:
         _check_checkpointing(layers[0])
         cache = None  # transformers takes the cache from layers that run twice: recomputing would append keys again

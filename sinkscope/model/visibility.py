@@ -76,8 +76,16 @@ def bind(
 ) -> Visibility:
     """`mask` over the last `queries` of `keys` tokens, of which the first `sinks` are sink tokens.
 
-    `attention_mask` and `documents` (batch, keys − sinks) describe the real tokens and their padding, cached ones
-    included; without `documents` a row is one document. Raises `InputError` for documents of another length.
+    Args:
+        mask: The rule.
+        queries, keys: Numbers of tokens; sink tokens and cached ones are among the keys.
+        sinks: Number of sink tokens.
+        attention_mask: (batch, keys − sinks), 0 for padding; None: no padding.
+        documents: (batch or 1, keys − sinks), the number of each token's document; None: a row is one document.
+        is_causal: Whether a sink token sees only those before it; else all of them, and text.
+        device: Of the result, without `attention_mask`.
+
+    Raises `InputError` for documents of another length.
     """
     text = keys - sinks
     if documents is not None and documents.shape[-1] != text:

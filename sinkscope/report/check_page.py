@@ -9,8 +9,6 @@ from sinkscope.report.page import Page, Section
 from sinkscope.report.provenance import joined
 from sinkscope.trials import explained
 
-CHAT = " in the chat format"
-
 
 def check_page(card: Card) -> Page:
     """The answers first, then a table for each section, and the meaning of the words."""
@@ -27,7 +25,7 @@ def card_sections(card: Card) -> list[Section]:
     """A table for each section, lines for engines, and the meaning of the words."""
     sections = [Section(part.title, _sentence(part), {}, _table(part), unfolded=True) for part in card.parts]
     if card.lines_for:
-        frame = pd.DataFrame([dict(line) for line in card.lines_for])
+        frame = pd.DataFrame([dict(line) for line in card.lines_for]).drop(columns="of_16", errors="ignore").fillna("")
         sentence = "Settings whose arm was measured above, as read in the engine's source; none of them was run here."
         sections.append(Section("Lines for engines", sentence, {}, frame, unfolded=True))
     return [*sections, Section("What the words mean", explained(), {})]
@@ -36,7 +34,7 @@ def card_sections(card: Card) -> list[Section]:
 def _sentence(part: Part) -> str:
     if part.first.missing:
         return f"Not run: {part.first.missing}."
-    names = [name.removesuffix(CHAT) if part.name == "bos" else name for name in part.found]  # which reads plain texts
+    names = list(part.by_texts)
     if len(names) == 1:
         return f"On {names[0]}."
     return f"Numbers are for {names[0]}; the words hold on {' and '.join(names)}."

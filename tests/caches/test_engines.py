@@ -165,7 +165,7 @@ def rotated(x: list[float], size: int) -> list[float]:
 
 
 def by_blocks(x: list[float], kind: str) -> list[float]:
-    """ggml's `quantize_row_q8_0_ref` and `quantize_row_q4_0_ref`, and back."""
+    """ggml's `quantize_row_q8_0_ref` and `quantize_row_q4_0_ref`, and back. `tests/grids` has the other blocks."""
     found = []
     for start in range(0, len(x), 32):
         block = x[start : start + 32]
@@ -205,7 +205,18 @@ def test_fp8_has_no_scale_and_ends_at_448() -> None:
     assert found == [448, -448, 448, 448, 1.0, 0.0078125, 0, 0]  # three bits behind the point; least 2^-9
 
 
-@pytest.mark.parametrize(("name", "bits"), [("llama.cpp-q8_0", 8.5), ("llama.cpp-q4_0", 4.5), ("vllm-fp8", 8)])
+BITS = {
+    "llama.cpp-q8_0": 8.5,
+    "llama.cpp-q5_1": 6,
+    "llama.cpp-q5_0": 5.5,
+    "llama.cpp-q4_1": 5,
+    "llama.cpp-iq4_nl": 4.5,
+    "llama.cpp-q4_0": 4.5,
+    "vllm-fp8": 8,
+}
+
+
+@pytest.mark.parametrize(("name", "bits"), BITS.items())
 def test_rounded_caches_see_every_token_rounded_and_hold_fewer_bytes(
     llama: LlamaForCausalLM, ids: Tensor, name: str, bits: float
 ) -> None:

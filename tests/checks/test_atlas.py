@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sinkscope.checks import Answered, Card, Part, Row
-from sinkscope.checks.atlas import read_entries, submission, table, validate, write_submission
+from sinkscope.checks.atlas import model_id, read_entries, submission, table, validate, write_submission
+from sinkscope.data import corpus_digest
 from sinkscope.errors import InputError
 from sinkscope.statistics import Interval
 
@@ -28,12 +30,13 @@ def card() -> Card:
     )
     record: dict[str, Any] = {"model": "some/model", "model_sha256": SHA, "weights": "weights in bfloat16"}
     record |= {"parameters": 135_000_000, "dtype": "bfloat16", "seconds": 3.0, "controls": 1, "seed": 0}
-    record |= {"texts": [{"name": "prose", "says": "24 texts", "n": 24, "sha256": SHA}], "versions": {"torch": "2"}}
+    prose = {"name": "prose", "says": "24 texts", "n": 24, "sha256": SHA, "corpus_sha256": corpus_digest("prose")}
+    record |= {"texts": [prose], "versions": {"torch": "2"}, "revision": "abc", "gguf": {}}
     return Card(record, parts)
 
 
 def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -> None:
-    path = write_submission(card, tmp_path, "abc")
+    path = write_submission(card, tmp_path)
     assert path.name == "some-model.json"
     [found] = read_entries(tmp_path)
     assert found["revision"] == "abc"
@@ -49,12 +52,25 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
     ("place", "value", "said"),
     [
         (("schema",), 7, "expected a card of schema 1"),
-        (("texts", 0, "sha256"), "abc", "need a sha256"),
+        (("texts", 0, "sha256"), "abc", "texts.0.sha256: String should match"),
+        (("texts", 0, "corpus_sha256"), SHA, "its prose is not that of this version"),
+        (("texts", 0, "n"), 8, "texts.0.n: Input should be greater than or equal to 24"),
+        (("texts",), ["prose"], r"texts\.0: Input should be a valid dictionary"),
+        (("seconds",), -4, "seconds: Input should be greater than or equal to 0"),
+        (("versions",), None, "versions: Input should be a valid dictionary"),
+        (("model",), 5, "model: Input should be a valid string"),
+        (("parameters",), "many", "parameters: Input should be a valid integer"),
+        (("sections",), [], "sections: Input should be a valid dictionary"),
+        (("sections", "sink"), {"seconds": 1.0}, "sections.sink.on: Field required"),
+        (("sections", "sink", "on"), {"code": {"rows": [], "facts": {}}}, "texts 'code' are none of prose"),
+        (("sections", "sink", "on", "prose", "rows", 0), "a row", "rows.0: Input should be a valid dictionary"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), "70", "value: Input should be a valid number"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), float("nan"), "should be a finite number"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 170.0, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 70.0, "not within its interval"),
         (("sections", "sink", "on", "prose", "rows", 0, "n"), 1, "at least 4 texts"),
-        (("sections", "cache", "on", "prose", "rows", 0, "word"), "great", "no word of trials"),
-        (("sections", "cache", "on", "prose", "rows", 0, "values"), [1.0], "left out of the atlas"),
+        (("sections", "cache", "on", "prose", "rows", 0, "word"), "great", "word: Input should be ''"),
+        (("sections", "cache", "on", "prose", "rows", 0, "values"), [1.0], "values: Extra inputs are not permitted"),
     ],
 )
 def test_what_was_changed_is_refused_in_one_line(card: Card, place: tuple[Any, ...], value: Any, said: str) -> None:
@@ -64,15 +80,29 @@ def test_what_was_changed_is_refused_in_one_line(card: Card, place: tuple[Any, .
     for step in place[:-1]:
         inner = inner[step]
     inner[place[-1]] = value
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=f"^a.json: .*{said}") as error:
         validate(data, "a.json")
+    assert "\n" not in str(error.value)
 
 
 def test_a_field_that_is_missing_is_named(card: Card) -> None:
     data = submission(card)
     del data["versions"]
-    with pytest.raises(InputError, match="it lacks versions"):
+    with pytest.raises(InputError, match=r"a\.json: versions: Field required"):
         validate(data, "a.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "gguf", "expected"),
+    [
+        ("model.gguf", {"name": "Smollm2 135M", "basename": "smollm2"}, "Smollm2 135M"),
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", {"name": "x", "basename": "smollm2"}, "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        ("tiny.gguf", {}, "tiny.gguf"),
+        ("some/model", {}, "some/model"),
+    ],
+)
+def test_a_file_has_the_name_of_its_model(card: Card, name: str, gguf: dict[str, str], expected: str) -> None:
+    assert model_id(replace(card, record={**card.record, "model": name, "gguf": gguf})) == expected
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ ENTRY = {
 
 
 def part(lost: float, key: str = "one-BOS") -> Part:
-    row = Row(key, "one BOS", Interval(lost, lost - 0.01, lost + 0.01), "nats", 24, "small")
+    advice = "send one BOS" if lost < 0 else "as good as no BOS"
+    row = Row(key, "one BOS", Interval(lost, lost - 0.01, lost + 0.01), "nats", 24, "small", advice=advice)
     return Part("bos", "BOS", {"prose": Answered(rows=(row,))})
 
 
@@ -34,6 +35,33 @@ def test_a_line_is_printed_where_its_arm_predicts_better() -> None:
     [line] = engines.lines([part(-0.1)], gguf=True)
     assert line["line"] == "--some-option 1"
     assert engines.lines([part(+0.1)], gguf=True) == ()
+
+
+def test_a_line_is_printed_only_where_its_arm_is_advised_on_all_texts(one_entry: dict[str, Any]) -> None:
+    one_entry["needs"] = {"section": "cache", "key": "q4"}
+
+    def measured(*words: str) -> Part:
+        rows = [
+            Row(
+                "q4",
+                "q4",
+                Interval(0.1, 0.05, 0.15),
+                "KL a token",
+                24,
+                word,
+                advice="q4 is safe" if word == "small" else "",
+            )
+            for word in words
+        ]
+        by_texts = {name: Answered(rows=(row,)) for name, row in zip(("prose", "code"), rows, strict=False)}
+        return Part("cache", "Cache", by_texts)
+
+    assert engines.lines([measured("small")], gguf=False)
+    assert engines.lines([measured("small", "small")], gguf=False)
+    assert engines.lines([measured("small", "costs")], gguf=False) == ()
+    alone = measured("small")
+    not_on_code = Part("cache", "Cache", {**alone.by_texts, "code": Answered(missing="too few texts")})
+    assert engines.lines([not_on_code], gguf=False) == ()
 
 
 def test_a_line_whose_arm_was_not_measured_is_not_printed() -> None:

@@ -22,22 +22,31 @@ from sinkscope.trials import changed
 
 @pytest.fixture(scope="module")
 def card() -> Card:
-    return ss.check("nano", count=4, tokens=48, only=["sink", "bos", "engines"])
+    return ss.check("nano", count=4, tokens=64, only=["sink", "bos", "cache", "engines"])
 
 
 def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
     """The card with a stream that keeps the first tokens and predicts so much worse than without."""
-    row = Row("llama.cpp", "llama.cpp", Interval(lost, lost - 0.01, lost + 0.01), "nats lost a token", 12)
+    number, advice = Interval(lost, lost - 0.01, lost + 0.01), f"keep {keep}" if lost < 0 else ""
+    row = Row("llama.cpp", "llama.cpp", number, "nats lost a token", 12, advice=advice)
     part = Part("engines", "As engines cache", {"prose": Answered(rows=(row,), facts={"keep": keep})})
-    return replace(card, parts=(*(one for one in card.parts if one.name != "engines"), part))
+    return replace(card, parts=(*(one for one in card.parts if one.name not in ("cache", "engines")), part))
 
 
 @pytest.mark.slow
 def test_the_section_measures_every_engine(card: Card) -> None:
     rows = {row.key: row for row in card.part("engines").rows}
-    assert rows.keys() == {"llama.cpp", "mlx", "executorch", "llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8"}
-    assert rows["llama.cpp-q8_0"].number.value < rows["llama.cpp-q4_0"].number.value
-    assert rows["llama.cpp-q4_0"].of_16 < rows["vllm-fp8"].of_16 < rows["llama.cpp-q8_0"].of_16 < 0.6
+    ggml = [f"llama.cpp-{kind}" for kind in ("q5_1", "q5_0", "q4_1", "iq4_nl")]
+    assert rows.keys() == {"llama.cpp", "mlx", "executorch", *ggml, "vllm-fp8-calibrated"}
+    cache = {row.key: row for row in card.part("cache").rows}
+    rows |= {name: cache[name] for name in ("llama.cpp-q8_0", "llama.cpp-q4_0", "vllm-fp8")}
+    assert rows["llama.cpp-q8_0"].number.value < rows["llama.cpp-q5_1"].number.value
+    assert rows["llama.cpp-q5_1"].number.value < rows["llama.cpp-q4_0"].number.value
+    shares = [rows[name].of_16 for name in ("llama.cpp-q4_0", *reversed(ggml), "vllm-fp8", "llama.cpp-q8_0")]
+    assert shares == sorted(shares)
+    assert shares[-1] < 0.6
+    assert rows["vllm-fp8"].of_16 == rows["vllm-fp8-calibrated"].of_16
+    assert rows["mlx"].of_16 == pytest.approx(0.5)  # half as many cells as a text has tokens
     assert card.part("engines").first.facts["keep"] == 1
 
 
@@ -64,7 +73,10 @@ def test_a_stream_is_written_where_its_arm_predicts_better(card: Card, tmp_path:
 def test_sinks_as_json(card: Card, tmp_path: Path) -> None:
     data = json.loads(ss.export(card, "vLLM", tmp_path)[1].read_text())
     assert data == json.loads(json.dumps(sinks_json(card)))
-    assert (data["position"], data["keep"], data["tokenizer_adds"]) == (0, 1, 1)
+    assert (data["position"], data["keep"], data["tokenizer_adds"], data["revision"]) == (0, 1, 1, None)
+    assert dict(zip(data["positions"], data["tokens"], strict=True))[0] == data["token"] == data["bos"]
+    assert [layer for layer, *_ in data["by_layer"]] == [0, 1, 2, 3]
+    assert max(data["by_layer"], key=lambda row: row[1])[0] in data["layers"]
     assert {layer for layer, *_ in data["by_head"]} >= set(data["layers"])
     for _, _, rate, low, high in data["by_head"]:
         assert 0 <= low <= rate <= high <= 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.checks import check
+from sinkscope.checks import SECTIONS, check
 from sinkscope.errors import UnsupportedModelError
 from tests.families.registry import FAMILIES
 
@@ -19,7 +19,7 @@ def test_every_section_answers_or_says_why_not(name: str) -> None:
         pytest.skip(f"the installed transformers has no {family.config}")
     model = family.build()
     if model.main_input_name != "input_ids" or name in NEED_IMAGES:
-        with pytest.raises(UnsupportedModelError, match=r"reads .* tokens"):
+        with pytest.raises(UnsupportedModelError, match=r"reads .* tokens.*sinkscope measure takes"):
             check(model, None, count=6, tokens=48, name=name)
         return
     card = check(model, None, count=6, tokens=48, name=name)
@@ -28,3 +28,17 @@ def test_every_section_answers_or_says_why_not(name: str) -> None:
         assert bool(part.first.answer) != bool(part.first.missing)
     assert card.part("sink").first.answer
     assert card.part("bos").first.missing == "the model has no tokenizer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3"])  # all keys in all layers, and windows in most of them
+def test_every_section_of_full_answers_or_says_why_not(name: str) -> None:
+    card = check(FAMILIES[name].build(), None, full=True, count=4, tokens=64, name=name)
+    assert [part.name for part in card.parts] == list(SECTIONS)
+    for part in card.parts:
+        assert bool(part.first.answer) != bool(part.first.missing)
+    without_tokenizer = {part.name for part in card.parts if "tokenizer" in part.first.missing}
+    assert without_tokenizer == {"bos", "stream"}
+    assert card.part("engines").first.answer
+    lines, _, cells = card.screen(30)
+    assert len(lines) + len(cells) + 1 <= 30

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks import Answered, Part, Row, check, int8
+from sinkscope.checks import SECTIONS, Answered, Card, Part, Row, check, int8
+from sinkscope.checks.card import smallest
 from sinkscope.checks.modules import layer_costs
 from sinkscope.checks.streaming import _arm
 from sinkscope.model import load, load_tokenizer
@@ -38,9 +41,9 @@ def test_every_section_of_full_finds_something_on_nano() -> None:
 @pytest.mark.slow
 def test_what_costs_is_rescued_and_beside_random_maps_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first texts alone; nano's schemes are small, so the word is planted."""
-    monkeypatch.setattr(int8, "LOST", ("small",))
+    monkeypatch.setattr(int8, "UNSAFE", ("small",))
     card = check(load("nano"), load_tokenizer("nano"), count=8, tokens=48, full=True, only=["int8"])
-    first, second = card.part("int8").found.values()
+    first, second = card.part("int8").by_texts.values()
     rows = {row.key: row for row in first.rows}
     assert rows["w8a8-tensor"].word == "small"
     for what in ("maps", "tokens"):
@@ -56,10 +59,40 @@ def test_what_costs_is_rescued_and_beside_random_maps_and_tokens(monkeypatch: py
 def test_two_sets_of_texts_say_whether_a_word_holds_on_both() -> None:
     card = check(load("nano"), load_tokenizer("nano"), count=4, full=True, only=["bos"])
     names = [each["name"] for each in card.record["texts"]]
-    assert names == ["code", "prose"]
-    assert set(card.part("bos").found) == set(names)
+    assert names == ["plain code", "plain prose"]
+    assert set(card.part("bos").by_texts) == set(names)
     row = next(row for row in card.part("bos").rows if row.key == "no-BOS")
-    assert "holds on both" in row.why or " on prose" in row.why
+    assert "holds on both" in row.why or " on plain prose" in row.why
+
+
+@pytest.mark.slow
+def test_a_base_that_was_rounded_gets_its_activations_alone_rounded() -> None:
+    model = load("nano")
+    model.gguf = {"types": {"Q4_K": 6, "Q6_K": 1}}  # of which values alone show six sevenths
+    card = check(model, load_tokenizer("nano"), count=4, tokens=48, only=["int8"])
+    assert card.record["weights"] == "weights in GGUF Q4_K and Q6_K, read in float32"
+    keys = {row.key for row in card.part("int8").rows}
+    assert {"a8-token", "a8-tensor", "a8-static"} <= keys
+    assert not [key for key in keys if key.startswith("w8")]
+    assert "(weights in GGUF Q4_K and Q6_K, read in float32)" in card.part("int8").answer
+
+
+@pytest.mark.slow
+def test_long_texts_are_of_both_kinds_and_bytes_are_those_of_16_bits() -> None:
+    card = check(load("nano"), load_tokenizer("nano"), count=4, full=True, only=["stream", "evict"])
+    assert {
+        name: answered.facts["texts"].split(": ")[1] for name, answered in card.part("stream").by_texts.items()
+    } == {
+        "code": "code",
+        "prose": "prose",
+    }
+    a_token = 2 * 2 * 4 * 4 * 32  # keys and values, 16 bits, four layers, four heads of 32 channels
+    rows = {row.key: row for part in card.parts for row in part.rows}
+    stream = rows["sinks-1"]
+    assert stream.bytes == pytest.approx(32 * a_token)  # a quarter of nano's 128 positions
+    assert stream.of_16 == pytest.approx(0.25)
+    assert rows["streaming@50%"].of_16 == pytest.approx(0.5, abs=0.04)
+    assert rows["streaming@50%"].bytes == pytest.approx(0.5 * 64 * a_token, rel=0.1)
 
 
 def test_layers_are_ranked_by_the_sum_of_their_maps() -> None:
@@ -77,11 +110,69 @@ def test_layers_are_ranked_by_the_sum_of_their_maps() -> None:
 def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -> None:
     number = Interval(0.05, 0.04, 0.06)
     rows = [Row("kv2", "2 bits", number, "KL a token", 24, word, advice="use 2 bits") for word in ("small", "costs")]
-    part = Part(
-        "cache",
-        "Cache bits",
-        {"prose": Answered("Use 2 bits.", (rows[0],)), "code": Answered("", (rows[1],))},
-    )
-    assert part.answer == "Use 2 bits. Other words on code: 2 bits costs."
+    rows[1] = replace(rows[1], advice="")
+    prose = Answered("2 bits small.", (rows[0],), advised_by=("kv2",), otherwise="Leave it.")
+    part = Part("cache", "Cache bits", {"prose": prose, "code": Answered("2 bits costs.", (rows[1],))})
+    assert part.answer == "2 bits small. Other words on code: 2 bits costs. Leave it."
     assert part.rows[0].word == "costs"
     assert part.rows[0].advice == ""
+    assert Part("cache", "Cache bits", {"prose": prose}).answer == "2 bits small. Use 2 bits."
+    held = Part("cache", "Cache bits", {"prose": prose, "code": prose})
+    assert held.answer == "2 bits small. All words hold on code too. Use 2 bits."
+    assert held.line == "Cache bits: 2 bits small. Use 2 bits. All words hold on code too."
+
+
+def test_the_best_advice_is_the_best_of_those_that_hold_on_both_texts() -> None:
+    """On one kind of texts alone 2 bits are enough, on the other they are not: 4 bits hold on both."""
+    number = Interval(0.05, 0.04, 0.06)
+
+    def answered(two: str) -> Answered:
+        advice = {"small": "use 2 bits", "costs": ""}[two]
+        two_bits = Row("kv2", "2 bits", number, "KL a token", 24, two, advice=advice, bytes=20.0, of_16=0.2)
+        four = Row("kv4", "4 bits", number, "KL a token", 24, "free", advice="use 4 bits", bytes=30.0, of_16=0.3)
+        return Answered("4 bits free.", (four, two_bits), advised_by=("kv2", "kv4"), otherwise="Leave it.")
+
+    part = Part("cache", "Cache bits", {"prose": answered("small"), "code": answered("costs")})
+    assert part.advice == "Use 4 bits: 30 % of the bytes of a 16-bit cache."
+    assert Answered.from_json(answered("small").to_json()) == answered("small")
+
+
+def test_what_was_measured_on_one_kind_of_texts_alone_is_no_advice() -> None:
+    row = Row("rescue", "16 maps whole", Interval(0.05, 0.04, 0.06), "KL a token", 12, "small", advice="16 maps whole")
+    part = Part("int8", "int8", {"prose": Answered("a", (row,)), "code": Answered("a", ())})
+    assert part.rows[0].advice == ""
+    assert "on prose alone" in part.rows[0].why
+
+
+def test_a_card_of_all_sections_fits_a_screen_with_its_rows() -> None:
+    number = Interval(0.05, 0.04, 0.06)
+    words = ("small", "costs", "free", "breaks")
+    parts = []
+    for section in SECTIONS.values():
+        rows = [
+            Row(f"{section.name}{i}", f"finding {i}", number, "KL a token", 24, words[i % 4], bytes=9e5, of_16=0.5)
+            for i in range(12)
+        ]
+        rows = [replace(row, advice="use it" if row.word in ("small", "free") else "") for row in rows]
+        answer = f"{'A finding that is long, with numbers. ' * 12}"
+        answers = Answered(answer, tuple(rows), advised_by=(rows[0].key,))
+        parts.append(Part(section.name, section.title, {"prose": answers, "code": answers}))
+    line = {"source": "an-engine@abc, file.cpp", "date": "2026-11-26", "beware": "of much " * 20}
+    lines_for = [{"engine": "E", "line": f"--option{i} {i}", **line} for i in range(6)]
+    record = {"model": "m", "texts": [{"says": "24 texts of 128 tokens: prose"}], "seconds": 9.0}
+    text, _, cells = Card(record, tuple(parts), tuple(lines_for)).screen(30)
+    assert len(text) + 1 + len(cells) <= 30
+    assert len(cells) >= 8
+    assert max(map(len, text)) <= 118
+    assert all(row[-1] == "use it" for row in cells)  # with more rows than fit, those that say what to do
+    assert [sum(one.startswith(section.title) for one in text) for section in SECTIONS.values()] == [1] * len(SECTIONS)
+
+
+def test_of_several_lines_for_one_option_the_one_of_fewest_bytes_is_shown() -> None:
+    lines_for = [
+        {"engine": "E", "line": "-ctk q8", "of_16": 0.53},
+        {"engine": "E", "line": "-ctk q4", "of_16": 0.28},
+        {"engine": "F", "line": "-ctk q8", "of_16": 0.53},
+        {"engine": "E", "line": "--keep 1"},
+    ]
+    assert smallest(lines_for) == lines_for[1:]

@@ -62,8 +62,8 @@ def test_skipped_layers_are_those_of_a_plain_cache() -> None:
 
 
 def test_a_planted_layer_is_found_and_its_line_printed() -> None:
-    card = check(saturating(), count=6, tokens=24, only=["engines"])
-    rows = {row.key: row for row in card.part("engines").rows}
+    card = check(saturating(), count=6, tokens=64, only=["cache", "engines"])
+    rows = {row.key: row for part in card.parts for row in part.rows}
     plain, row = rows["vllm-fp8"], rows["vllm-fp8-skip"]
     assert plain.word in ("costs", "breaks")
     assert row.word in ("free", "small")
@@ -73,6 +73,8 @@ def test_a_planted_layer_is_found_and_its_line_printed() -> None:
     said = [line["line"] for line in lines(card.parts, gguf=False)]
     assert f"--kv-cache-dtype fp8 --kv-cache-dtype-skip-layers {DEAR}" in said
     assert "--kv-cache-dtype fp8" not in said
+    assert rows["vllm-fp8-calibrated"].word in ("free", "small")
+    assert any("k_scale and v_scale" in line for line in said)
 
 
 def test_no_layers_are_named_where_the_cache_is_free() -> None:
@@ -83,14 +85,14 @@ def test_no_layers_are_named_where_the_cache_is_free() -> None:
 
 def test_turboquants_own_layers_are_part_of_the_union_and_of_the_bytes() -> None:
     model = saturating(None)
-    cache = VllmCache.of("turboquant_3bit_nc", model)
-    assert cache.whole == [0, 1, 4, 5]
-    assert cache.skipping([3]).whole == [0, 1, 3, 4, 5]
+    cache = VllmCache.for_model("turboquant_3bit_nc", model)
+    assert cache.unrounded == [0, 1, 4, 5]
+    assert cache.skipping([3]).unrounded == [0, 1, 3, 4, 5]
     texts = ids(2, 24)
     trial = run(
-        model, texts, [cache.arm("plain"), cache.alone(2).arm("alone")], reading=ThroughCache(12, None), controls=0
+        model, texts, [cache.arm("plain"), cache.only(2).arm("alone")], reading=ThroughCache(12, None), controls=0
     )
     assert trial.mean("alone").value < trial.mean("plain").value
-    found, reasons = vllm_caches(ss.load("nano"))
-    assert [one.dtype for one in found] == ["fp8"]
+    caches, reasons = vllm_caches(ss.load("nano"))
+    assert list(caches) == ["vllm-fp8"]
     assert "nothing would be rounded" in reasons["vllm-turboquant_3bit_nc"]

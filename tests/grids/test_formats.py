@@ -12,7 +12,11 @@ from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.grids import (
+    IQ4_NL,
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
     Q8_0,
     Fp8,
     Fp8Rows,
@@ -52,14 +56,32 @@ def e2m1(x: float) -> float:
     return math.copysign(E2M1[code], x)
 
 
+KVALUES_IQ4NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
 def ggml(row: list[float], kind: str) -> list[float]:
     """A row of 32 by ggml's reference quantizers."""
     largest = max(row, key=abs)
-    scale = abs(largest) / 127 if kind == "q8_0" else largest / -8
-    ratios = [x / scale if scale else 0.0 for x in row]
+    if kind in ("q4_1", "q5_1"):
+        top = 15 if kind == "q4_1" else 31
+        low, scale = min(row), (max(row) - min(row)) / top
+        return [min(top, int((x - low) / scale + 0.5)) * half(scale) + half(low) if scale else half(low) for x in row]
+    if kind == "iq4_nl":
+        if not largest:
+            return [0.0] * 32
+        scale = largest / KVALUES_IQ4NL[0]
+        levels = [min(reversed(KVALUES_IQ4NL), key=lambda level: abs(level - x / scale)) for x in row]
+        fit = sum(x**3 * q for x, q in zip(row, levels, strict=True))
+        fit /= sum((x * q) ** 2 for x, q in zip(row, levels, strict=True))
+        return [half(fit) * q for q in levels]
     if kind == "q8_0":
+        scale = abs(largest) / 127
+        ratios = [x / scale if scale else 0.0 for x in row]
         return [half(scale) * int(abs(r) + 0.5) * (1 if r >= 0 else -1) for r in ratios]
-    return [half(scale) * (min(15, int(r + 8.5)) - 8) for r in ratios]
+    middle = 8 if kind == "q4_0" else 16
+    scale = largest / -middle
+    ratios = [x / scale if scale else 0.0 for x in row]
+    return [half(scale) * (min(2 * middle - 1, int(r + middle + 0.5)) - middle) for r in ratios]
 
 
 def nvfp4(block: list[float], whole: float, largest: float = 6.0) -> list[float]:
@@ -107,6 +129,10 @@ def blocks(size: int, block: Callable[[list[float]], list[float]]) -> Callable[[
 
 NAIVE: dict[str, tuple[RowFormat, Callable[[list[float]], list[float]], float]] = {
     "q8_0": (Q8_0(), blocks(32, lambda row: ggml(row, "q8_0")), 8.5),
+    "q5_1": (Q5_1(), blocks(32, lambda row: ggml(row, "q5_1")), 6),
+    "q5_0": (Q5_0(), blocks(32, lambda row: ggml(row, "q5_0")), 5.5),
+    "q4_1": (Q4_1(), blocks(32, lambda row: ggml(row, "q4_1")), 5),
+    "iq4_nl": (IQ4_NL(), blocks(32, lambda row: ggml(row, "iq4_nl")), 4.5),
     "q4_0": (Q4_0(), blocks(32, lambda row: ggml(row, "q4_0")), 4.5),
     "fp8": (Fp8(), lambda row: list(map(e4m3, row)), 8),
     "fp8, scale": (Fp8(0.01), lambda row: [e4m3(x / 0.01) * 0.01 for x in row], 8),
@@ -141,6 +167,19 @@ def test_a_format_is_its_loop(name: str) -> None:
     torch.testing.assert_close(numbers.rounded(x), wanted, atol=1e-6, rtol=1e-5)
     assert bits_of(numbers, (5, WIDTH)) == bits
     assert sum(part.nbytes for part in numbers.encode(x)) * 8 == bits * x.numel()
+
+
+@pytest.mark.parametrize("numbers", [Q4_0(), Q4_1(), Q5_0(), Q5_1(), Q8_0()])
+def test_ggml_blocks_are_those_of_the_package_gguf(numbers: RowFormat) -> None:
+    quants = pytest.importorskip("gguf.quants")
+    kind = quants.GGMLQuantizationType[numbers.name.upper()]
+    x = rows()
+    wanted = quants.dequantize(quants.quantize(x.numpy(), kind), kind)
+    torch.testing.assert_close(numbers.rounded(x), torch.from_numpy(wanted), atol=1e-6, rtol=1e-5)
+
+
+def test_the_levels_of_iq4_nl_are_those_of_the_package_gguf() -> None:
+    assert pytest.importorskip("gguf.quants").IQ4_NL.kvalues == IQ4_NL.levels == KVALUES_IQ4NL
 
 
 @pytest.mark.parametrize("name", NAIVE)

@@ -163,26 +163,32 @@ def attach(
 
     Each attention module gets `.operation`, whose parameters are part of the model: moved, trained and saved with it
     (`save_pretrained`; the folder needs sinkscope to be loaded and fails loudly without; a model whose norms have no
-    scales cannot be marked in this way, and is not saved). `layers`: the numbers of the
-    attention layers that get it, from 0, all by default; the others keep plain softmax. The host's own mask (causal,
-    padding, window, packed documents), grouped heads, scaling, softcap and learned sink stay in force; a mask of the
-    spec other than the default `Causal()` applies in addition. `sink_tokens`: number of learned tokens before every
-    sequence, at positions -n … -1 (with learned position tables: all at the first position), or as registers after the
-    CLS of an image model. Every token sees them, outputs omit them, and a measurement counts them as positions 0 … n -
-    1. They change the model from the start.
+    scales cannot be marked in this way, and is not saved). The host's own mask (causal, padding, window, packed
+    documents), grouped heads, scaling, softcap and learned sink stay in force; a mask of the spec other than the
+    default `Causal()` applies in addition.
 
-    `start="unchanged"`: start as close to the original model as possible. Gates start open and value biases at zero,
+    `start="unchanged"` starts as close to the original model as possible. Gates start open and value biases at zero,
     which changes only rounding. Slots start closed, as far as they can still learn: with a logit b_h = min(-8, min_t
     L_ht - 8), L_ht the log-sum-exp of a query's scores in the pass below, so that no query of it gives a slot more than
     3e-4 of its mass. On other inputs L may be lower, especially with another first token: pass rows of your training
-    text as `inputs`. Explicit starting values are kept. `start="as_is"`: the operation's own starting values. `seed`
-    decides random ones.
+    text as `inputs`. Explicit starting values are kept.
 
     Returns what was attached. `.changes` names the pieces that change the model from the start, as softmax-off-by-one
     does, and what starts closed or open where outputs moved all the same; `.shift` says how far logits (and
-    predictions, in nats) moved, measured on `inputs` (token ids or a dict), by default on 32 rows of 8 random tokens:
-    two short forward passes. Before that the host is tried: with plain softmax in all its layers, its outputs on four
-    of these rows must be its own (`guard`).
+    predictions, in nats) moved, measured on `inputs` in two short forward passes. Before that the host is tried: with
+    plain softmax in all its layers, its outputs on four rows of random inputs must be its own (`guard`).
+
+    Args:
+        model: Any transformers model whose attention layers take an operation; changed in place.
+        spec: An operation: a value, its data, or a name of the catalog.
+        layers: Numbers of the attention layers that get it, from 0; the others keep plain softmax. None: all.
+        sink_tokens: Number of learned tokens before every sequence, at positions -n … -1 (with learned position tables:
+            all at the first position), or as registers after the CLS of an image model. Every token sees them, outputs
+            omit them, and a measurement counts them as positions 0 … n - 1. They change the model from the start.
+        start: "unchanged", or "as_is": the operation's own starting values.
+        seed: Decides random starting values; None: torch's current state does.
+        inputs: Token ids or a dict, for `start` and `.shift`; None: 32 rows of 8 random tokens, or
+            random images for a model of images.
 
     Raises `UnsupportedModelError` for families and operations that do not fit, saying why, and leaves the model as it
     is; `InputError` for unknown names, options and impossible sizes.
@@ -197,7 +203,7 @@ def attach(
         wanted = wanted.within(context)
     asked = wanted
     if start == "unchanged":
-        wanted = unchanged(wanted, given=isinstance(spec, Mapping) and "name" in spec and "initial" in spec)
+        wanted = unchanged(wanted, keep_slots=isinstance(spec, Mapping) and "name" in spec and "initial" in spec)
     chosen = chosen_layers(layers_to_equip(model, wanted), layers)
     assert isinstance(model, PreTrainedModel)
     check_tokens(model, sink_tokens)
@@ -242,7 +248,13 @@ def install(
     chosen: tuple[int, ...] | None = None,
     sink_tokens: int = 0,
 ) -> Attachment:
-    """Build the operation of each layer, and only then change the model."""
+    """Build the operation of each layer, and only then change the model.
+
+    Args:
+        model, spec, seed, sink_tokens: As in `attach`.
+        name: What the operation is called in the configuration.
+        chosen: Numbers of the layers that get it, ascending; None: all.
+    """
     layers = layers_to_equip(model, spec)
     chosen_layers(layers, chosen)
     assert isinstance(model, PreTrainedModel)

@@ -31,31 +31,31 @@ def readings(model: PreTrainedModel, probe: dict[str, Any]) -> dict[str, Tensor]
     Rows of tokens are padded on the left in a decoder, on the right elsewhere, by a quarter of their length in every
     second row; padding has no output. The cache is continued after five tokens. Other inputs are only read whole.
     """
-    found = {"whole rows": outputs(model, probe).flatten(0, -2)}
+    logits = {"whole rows": outputs(model, probe).flatten(0, -2)}
     ids = probe.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or len(probe) > 1 or ids.shape[1] < 4:
-        return found
+        return logits
     mask = torch.ones_like(ids)
     continues = model.can_generate() and ids.shape[1] > FIRST
     absent = slice(0, ids.shape[1] // 4) if continues else slice(-(ids.shape[1] // 4), None)
     mask[1::2, absent] = 0
     if not continues:
-        found["padded rows"] = outputs(model, {"input_ids": ids, "attention_mask": mask})[mask.bool()]
-        return found
+        logits["padded rows"] = outputs(model, {"input_ids": ids, "attention_mask": mask})[mask.bool()]
+        return logits
     places = (mask.cumsum(-1) - 1).clamp(min=0)
     cache: Any = None
     for part, name in ((slice(0, FIRST), "padded rows"), (slice(FIRST, None), "rows continued from a cache")):
-        given = {"input_ids": ids[:, part], "attention_mask": mask[:, : part.stop], "past_key_values": cache}
-        output = _run(model, given | {"position_ids": places[:, part], "use_cache": True})
-        found[name] = output.logits.float()[mask[:, part].bool()]
+        inputs = {"input_ids": ids[:, part], "attention_mask": mask[:, : part.stop], "past_key_values": cache}
+        output = _run(model, inputs | {"position_ids": places[:, part], "use_cache": True})
+        logits[name] = output.logits.float()[mask[:, part].bool()]
         if (cache := getattr(output, "past_key_values", None)) is None:
             break
-    return found
+    return logits
 
 
-def _run(model: PreTrainedModel, given: dict[str, Any]) -> Any:
+def _run(model: PreTrainedModel, inputs: dict[str, Any]) -> Any:
     device = device_of(model)
-    placed = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in given.items()}
+    placed = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
     if "position_ids" not in inspect.signature(model.forward).parameters:
         del placed["position_ids"]
     with evaluating(model), torch.no_grad():

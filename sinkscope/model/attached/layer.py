@@ -202,8 +202,9 @@ def attached_attention(
 ) -> tuple[Float[Tensor, "batch query heads dim"], Float[Tensor, "batch heads query key"] | None]:
     """The module's operation in transformers' contract. Host mask, grouped heads, scaling and softcap stay in force.
 
-    Raises `UnsupportedModelError` for a layer without operation and for what an operation does not do: attention
-    dropout, and terms of the host's own (learned sinks, position biases, index masks).
+    Arguments as in transformers' own attention functions. Raises `UnsupportedModelError` for a layer without operation
+    and for what an operation does not do: attention dropout, and terms of the host's own (learned sinks, position
+    biases, index masks).
     """
     call = getattr(module, PLACE, None)
     operation = operation_of(module)

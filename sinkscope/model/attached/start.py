@@ -46,16 +46,16 @@ that AdamW still tells from its ε = 1e-8 are about as much. Where L is negative
 ROWS = 256  # queries whose scores are in memory at once
 
 
-def unchanged(spec: AttentionSpec, given: bool = False) -> AttentionSpec:
+def unchanged(spec: AttentionSpec, keep_slots: bool = False) -> AttentionSpec:
     """`spec` with starting values under which it changes as little as it can and still learns.
 
     Slots with a logit start closed (b = -8, or lower by `closing`; a learned key gets a logit for that), value biases
     at zero, gates open (relative to their openness, with weights of zero). A starting value other than the piece's
-    default is explicit and kept, as every slot's is if `given`. Pieces without such values stay unchanged; `changes`
-    names them. Under normalizers for which a very negative logit is no empty slot, or one without a gradient, slots
-    stay as they are.
+    default is explicit and kept, as every slot's is if `keep_slots`. Pieces without such values stay unchanged;
+    `changes` names them. Under normalizers for which a very negative logit is no empty slot, or one without a gradient,
+    slots stay as they are.
     """
-    closes = not given and _learns_while_closed(spec.normalizer)
+    closes = not keep_slots and _learns_while_closed(spec.normalizer)
     return replace(
         spec,
         slots=tuple(_started(slot) for slot in spec.slots) if closes else spec.slots,
