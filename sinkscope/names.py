@@ -1,13 +1,15 @@
-"""Names of models: shipped models, paths, and whether a path is a model. Without torch."""
+"""Names of models, and paths: shipped models, whether a path is a model, folders of media. Without torch."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from sinkscope.errors import InputError
 
+Media = Literal["images", "audio"]
 GGUF = ".gguf"
 _GGUF_MAGIC = b"GGUF"
 _PATH_STARTS = ("./", "../", "/", "~")
@@ -49,6 +51,13 @@ def resolve(name: str | Path) -> str:
 def is_gguf(name: str | Path) -> bool:
     """Whether a name is that of a GGUF file, which need not exist."""
     return Path(name).suffix.lower() == GGUF
+
+
+def media_folder(images: Path | None, audio: Path | None) -> tuple[Media, Path] | None:
+    """The folder of images or recordings that is read in place of text, and which of the two it holds."""
+    if images is not None:
+        return "images", images
+    return None if audio is None else ("audio", audio)
 
 
 def short(name: str | Path) -> str:

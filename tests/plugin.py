@@ -46,14 +46,16 @@ os.fsync = lambda handle: None
 
 # pytest's own handlers are off (`-p no:logging`): they visit the thousand loggers of the libraries six times a test.
 logging.getLogger().addHandler(logging.NullHandler())
-hypothesis.settings.register_profile("fast", max_examples=30, deadline=None)  # machines are slow at times
-hypothesis.settings.load_profile("fast")
+# No deadline: machines are slow at times. The same examples each time, so that no change fails on what is not its own.
+hypothesis.settings.register_profile("same", max_examples=30, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("new", max_examples=300, deadline=None)  # `--hypothesis-profile new` looks further
+hypothesis.settings.load_profile("same")
 gc.disable()  # until everything is imported
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is for releases is slow as well."""
+    """No tier takes a job for releases: neither `not slow` nor, in the Makefile, `slow and not release`."""
     for item in items:
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)

@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import functools
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable
@@ -24,12 +25,18 @@ from typing import Any
 from unittest.mock import patch
 
 import jaxtyping
+import pytest
 
 ROOT = Path(__file__).parent.parent
 CHECKED = "__import__('tests.shapes').shapes.checked"
 PLAIN = {int, float, bool, type(None), slice}
 EVERY_ONE, ONE_OF = 200, 7  # calls of a function that are looked at: all of the first, later one of so many
 BYTECODE = functools.partial(cache_from_source, optimization="shapes2")  # another name when `_Marks` changes
+unchecked = pytest.mark.skipif(
+    "SINKSCOPE_NO_SHAPE_CHECKS" not in os.environ,
+    reason="torch.compile cannot trace shape checks: set SINKSCOPE_NO_SHAPE_CHECKS=1, as `make test-slow` does",
+)
+"""The mark of tests that compile."""
 
 
 def install(package: str) -> None:

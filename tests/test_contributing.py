@@ -23,8 +23,8 @@ import sys, pytest
 
 class Pages:
     def pytest_collection_finish(self):
-        from tools.pages import observers, write, zoo
-        write(zoo.pages() | observers.pages())
+        from tools.pages.__main__ import main
+        main([])
 
 sys.exit(pytest.main(["-m", "not slow", "-p", "no:cacheprovider", *{GREEN}], [Pages()]))
 """

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
@@ -25,7 +22,7 @@ from sinkscope.measurement import OBSERVERS
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.quantization import SCHEMES
 from sinkscope.training import Recipe
-from tests.registering import TOY, registries, toy_installed
+from tests.registering import registries, toy_installed
 
 
 @pytest.fixture
@@ -175,55 +172,3 @@ def test_the_command_line_knows_all_of_it(toy: None, capsys: pytest.CaptureFixtu
     assert "toy-powers" in [each["name"] for each in listed]
     assert "toy_powered" in said("experiment", "show", "toy-powers")
     assert str(explain("toy_powered", "cpu")).startswith("fast (chunked")
-
-
-def installed(site: Path) -> Callable[..., str]:
-    def run(*command: str | Path, cwd: Path) -> str:
-        paths = os.pathsep.join([str(site), str(TOY.parent.parent)])
-        environment = {**os.environ, "PYTHONPATH": paths}
-        done = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    return run
-
-
-@pytest.mark.release
-def test_a_package_that_pip_installed(tmp_path: Path) -> None:
-    """The journey of a stranger: pip, then names on the command line, without a line of Python."""
-    import shutil
-
-    source, site = tmp_path / "source", tmp_path / "site"
-    shutil.copytree(TOY, source, ignore=shutil.ignore_patterns("__pycache__"))
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    run = installed(site)
-    run(*pip, "--target", site, source, cwd=tmp_path)
-    sinkscope = (sys.executable, "-m", "sinkscope")
-    few = ("--samples", "4", "--tokens", "24")
-    assert "toy_powered" in run(*sinkscope, "zoo", cwd=tmp_path)
-    run(*sinkscope, "measure", "nano", *few, "--observers", "ToyPrevious", "--out", "measured", cwd=tmp_path)
-    assert "toy_previous" in ss.Measurement.load(tmp_path / "measured" / "measurement.nc").data
-    run(
-        *sinkscope,
-        "intervene",
-        "nano",
-        "--what",
-        "toy-halve",
-        *few,
-        "--controls",
-        "1",
-        "--out",
-        "changed",
-        cwd=tmp_path,
-    )
-    assert json.loads((tmp_path / "changed" / "trial.json").read_text())["what"] == ["toy-halve"]
-    small = ("--set", "steps=2", "--set", "batch_size=2", "--set", "context=16", "--set", "data.tokenizer=nano")
-    assert "toy_powered" in run(
-        *sinkscope, "train", "nano", "--set", "attention=toy_powered", *small, "--plan", "--json", cwd=tmp_path
-    )
-    assert "toy-powers" in run(*sinkscope, "experiment", "list", cwd=tmp_path)
-    code = """import sys, sinkscope as ss
-print(ss.caches.policy_of("toy-long-values"), "sinkscope_toy.operations" in sys.modules)"""
-    assert run(sys.executable, "-c", code, cwd=tmp_path).strip() == "ToyLongValues() False"

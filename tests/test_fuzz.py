@@ -25,7 +25,7 @@ from sinkscope.model import LabConfig
 from sinkscope.training import Recipe, load_recipe
 from tests.measurement.planted import EVIL, measured
 
-pytestmark = pytest.mark.release
+pytestmark = pytest.mark.slow
 
 RECIPE = {
     "name": "mine",
@@ -204,10 +204,8 @@ def test_headers_of_weights(folder: Path, tmp_path: Path, data: Any) -> None:
     taken_or_refused(lambda: ss.load(place))
 
 
-@pytest.mark.parametrize(
-    "evil", [EVIL, '"><img src=x onerror=alert(1)>', "</script><script>x=1</script>", "‮abc", "a\x00b"]
-)
-def test_hostile_names_and_tokens_stay_text(evil: str, tmp_path: Path) -> None:
+def test_hostile_names_and_tokens_stay_text(tmp_path: Path) -> None:
+    evil = f'{EVIL}"><img src=x onerror=alert(1)></script><script>x=1</script>\u202eabca\x00b'
     m = measured()
     record = m.record
     record["model"] = evil

@@ -98,6 +98,18 @@ def upward_imports(source: str, room: str) -> list[str]:
     return [name for name in imported(source) if not points_down(name)]
 
 
+def upward_names(source: str, room: str) -> list[str]:
+    """Modules that do not point downward and are named by a string; old names (`moved`, `renamed`) may be."""
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    moves = [call for call in calls if ast.unparse(call.func).strip("_") in ("moved", "renamed")]
+    exempt = {inner for call in moves for inner in ast.walk(call)}
+    strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in exempt]
+    names = [text for text in strings if isinstance(text, str) and re.fullmatch(r"sinkscope(\.\w+)+(:\w+)?", text)]
+    above = [name for name in names if LEVEL_OF.get(re.split("[.:]", name)[1], 0) > LEVEL_OF.get(room, 0)]
+    return sorted(set(above))
+
+
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
@@ -183,6 +195,14 @@ def test_the_map_in_contributing_has_every_room_in_order_of_its_level() -> None:
 
 def test_imports_point_downward() -> None:
     assert everywhere(lambda source, room: [] if room in TOP else upward_imports(source, room)) == {}
+
+
+def test_no_string_names_a_higher_room() -> None:
+    old = {"sinkscope/measurement/measurement.py": ["sinkscope.report.writing:write_report"]}  # `m.report`, one release
+    assert everywhere(lambda source, room: [] if room in TOP else upward_names(source, room)) == old
+    assert upward_names('f("sinkscope.trials:run"); moved(__name__, {"a": "sinkscope.trials.b"})', "caches") == [
+        "sinkscope.trials:run"
+    ]
 
 
 def test_no_room_has_a_circle_inside() -> None:

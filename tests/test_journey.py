@@ -135,7 +135,3 @@ def test_he_adds_an_operation_and_an_observer_from_his_package(
     assert "own_share" in Measurement.load(home / "own" / "measurement.nc").data
     steps = "--set steps=2 --set batch_size=2 --set context=16 --set data.tokenizer=nano"
     assert "windowed_sink" in shell(f"sinkscope train nano --set attention=windowed_sink {steps} --plan --json")
-
-
-def test_without_the_study_there_is_nothing_to_judge(shell: Callable[[str], str]) -> None:
-    assert "no claims; 0 runs" in shell("sinkscope experiment verdict --all")

@@ -1,4 +1,4 @@
-"""Commands whose process dies at a file operation or a moment, or meets a limit: imports once, then forks.
+"""Commands whose process dies at a file operation or a moment: imports once, then forks. And a limit on file sizes.
 
 `python -m tests.victims` reads one JSON line for each process and answers with another.
 """
@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,21 @@ class End:
         return self.code == -signal.SIGKILL
 
 
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """No file that this process writes grows beyond `size` bytes: the operating system refuses, as on a full disk."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+
+
 class Victims:
     """`victims("measure", "nano", folder=…)` runs a command of sinkscope in `folder`, in a process of its own.
 
-    It is killed at its `touch`-th operation on a file below the folder, or after `seconds`. `most`: bytes that a file
-    may have.
+    It is killed at its `touch`-th operation on a file below the folder, or after `seconds`.
     """
 
     def __init__(self, **environment: str) -> None:
@@ -55,13 +66,11 @@ class Victims:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | settings
         )
 
-    def __call__(
-        self, *command: object, folder: Path, touch: int = 0, seconds: float | None = None, most: int | None = None
-    ) -> End:
+    def __call__(self, *command: object, folder: Path, touch: int = 0, seconds: float | None = None) -> End:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         asked: dict[str, Any] = {"command": [str(word) for word in command], "folder": str(folder)}
-        asked |= {"touch": touch, "seconds": seconds, "most": most}
+        asked |= {"touch": touch, "seconds": seconds}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         return End(*json.loads(self.process.stdout.readline()))
 
@@ -100,8 +109,6 @@ def _victim(asked: dict[str, Any], count: int, said: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    if asked["most"] is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (asked["most"], resource.RLIM_INFINITY))
     code = main(asked["command"])
     os.pwrite(count, str(touches).encode(), 0)
     sys.stdout.flush()
@@ -124,7 +131,7 @@ def _serve() -> None:
         asked = json.loads(line)
         with tempfile.TemporaryFile() as count:
             began = time.perf_counter()
-            reading, said = os.pipe()  # no limit on files concerns it
+            reading, said = os.pipe()
             fcntl.fcntl(said, F_SETPIPE_SZ, ROOM)
             child = os.fork()
             if child == 0:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 
 from sinkscope.cli.opening import usable_device
 from sinkscope.errors import InputError
-from sinkscope.report.terminal import fail, only_json, plain, show, show_json, stderr, table
+from sinkscope.report.terminal import fail, only_json, show, show_json, stderr
 
 if TYPE_CHECKING:
     import torch
 
-    from sinkscope.attention.kernels import Agreement
+    from sinkscope.attention.oracle import ParityRow
 
 DISAGREE, BAD_INPUT = 1, 2  # exit codes
-COLUMNS = ("weights", "mask", "shape", "dtype", "output", "dq", "dk", "dv", "limit", "agrees")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,21 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check(device: str | None, as_json: bool) -> int:
     """`main`, with options read. Raises `InputError` without a GPU that runs the kernels."""
     from sinkscope.attention.kernels import machine
+    from sinkscope.attention.oracle import Parity
 
     where = _usable(device)
     with only_json(as_json):
-        found = [agreement for group in _compared(where) for agreement in group]
-    here, wrong = machine(where), sum(not agreement.agrees for agreement in found)
+        rows = tuple(row for group in _compared(where) for row in group)
+    here = machine(where)
+    found = Parity(f"fused kernels on {here.gpu}", rows)
     if as_json:
-        rows = [agreement.to_dict() for agreement in found]
-        show_json({"machine": asdict(here), "agree": not wrong, "comparisons": rows})
+        show_json({"machine": asdict(here), **found.to_json()})
     else:
-        show(table(COLUMNS, [_cells(agreement) for agreement in found], numbers_from=4, keys=2))
-        show(plain(f"\n{len(found) - wrong} of {len(found)} comparisons agree on {here.gpu}"))
-        for agreement in found:
-            if agreement.problem is not None:
-                show(plain(f"disagrees: {agreement.problem}"))
-    return DISAGREE if wrong else 0
+        show(found.table())
+    return 0 if found.ok else DISAGREE
 
 
 def _usable(device: str | None) -> torch.device:
@@ -73,7 +69,7 @@ def _usable(device: str | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if chosen == torch.device("cuda") else chosen
 
 
-def _compared(device: torch.device) -> Iterator[list[Agreement]]:
+def _compared(device: torch.device) -> Iterator[list[ParityRow]]:
     """Each group of comparisons, remembered; with a bar, on a terminal only."""
     from rich.progress import track
 
@@ -84,13 +80,6 @@ def _compared(device: torch.device) -> Iterator[list[Agreement]]:
         found = compared(kernel.cases(), device)
         keep(kernel, found, device)
         yield found
-
-
-def _cells(agreement: Agreement) -> tuple[object, ...]:
-    row = agreement.to_dict()
-    numbers = [f"{row['differences'].get(name, float('nan')):.1e}" for name in ("output", "query", "key", "value")]
-    about = (row[name] for name in ("weights", "mask", "shape", "dtype"))
-    return *about, *numbers, f"{row['limit']:.1e}", "yes" if agreement.agrees else "no"
 
 
 if __name__ == "__main__":

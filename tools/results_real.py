@@ -5,14 +5,15 @@
     python -m tools.results_real MODEL cache-25-prose
 
 A command that has finished is not run again; one that was stopped goes on from its last finished batch, which is kept
-in `runs/results-real`. Texts are documentation (`python:prose`) and sources (`python:code`) of the installed Python
-packages, in the chat format.
+in `runs/results-real`. Texts are documentation (`python:prose`) and sources (`python:code`) of Python and of packages
+that `constraints.txt` pins, in the chat format; each result holds their hash and all versions.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,12 +32,17 @@ FOLDER = ROOT / "results" / "real" / "trials"
 UNFINISHED = ROOT / "runs" / "results-real"
 STEP = 5.0  # seconds, to which the time of a command is known
 CORPORA = ("prose", "code")
-PACKAGES = ("sinkscope", "torch", "transformers")
+PACKAGES = ("sinkscope", "torch", "transformers", "numpy")  # the texts come from the last three
 
 
 @dataclass(frozen=True)
 class Row:
-    """A command, and the hours that it takes on SmolLM2-135M with two free cores, from its own `--plan`."""
+    """A command, and the hours that it takes on SmolLM2-135M with two free cores.
+
+    They are estimates: passes of the row (`--plan`), at 1 s of one core for 256 tokens read at once and 0.3 s for a
+    step of 32 texts. On one thread of a shared machine, before trials compared predictions in half the time, the row
+    cache-25-prose took 0.4 h, cache-25-code 0.7, and quantize-kv2-kivi-prose, a text in eight at a time, 1.8.
+    """
 
     name: str
     hours: float
@@ -44,48 +50,45 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every command, on 200 texts of each corpus; token by token 50, and of 2,048 tokens 20."""
+    """Every command, on 200 texts of each corpus; 50 where each token is a pass, 20 of 2,048 tokens."""
     found = []
     texts = ("--tokens", "256", "--samples", "200")
+    step_by_step = ("--batch-size", "32")  # weights are read once for all texts of a step
     for corpus in CORPORA:
         source = ("--corpus", f"python:{corpus}", "--seed", "0")
         for budget in ("25", "10", "50"):
-            found.append(Row(f"cache-{budget}-{corpus}", 0.4, ("cache", *texts, *source, "--budget", f"{budget}%")))
-        found.append(
-            Row(
-                f"cache-engines-{corpus}",
-                0.4,
-                (
-                    *("cache", "--tokens", "256", "--samples", "50", *source, "--budget", "25%"),
-                    *("--compare", "llama.cpp,mlx,executorch,streaming-cache"),
-                ),
-            )
-        )
-        found.append(
-            Row(
-                f"cache-rounded-{corpus}",
-                0.3,
-                ("cache", *texts, *source, "--compare", "llama.cpp-q8_0,llama.cpp-q4_0,vllm-fp8"),
-            )
-        )
+            found.append(Row(f"cache-{budget}-{corpus}", 0.2, ("cache", *texts, *source, "--budget", f"{budget}%")))
+        few = ("--tokens", "256", "--samples", "50", *source)
+        engines = ("--compare", "llama.cpp,mlx,executorch,streaming-cache", "--budget", "25%")
+        found.append(Row(f"cache-engines-{corpus}", 0.2, ("cache", *few, *engines, *step_by_step)))
+        rounded = ("--compare", "llama.cpp-q8_0,llama.cpp-q4_0,vllm-fp8")
+        found.append(Row(f"cache-rounded-{corpus}", 0.3, ("cache", *texts, *source, *rounded, *step_by_step)))
+        needles = ("--task", "recall", "--compare", "h2o,snapkv,keydiff", "--budget", "10%,25%,50%")
+        found.append(Row(f"cache-needles-{corpus}", 0.3, ("cache", *few, *needles)))
         long = ("--tokens", "2048", "--samples", "20", "--scored", "256", *source)
-        found.append(
-            Row(f"cache-long-{corpus}", 0.9, ("cache", *long, "--compare", "h2o,snapkv", "--budget", "10%,25%"))
-        )
+        six = ("--compare", "h2o,snapkv", "--budget", "10%,25%,50%")
+        found.append(Row(f"cache-long-{corpus}", 0.4, ("cache", *long, *six)))
         samples = (*texts, *source, "--controls", "1")
-        for scheme in ("kv4-kivi", "kv2-kivi", "w16a8-tensor", "w16a8-static"):
-            in_activations = ("outliers", "measured+outliers") if scheme.startswith("w16a8") else ()
-            choices = ("measured", *in_activations, "first:4")
-            protect = tuple(word for choice in choices for word in ("--protect", choice))
-            hours = 0.6 if in_activations else 0.4
-            found.append(
-                Row(f"quantize-{scheme}-{corpus}", hours, ("quantize", "--scheme", scheme, *samples, *protect))
-            )
-        found.append(Row(f"intervene-{corpus}", 0.6, ("intervene", *samples)))
-        found.append(
-            Row(f"calibrate-{corpus}", 0.6, ("calibrate", "--method", "zero-tuning", *samples[:-2], "--controls", "3"))
-        )
+        # Each choice is compared with as many random tokens and as many first ones.
+        for scheme in ("kv8-kivi", "kv4-kivi", "kv2-kivi"):
+            arguments = ("quantize", "--scheme", scheme, *samples, *protected("measured", "outliers"), *step_by_step)
+            found.append(Row(f"quantize-{scheme}-{corpus}", 0.45, arguments))
+        for scheme in ("w16a8-tensor", "w16a8-static"):
+            choices = protected("measured", "outliers", "measured+outliers")
+            found.append(Row(f"quantize-{scheme}-{corpus}", 0.35, ("quantize", "--scheme", scheme, *samples, *choices)))
+        found.append(Row(f"intervene-{corpus}", 0.4, ("intervene", *samples)))
+        calibrating = ("--method", "zero-tuning", *texts, *source, "--controls", "3")
+        found.append(Row(f"calibrate-{corpus}", 0.4, ("calibrate", *calibrating)))
+    for sinks in ("0", "1", "4"):
+        stream = ("--stream", "--sinks", sinks, "--window", str(256 - int(sinks)), "--endless", "--temperature", "0")
+        prompt = ("--prompt", "The history of the printing press begins", "--max-tokens", "2000")
+        found.append(Row(f"generate-stream-{sinks}", 0.05, ("generate", *stream, *prompt)))
     return sorted(found, key=lambda row: (not row.name.startswith("cache-25"), row.hours))
+
+
+def protected(*choices: str) -> tuple[str, ...]:
+    """The options that make each choice an arm."""
+    return tuple(word for choice in choices for word in ("--protect", choice))
 
 
 def run(row: Row, model: str) -> dict[str, Any]:
@@ -95,8 +98,10 @@ def run(row: Row, model: str) -> dict[str, Any]:
     clock, answer = folder / "seconds", folder / "answer.json"
     folder.mkdir(parents=True, exist_ok=True)
     seconds = float(clock.read_text()) if clock.exists() else 0.0  # of calls that were stopped
+    if row.arguments[0] != "generate":  # which writes nothing but its answer
+        command += ["--out", str(folder / "out")]
     with answer.open("w") as stdout:
-        running = subprocess.Popen([*command, "--out", str(folder / "out")], stdout=stdout, cwd=ROOT)
+        running = subprocess.Popen(command, stdout=stdout, cwd=ROOT)
         while running.poll() is None:
             time.sleep(STEP)
             seconds += STEP
@@ -107,7 +112,7 @@ def run(row: Row, model: str) -> dict[str, Any]:
     shutil.rmtree(folder)
     return {
         "name": row.name,
-        "command": " ".join(["sinkscope", row.arguments[0], Path(model).name, *row.arguments[1:]]),
+        "command": shlex.join(["sinkscope", row.arguments[0], Path(model).name, *row.arguments[1:]]),
         "model": Path(model).name,
         "seconds": round(seconds),
         "date": datetime.now(UTC).date().isoformat(),
@@ -128,8 +133,8 @@ def main(
         raise typer.BadParameter(f"{sorted(wrong)}: none of {', '.join(row.name for row in rows())}")
     for row in chosen:
         done = (FOLDER / f"{row.name}.json").exists()
-        print(f"{row.name:32} {row.hours:4.1f} h  {'there' if done else ''}", flush=True)
-    print(f"{'together':32} {sum(row.hours for row in chosen):4.1f} h", flush=True)
+        print(f"{row.name:32} {row.hours:5.2f} h  {'there' if done else ''}", flush=True)
+    print(f"{'together':32} {sum(row.hours for row in chosen):5.2f} h", flush=True)
     for row in () if plan else chosen:
         path = FOLDER / f"{row.name}.json"
         if path.exists():

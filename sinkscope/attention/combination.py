@@ -166,15 +166,15 @@ def _gates_channels(gate: OfValues) -> bool:
 
 def _wide(piece: Output) -> bool:
     """Whether it has a parameter for each channel of a head."""
-    own = ValueBias | ElementGate | OwnValueGate | HeadNorm
-    return piece.as_wide_as_heads if isinstance(piece, OutputPiece) else isinstance(piece, own)
+    if isinstance(piece, OutputPiece):
+        return piece.as_wide_as_heads
+    return isinstance(piece, ValueBias | ElementGate | OwnValueGate | HeadNorm)
 
 
 def _reads_every_key(piece: Any) -> bool:
     if is_registered(piece):
         return bool(piece.needs_every_key)
-    own = FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | OwnValueGate | StickBreaking
-    return isinstance(piece, own)
+    return isinstance(piece, FirstKeyLogit | ForgettingGate | SuffixSlot | Exclusive | OwnValueGate | StickBreaking)
 
 
 def _positive(similarity: Similarity) -> bool:

@@ -49,9 +49,16 @@ def explain(
 ) -> Explanation:
     """The path `attend(..., path="auto")` takes for queries like `query` on `keys` tokens.
 
-    `query`: a tensor, or a device (for a long sequence there). `biased`: with a bias such as ALiBi. `mask`: instead of
-    the spec's own; padding, which makes a mask other than the plain triangle, is not known here. Nothing is computed:
-    for a fused kernel, this reports the result of a comparison on this GPU, or that there was none yet.
+    Nothing is computed: for a fused kernel, this reports the result of a comparison on this GPU, or that there was none
+    yet.
+
+    Args:
+        spec: An operation: a value, its data, or a name of the catalog.
+        query: A tensor (batch, heads, query, dim), or a device for a long sequence there; None: a long sequence on the
+            CPU.
+        keys: Number of tokens that are attended to; None: as many as queries.
+        biased: Whether a bias such as ALiBi is added to the scores.
+        mask: Replaces the spec's own. Padding, which makes a mask other than the plain triangle, is not known here.
     """
     spec = resolve(spec)
     queries = query.shape[2] if isinstance(query, Tensor) and query.ndim == 4 else LONG
@@ -112,13 +119,24 @@ def attend(
     """Run an attention operation on tensors, whole: norms of queries and keys, gates of values, attention, outputs.
 
     Nothing is rotated here. If an operation acts before rotation (`spec.acts_before`), pass unrotated queries and keys,
-    or call its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`.
+    or call its parts yourself: `before_rotation`, rotation, `before_cache`, `forward`. With fewer queries than keys the
+    queries are the last ones.
 
-    `hidden`: the block's input at the queries; at every key if the operation acts before the cache. `mask`: None is the
-    spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a boolean tensor that
-    broadcasts to (batch, 1, query, key) replaces it. With fewer queries than keys the queries are the last ones.
-    `parameters`: the operation's state dict, required if it has parameters. Raises `InputError` for missing or unknown
-    parameters, shapes that do not fit, and a path that is not exact.
+    Args:
+        query, key, value: q, k and v; a key-value head serves heads / kv_heads query heads.
+        spec: An operation: a value, its data, or a name of the catalog.
+        parameters: The operation's state dict, required if it has parameters.
+        hidden: The attention block's input at the queries; at every key if the operation acts before the cache.
+            Required if the operation reads it.
+        mask: None is the spec's own mask (causal unless it says otherwise); a mask value, a bound `Visibility`, or a
+            boolean tensor that broadcasts to (batch, 1, query, key), True where a query sees a key, replaces it.
+        scaling: Factor of q·k; None: dim^−1/2, or (dim / 2)^−1/2 for a difference of two maps.
+        path: "auto", "reference", "fast" or the name of one path.
+        carried: What keys store besides k and v, from `Operation.before_cache` (log f of a forgetting gate); None
+            computes it from `hidden`.
+        bias: Numbers added to the scores, such as ALiBi.
+
+    Raises `InputError` for missing or unknown parameters, shapes that do not fit, and a path that is not exact.
     """
     spec = resolve(spec)
     if {query.ndim, key.ndim, value.ndim} != {4}:

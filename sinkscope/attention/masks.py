@@ -315,9 +315,9 @@ class Or(Combinable):
         return one is not None and other is not None and torch.equal(*torch.broadcast_tensors(one[0], other[0]))
 
 
-Own = Causal | Full | Window | VisiblePrefix | Document | Strict | Without | Alone | And | Or
-Mask = Annotated[Own | Combinable, OpenTo("mask", Own, Combinable)]
-MASKS = get_args(Own)
+BuiltIn = Causal | Full | Window | VisiblePrefix | Document | Strict | Without | Alone | And | Or
+Mask = Annotated[BuiltIn | Combinable, OpenTo("mask", BuiltIn, Combinable)]
+MASKS = get_args(BuiltIn)
 
 
 def _mask(other: object) -> Mask:

@@ -57,7 +57,13 @@ def chosen(spec: Combination, path: Path | str, queries: int, *, biased: bool = 
 
 
 def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raises `InputError` for queries, keys and values of other sizes than those the operation was built for."""
+    """Raises `InputError` for queries, keys and values of other sizes than those the operation was built for.
+
+    Args:
+        spec: The operation.
+        sizes: What it was built for.
+        query, key, value: (batch, heads, token, width) each.
+    """
     shapes = f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)}"
     if {query.ndim, key.ndim, value.ndim} != {4}:
         raise InputError(f"{shapes}: expected (batch, heads, tokens, width) each")
@@ -172,9 +178,17 @@ class Operation(nn.Module):
         bias: Bias | None = None,
         own: Float[Tensor, "batch kv_heads query value_dim"] | None = None,
     ) -> Attended:
-        """Attend, with queries and keys after rotation and values as cached. `visibility` defaults to the spec's own
-        mask; `scaling` to head_dim^−1/2. `hidden`, `carried`, `bias`: see `Context`. `own`: values of the queries' own
-        tokens, by default the last of `value`.
+        """Attend, with queries and keys after rotation and values as cached.
+
+        Args:
+            query, key, value: q, k and v; with fewer queries than keys the queries are the last ones.
+            visibility: Which keys each query sees; None is the spec's own mask.
+            hidden: The attention block's input at the queries, for gates and input-dependent sink logits.
+            scaling: Factor of q·k; None is `self.scaling`.
+            path: "auto", "reference", "fast" or the name of one path.
+            carried: What keys store besides k and v, from `before_cache`.
+            bias: Added to the scores.
+            own: Values of the queries' own tokens; None takes the last of `value`.
 
         Raises `InputError` for shapes that do not fit, for missing inputs, and for a `path` that would not be exact.
         """
@@ -228,7 +242,9 @@ class Operation(nn.Module):
         carried: Float[Tensor, "batch kv_heads key channels"] | None = None,
         bias: Bias | None = None,
     ) -> Weights:
-        """The weights of the queries in `rows` (all by default), computed in fp32 at least, without autocast."""
+        """The weights of queries, computed in fp32 at least, without autocast. Arguments as in `forward`; `rows`: which
+        queries, None for all.
+        """
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
         rows = slice(*(rows or slice(None)).indices(query.shape[2]))
         with torch.autocast(query.device.type, enabled=False):
@@ -264,7 +280,7 @@ class Operation(nn.Module):
         carried: Tensor | None = None,
         bias: Bias | None = None,
     ) -> Context:
-        """The context of a call, with defaults filled in.
+        """The context of a call, with defaults filled in. Arguments as in `forward`.
 
         Raises `InputError` for a scaling that is not positive, and for inputs that are missing or do not fit.
         """

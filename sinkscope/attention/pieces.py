@@ -68,22 +68,22 @@ PLACES: dict[str, OpenTo] = {}  # by the name of the place: normalizer, slot …
 class OpenTo:
     """The last part of an annotated union: `Annotated[One | Other | Base, OpenTo("slot", One | Other, Base)]`.
 
-    `own`: the pieces of the package; `base`: what others derive from. Raises `InputError`, inside a validation, for
+    `builtin`: the pieces of the package; `base`: what others derive from. Raises `InputError`, inside a validation, for
     kinds that were not registered, naming the package where the value does, and for classes that were not registered.
     """
 
-    def __init__(self, place: str, own: Any, base: type) -> None:
-        self.place, self.own, self.base = place, own, base
-        self.kinds: Registry[type] = Registry("operation", {_kind(one): one for one in get_args(own)}, place)
+    def __init__(self, place: str, builtin: Any, base: type) -> None:
+        self.place, self.builtin, self.base = place, builtin, base
+        self.kinds: Registry[type] = Registry("operation", {_kind(one): one for one in get_args(builtin)}, place)
         PLACES[place] = self
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        closed = handler.generate_schema(Annotated[self.own, Field(discriminator="kind")])
+        closed = handler.generate_schema(Annotated[self.builtin, Field(discriminator="kind")])
         dumped = core_schema.wrap_serializer_function_ser_schema(self._dumped, schema=closed, info_arg=True)
         return core_schema.no_info_wrap_validator_function(self._validated, closed, serialization=dumped)
 
     def _validated(self, value: Any, closed: Any) -> Any:
-        if isinstance(value, self.base) and not isinstance(value, get_args(self.own)):
+        if isinstance(value, self.base) and not isinstance(value, get_args(self.builtin)):
             if type(value) not in self.kinds.values():
                 raise InputError(f"{type(value).__name__} is not registered: decorate it with @sinkscope.operation")
             return value

@@ -77,9 +77,9 @@ def _piece(kind: type) -> type:
         raise InputError(f"{kind.__name__}: a piece of an attention operation derives from one of {bases}")
     if kind in place.kinds.added.values():
         return kind
-    if builtin := next((one for one in get_args(place.own) if issubclass(kind, one)), None):
+    if parent := next((one for one in get_args(place.builtin) if issubclass(kind, one)), None):
         raise InputError(
-            f"{kind.__name__} derives from sinkscope's {builtin.__name__}, and paths that are exact for that would be "
+            f"{kind.__name__} derives from sinkscope's {parent.__name__}, and paths that are exact for that would be "
             f"taken: derive from {place.place.capitalize()}Piece"
         )
     made = kind if is_pydantic_dataclass(kind) else piece(kind)

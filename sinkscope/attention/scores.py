@@ -50,8 +50,8 @@ class Kernel:
         return _EluPlusOne() if self.feature == "elu" else _FeatureMlp(sizes.head_dim)
 
 
-Own = DotProduct | Kernel
-Similarity = Annotated[Own | SimilarityPiece, OpenTo("similarity", Own, SimilarityPiece)]
+BuiltIn = DotProduct | Kernel
+Similarity = Annotated[BuiltIn | SimilarityPiece, OpenTo("similarity", BuiltIn, SimilarityPiece)]
 
 
 def dot_product(

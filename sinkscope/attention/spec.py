@@ -34,7 +34,14 @@ class AttentionSpec(Combination):
         return self if slots == self.slots else replace(self, slots=slots)
 
     def build(self, *, heads: int, kv_heads: int, head_dim: int, hidden_size: int, layer: int = 0) -> Operation:
-        """The module that computes this operation and owns what it learns. Raises `InputError` for impossible sizes."""
+        """The module that computes this operation and owns what it learns. Raises `InputError` for impossible sizes.
+
+        Args:
+            heads, kv_heads: Numbers of query heads and of key-value heads.
+            head_dim: Channels of a head.
+            hidden_size: Width of the attention block's input.
+            layer: Number of the layer, counted from 0, on which some starting values depend.
+        """
         return Operation(self, Sizes(heads, kv_heads, head_dim, hidden_size, layer))
 
     def to_dict(self) -> dict[str, Any]:

@@ -37,7 +37,12 @@ class Visibility:
     ) -> Visibility:
         """Bind `mask` to the last `queries` of `keys` tokens, which is how cached decoding and chunked prefill align.
 
-        `attention_mask` and `documents` describe all keys.
+        Args:
+            mask: Which keys a query sees, by place and document.
+            queries, keys: Numbers of tokens.
+            attention_mask: (batch, keys), 0 for padding; None: no padding.
+            documents: Number of each key's document; None: one document per row.
+            device: Where places are counted if there is no `attention_mask`.
         """
         if queries > keys and not isinstance(mask, Full):
             raise InputError(
@@ -140,12 +145,6 @@ class Visibility:
         awake = self.query.valid
         return span[0].where(awake, self.key.count), span[1].where(awake, 0)
 
-    def of_samples(self, samples: slice) -> Visibility:
-        """The same for some of the samples."""
-        key = self.key.part(slice(None), samples)
-        query = key if self.query is self.key else self.query.part(slice(None), samples)
-        return replace(self, query=query, key=key)
-
     def _band(self) -> _Band | None:
         """The band below the diagonal with all visible keys, if queries are the keys and the mask is causal."""
         # By identity: only one object on both sides is known to be square; subclasses write masks of their own.
@@ -207,16 +206,13 @@ class Kept(Visibility):
     def narrowed(self, mask: Mask) -> Kept:
         return self.of_columns(self.whole.narrowed(mask), self.columns)
 
-    def of_samples(self, samples: slice) -> Kept:
-        return self.of_columns(self.whole.of_samples(samples), self.columns[samples])
-
     def upto(self, keys: slice) -> Kept:
         return self.of_columns(self.whole, self.columns[..., keys])
 
     def spread(self) -> Kept:
         """The same over all keys of the whole mask, hidden where they were not kept: (batch, heads, all keys)."""
-        every = torch.arange(self.whole.key.count, device=self.columns.device)
-        return self.of_columns(self.whole, every.where(held_columns(self.columns, len(every)), -1))
+        all_columns = torch.arange(self.whole.key.count, device=self.columns.device)
+        return self.of_columns(self.whole, all_columns.where(held_columns(self.columns, len(all_columns)), -1))
 
 
 def held_columns(columns: Int[Tensor, "batch heads kept"], total: int) -> Bool[Tensor, "batch heads {total}"]:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from sinkscope.attention.scores import wide
 from sinkscope.caches.rotation import Rotation
 
 ELEMENTS = 2**21  # attention weights in memory at a time
@@ -182,8 +183,3 @@ class EvictionCall:
             return weights
         padding = columns < self.pads[:, None].to(columns.device)
         return weights.masked_fill(padding[:, None, None, :, None], 0.0)  # the softmax of a row of −inf is NaN
-
-
-def wide(x: Tensor) -> Tensor:
-    """The precision of scores: fp32, or fp64 if the model is fp64."""
-    return x if x.dtype == torch.float64 else x.float()

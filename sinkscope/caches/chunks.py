@@ -129,7 +129,10 @@ class Chunks:
             raise InputError("tokens were dropped already: recompute first, then drop, all at once")
         counts = tokens.sum(-1).unique().tolist()
         if len(counts) > 1:
-            raise InputError(f"{min(counts)} to {max(counts)} tokens of a text: name the same number in every text, or join them one by one")
+            raise InputError(
+                f"{min(counts)} to {max(counts)} tokens of a text: name the same number in every text, or join them "
+                "one by one"
+            )
         return int(counts[0])
 
 
@@ -171,9 +174,9 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
     for chunk in ids.split(lengths, 1):
         cut = ahead if start else 0
         cache = DynamicCache(config=text_config(model))
-        own = torch.cat([ids[:, :cut], chunk], 1).to(device_of(model))
+        read = torch.cat([ids[:, :cut], chunk], 1).to(device_of(model))
         with evaluating(model), torch.no_grad():
-            model(**_inputs(model, own, torch.arange(own.shape[1], device=own.device)[None]), past_key_values=cache)
+            model(**_inputs(model, read, torch.arange(read.shape[1], device=read.device)[None]), past_key_values=cache)
         # Token i of the chunk was read at position cut + i and belongs to position start + i.
         by, layers = torch.tensor(start - cut), []
         for index, layer in enumerate(cache.layers):

@@ -159,6 +159,11 @@ def caching(
 ) -> Iterator[EvictingCache | StreamingCache]:
     """`evicting`, or a `StreamingCache` with so many keys if `policy` is a `Renumbered` or "streaming-cache".
 
+    Other arguments as in `evicting`.
+
+    Args:
+        keys: The budget of `evicting`; for a stream, stored keys per head, a whole number.
+
     Raises `InputError` if a stream is asked to protect tokens other than its first and newest, or its number of keys is
     given as a share.
     """

@@ -12,14 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope.attention.scores import wide
 from sinkscope.caches.budgets import Budget
-from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.following import Coming
 from sinkscope.caches.layers.groups import Group, grouped_attention, query_heads
 from sinkscope.caches.layers.rectangle import Slots
 from sinkscope.caches.layers.slots import KeptSets, StackView
 from sinkscope.caches.layers.stack import Stack, opened, stacked
-from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one
+from sinkscope.caches.masks import by_place, is_bias, is_plain, of_group, seen_by_one, unsupported
 from sinkscope.caches.notes import KeyNote, Note, RowNote
 from sinkscope.caches.policies import Policy
 from sinkscope.caches.rotation import Rotation
@@ -111,7 +112,8 @@ class Step:
     ) -> tuple[Tensor, Tensor | None]:
         """Attention that keeps its weights; the `original` function if another editor has changed its arguments.
 
-        Every slot is visible: none is empty, and no key is newer than the query.
+        Every slot is visible: none is empty, and no key is newer than the query. The arguments after `original` are
+        those of an attention function of transformers.
         """
         tensors = query, key, value, attention_mask
         if any(tensor is not self.inputs.get(name) for name, tensor in zip(TENSORS, tensors, strict=True)):
@@ -133,7 +135,13 @@ def single_query_attention(
     scaling: float,
     weights: Float[Tensor, "batch kv_heads group key"],
 ) -> Float[Tensor, "batch 1 heads value_dim"]:
-    """softmax(q·k · scaling) · v for one query that sees every key; the weights are written to `weights`."""
+    """softmax(q·k · scaling) · v for one query that sees every key.
+
+    Args:
+        query, key, value: q, k and v, of the dtype of `weights`.
+        scaling: Factor of q·k.
+        weights: Where the weights are written; query heads by key-value head.
+    """
     batch, heads, _, dim = query.shape
     packed = (query * scaling).view(batch, key.shape[1], -1, dim)
     torch.softmax(torch.matmul(key, packed.mT).mT, -1, out=weights)  # twice as fast as packed · keyᵀ on a CPU
@@ -141,7 +149,15 @@ def single_query_attention(
 
 
 def stack_call(stack: Stack, steps: list[Step], layers: int, ids: Tensor | None, reads_weights: bool) -> EvictionCall:
-    """The call that a policy sees for all layers of a stack, out of `layers` that evict."""
+    """The call that a policy sees for all layers of a stack.
+
+    Args:
+        stack: The layers, as rows of one batch.
+        steps: One step per layer, in the stack's order.
+        layers: How many layers evict.
+        ids: Token ids of the pass; None if unknown.
+        reads_weights: Whether the policy gets the weights that the layers computed.
+    """
     first, rows = steps[0], stack.rows
     query, scaling = torch.cat([step.inputs["query"] for step in steps]), first.inputs.get("scaling")
     return EvictionCall(
@@ -215,12 +231,12 @@ class Evictor(Editor):
         number = next((n for n, layer in enumerate(self.layers) if layer.pending is not None), None)
         if number is None:  # no layer has new keys: an encoder's call, or a sliding window's
             if module in self.layer_of:
-                raise _unsupported(module, "attends twice to the keys of one pass, which are evicted after the first")
+                raise unsupported(module, "attends twice to the keys of one pass, which are evicted after the first")
             return arguments
         layer, mask = self.layers[number], arguments.get("attention_mask")
         if isinstance(mask, Tensor) and mask is not self.mask:  # most layers of a pass share one mask
             if is_bias(mask):
-                raise _unsupported(module, "its mask adds a bias to scores that cannot be assigned to the kept keys")
+                raise unsupported(module, "its mask adds a bias to scores that cannot be assigned to the kept keys")
             self.mask = mask
         layer.pending, self.layer_of[module] = None, layer
         if layer.view is not None:
@@ -244,7 +260,7 @@ class Evictor(Editor):
     ) -> dict[str, Any]:
         """Stacked layers are scored and evict once the last of them has attended."""
         if not _attends_to(layer, arguments):
-            raise _unsupported(module, "its keys were changed between the cache and the attention function")
+            raise unsupported(module, "its keys were changed between the cache and the attention function")
         arguments = seen_by_one(module, implementation, arguments)
         step = self.pending[module] = Step(module, layer, view, number, arguments, implementation)
         self.steps.append(step)
@@ -263,7 +279,7 @@ class Evictor(Editor):
         groups = layer.groups or []
         # The stand-in that `KeptSets.update` returned has stride 0; what has been computed from it does not.
         if arguments["key"].stride(2) or not is_plain(module, arguments):
-            raise _unsupported(module, "its keys were changed between the cache and the attention function")
+            raise unsupported(module, "its keys were changed between the cache and the attention function")
         per_kv_head = arguments["query"].shape[1] // sum(len(group.heads) for group in groups)
         inputs = [of_group(group, layer, implementation, arguments, per_kv_head) for group in groups]
         calls = [self._call(layer, number, module, *both) for both in zip(inputs, groups, strict=True)]
@@ -311,7 +327,7 @@ class Evictor(Editor):
         places = slots["places"]
         stored = places.shape
         if key.shape[2] != stored[2] or key.shape[1] % stored[1]:
-            raise _unsupported(module, f"attends to {key.shape[2]} keys, but the cache stores {stored[2]}")
+            raise unsupported(module, f"attends to {key.shape[2]} keys, but the cache stores {stored[2]}")
         mask, scaling, sink = inputs.get("attention_mask"), inputs.get("scaling"), inputs.get("s_aux")
         # A cached latent is expanded to more heads before attention.
         per_cache_head = key.shape[1] // stored[1]
@@ -446,8 +462,4 @@ def _check_weights(call: EvictionCall, output: Tensor) -> None:
     of_layer, of_weights = wide(output[:, -1]), torch.matmul(weights, value)[:, :, 0]
     tolerance = AGREES * of_layer.abs().max() + 1e-6
     if of_layer.shape != of_weights.shape or bool((of_layer - of_weights).abs().max() > tolerance):
-        raise _unsupported(call.module, "its output is not that of the softmax attention that policies are shown")
-
-
-def _unsupported(module: nn.Module, reason: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")
+        raise unsupported(call.module, "its output is not that of the softmax attention that policies are shown")

@@ -34,9 +34,9 @@ def by_place(
     if mask is None and not layer.gaps and (new == 1 or (implementation or "").startswith("flash")):
         return arguments
     if mask is not None and mask.ndim != 4:
-        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
+        raise unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     if mask is None and implementation not in (None, "eager", "sdpa"):
-        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
+        raise unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     kept = layer.real[:, :, :stored]
     # Without gaps, heads differ in which keys they hold, not in which slots are filled: one mask serves all.
     if not layer.gaps:
@@ -59,7 +59,7 @@ def seen_by_one(module: nn.Module, implementation: str | None, arguments: dict[s
     if not isinstance(mask, Tensor):
         return arguments
     if mask.ndim != 4:
-        raise _unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
+        raise unsupported(module, f"'{implementation}' accepts no mask by place: use sdpa or eager")
     # Columns are not in the order of slots. The last is the query's own, hidden only in a row of padding.
     new_column = mask[..., -1:]
     if new_column.dtype == torch.bool and implementation in (None, "eager"):  # eager attention adds the mask
@@ -93,7 +93,15 @@ def is_plain(module: nn.Module, arguments: dict[str, Any]) -> bool:
 def of_group(
     group: Group, layer: KeptSets, implementation: str | None, arguments: dict[str, Any], of_each: int
 ) -> dict[str, Any]:
-    """The arguments of an attention function for one group's heads and one query, with a mask if slots are empty."""
+    """The arguments of an attention function for one group's heads and one query, with a mask if slots are empty.
+
+    Args:
+        group: Key-value heads with equally many slots.
+        layer: The layer that they belong to.
+        implementation: Name of the function; None is eager.
+        arguments: Those for all heads, by name.
+        of_each: Query heads per key-value head.
+    """
     query = arguments["query"]
     changed = {
         "query": query[:, query_heads(group, of_each)],
@@ -107,6 +115,11 @@ def of_group(
     return arguments | changed | {"attention_mask": mask}
 
 
+def unsupported(module: nn.Module, reason: str) -> UnsupportedModelError:
+    """The error for an attention layer that cannot be evicted from."""
+    return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")
+
+
 def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
     """An additive mask: 0 where visible, the dtype's minimum elsewhere."""
     # Not −inf: the softmax of a row without visible keys would be NaN.
@@ -115,7 +128,7 @@ def addends(visible: Bool[Tensor, "*shape"], dtype: torch.dtype) -> Tensor:
 
 def _check_bias(module: nn.Module, arguments: dict[str, Any]) -> None:
     if arguments.get("position_bias") is not None:
-        raise _unsupported(module, "adds a bias by column to its scores, which does not fit keys at other places")
+        raise unsupported(module, "adds a bias by column to its scores, which does not fit keys at other places")
 
 
 def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool[Tensor, "batch heads stored"]:
@@ -124,7 +137,3 @@ def _of_queries(kept: Bool[Tensor, "batch kv_heads stored"], heads: int) -> Bool
 
 def _triangle(new: int, device: torch.device) -> Bool[Tensor, "1 1 new new"]:
     return torch.ones(new, new, dtype=torch.bool, device=device).tril()[None, None]
-
-
-def _unsupported(module: nn.Module, reason: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"family '{family(module)}', {type(module).__name__}: {reason}")

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.attention.scores import wide
+from sinkscope.caches.call import EvictionCall
 from sinkscope.errors import InputError
 
 # The sign bit stays clear, so that shifts to the right bring in zeros.

@@ -28,17 +28,22 @@ class Uncounted:
     """Base class of what a cache keeps for speed alone, which `held_bytes` leaves out."""
 
 
-def held_bytes(cache: Cache) -> int:
+def held_bytes(cache: Cache, widest: int | None = None) -> int:
     """Bytes of all storages behind a cache's tensors, each counted once.
 
     A view counts with everything that it keeps alive: `nbytes` of a window's view is 1 MiB even if the whole prompt of
     32 MiB is still in memory. Quantized tensors count with their parts. Everything reachable from the cache counts,
     except modules, since the model does not belong to the cache, and `Uncounted`.
+
+    `widest`: bytes of a floating-point number at most, whatever is held: 2 for the cache of a model in 16 bits.
     """
     storages = {}
     for tensor in _tensors(cache, set()):
         storage = tensor.untyped_storage()
-        storages[storage.data_ptr(), str(tensor.device)] = storage.nbytes()
+        size = storage.nbytes()
+        if widest is not None and tensor.is_floating_point() and tensor.itemsize > widest:
+            size = size * widest // tensor.itemsize
+        storages[storage.data_ptr(), str(tensor.device)] = size
     return sum(storages.values())
 
 

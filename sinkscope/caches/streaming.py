@@ -340,7 +340,7 @@ class StreamingCache(FollowingCache):
         if unwrapped(model) is not self._the_model():
             raise InputError("this cache was made for another model: make one with StreamingCache(model)")
         plain = chunk == 1 or not at_once(unwrapped(model), self)
-        for inputs in parts(unwrapped(model), self.get_seq_length(), ids, 1 if plain else chunk, mask):
+        for inputs in parts(self.get_seq_length(), ids, 1 if plain else chunk, mask):
             # Closed before the `yield`: a suspended generator would leave these contexts open in its caller's code.
             with torch.no_grad(), nullcontext() if plain else self._strictly(unwrapped(model)):
                 output = model(**inputs, **more, past_key_values=self, use_cache=True)

@@ -77,9 +77,7 @@ def at_once(model: nn.Module, cache: Cache) -> bool:
     return not any(hasattr(module, "operation") for module in attention_layers(model))  # they make masks
 
 
-def parts(
-    model: nn.Module, seen: int, ids: Int[Tensor, "batch position"], chunk: int, mask: Tensor | None
-) -> Iterator[dict[str, Any]]:
+def parts(seen: int, ids: Int[Tensor, "batch position"], chunk: int, mask: Tensor | None) -> Iterator[dict[str, Any]]:
     """The inputs of successive passes. Raises `InputError` for arguments that do not fit together."""
     if not isinstance(ids, Tensor) or ids.ndim != 2:
         raise InputError("ids: a tensor of token ids, (batch, position)")

@@ -52,7 +52,7 @@ app = App(
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Start with: sinkscope measure nano",
+    epilog="Start with: sinkscope check MODEL (a hub id, a folder, a GGUF file).",
 )
 
 
@@ -77,21 +77,21 @@ def _add(function: Callable[..., None], example: str, **settings: Any) -> None:
     app.command(name, epilog=f"Example: sinkscope {name} {example}", **settings)(function)
 
 
-_add(measure.measure, "nano --tokens 64 --samples 100")
+_add(measure.measure, "model.gguf --samples 20")
 _add(check.check, "model.gguf --plan")
-_add(intervene.intervene, "nano --what zero-sink-heads --samples 50")
-_add(cache.cache, "nano-recall --policy snapkv --budget 25% --protect measured")
-_add(quantize.quantize, "nano --scheme w8a8-tensor --protect measured")
-_add(generate.generate, "nano --stream --sinks 1 --window 127 --max-tokens 500")
+_add(intervene.intervene, "model.gguf --what hide-sink --what mute-sink")
+_add(cache.cache, "model.gguf --policy snapkv --budget 25% --protect measured")
+_add(quantize.quantize, "model.gguf --scheme kv4-kivi --protect measured")
+_add(generate.generate, "model.gguf --stream --sinks 1 --window 127 --max-tokens 500")
 _add(export.export, "sinkscope-check/model.gguf --for llama.cpp --out serve")
 _add(train.train, "nano --set attention=sigmoid --set steps=200")
 app.add_typer(experiment.app, name="experiment")
 _add(report.report, "runs/* measurement.nc --out report.html")
-_add(calibrate.calibrate, "nano --method zero-tuning --values 0.8,1.25", rich_help_panel=ADVANCED)
+_add(calibrate.calibrate, "model.gguf --method zero-tuning --values 0.8,1.25", rich_help_panel=ADVANCED)
 _add(zoo.zoo, "sigmoid", rich_help_panel=ADVANCED)
 _add(
     lm_eval.lm_eval,
-    "--model sinkscope --model_args pretrained=nano,cache=h2o,budget=64 --tasks NAME",
+    "--model sinkscope --model_args pretrained=MODEL,cache=h2o,budget=64 --tasks NAME",
     rich_help_panel=ADVANCED,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--about"]},
 )

@@ -426,10 +426,15 @@ def end_of_turn(tokenizer: Any) -> set[int]:
 def write_tokens(
     model: Any, ids: Tensor, cache: Cache, config: GenerationConfig, random: torch.Generator
 ) -> Iterator[int]:
-    """What the model writes after `ids`, (1, position), without end. The cache has read all of them but the last.
+    """The tokens that the model writes after `ids`, without end.
 
-    The logits pass through the processors that transformers makes of `config`; the next token is then drawn, or is the
-    most likely one where `config` does not sample.
+    Args:
+        model: The model.
+        ids: The tokens so far, (1, position).
+        cache: A cache that holds all of them except the last.
+        config: Transformers makes the processors of the logits from it. If it does not sample, the next token is the
+            most likely one.
+        random: The generator of samples.
     """
     import torch
 

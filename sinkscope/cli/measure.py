@@ -14,7 +14,7 @@ import typer
 
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, When
-from sinkscope.cli.measure_many import measure_several
+from sinkscope.cli.measure_many import measure_several, survey_spec
 from sinkscope.cli.opening import observer_names, open_model, open_tokenizer, parse_heads, read_inputs
 from sinkscope.cli.options import (
     OUTPUT,
@@ -25,9 +25,9 @@ from sinkscope.cli.options import (
     SamplingOptions,
 )
 from sinkscope.cli.showing import show_plans, show_written, summary_json, watching
-from sinkscope.cli.writing import check_formats, old_files, results_folder
+from sinkscope.cli.writing import call_digest, check_formats, old_files, results_folder
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.files import replacing, write_json, write_text
+from sinkscope.files import is_intact, manifest_of, replacing, write_json, write_text
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, table
 
@@ -173,10 +173,11 @@ def measure(
     run = _MeasuringRun(names[0], inputs, running, observer_names(observers or "all"))
     if by_domain:
         run.measure_domains(folder, output.as_json)
-    else:
-        run.measure_one(
-            folder, parse_heads("--maps", ",".join(maps) if maps else None) or (), tables, figure, full, output.as_json
-        )
+        return
+    heads = parse_heads("--maps", ",".join(maps) if maps else None) or ()
+    if output.out is not None:
+        run.manifest = run.manifest_of_call(context)
+    run.measure_one(folder, heads, tables, figure, full, output.as_json)
 
 
 class _MeasuringRun:
@@ -184,24 +185,49 @@ class _MeasuringRun:
 
     def __init__(self, name: str, inputs: InputOptions, running: RunningOptions, observers: Sequence[str]) -> None:
         self.name, self.inputs, self.running, self.observers = name, inputs, running, observers
+        self.manifest: str | None = None
+
+    def manifest_of_call(self, context: options.Context) -> str | None:
+        """The name of the file that shows that a folder is the result of this very call on the same model and text.
+
+        It changes with the options, the files of the model, what is read, and the versions that compute. None where
+        the model or the text cannot be identified: measuring tells what is wrong with it.
+        """
+        from sinkscope.measurement import result_key
+
+        try:
+            spec = survey_spec(context, [self.name], [], self.running.batch_of(self.inputs.tokens))
+            key = result_key(spec.model_copy(update={"observers": self.observers}))
+        except (OSError, ValueError):
+            return None
+        return f"manifest-{call_digest(context, key.hash)[:12]}.json"
 
     def measure_one(
         self, folder: Path, heads: Sequence[Head], tables: str, figure: str | None, full: bool, as_json: bool
     ) -> None:
-        """Measure one input, write the files, and show the summary."""
+        """Measure one input and write the files, unless the manifest shows that they are there; show the summary."""
+        from sinkscope.measurement import Measurement
+
         epsilon = self.inputs.epsilon
+        paths: list[Path] = []
         with only_json(as_json):
-            self._open()
-            reading = read_inputs(self.model, self.name, self.inputs, self.running)
-            measurement = self._measured(reading, short(self.name))
-            maps = head_maps(self.model, reading, measurement, heads)
-            paths = self._write(measurement, folder, maps, tables, figure)
+            if self.manifest is not None and is_intact(folder, self.manifest):
+                stored = folder / "measurement.nc"
+                measurement = Measurement.load(stored)
+                note(f"not measured again: {folder} holds this measurement (delete {stored} to measure anew)")
+            else:
+                self._open()
+                reading = read_inputs(self.model, self.name, self.inputs, self.running)
+                measurement = self._measured(reading, short(self.name))
+                maps = head_maps(self.model, reading, measurement, heads)
+                paths = self._write(measurement, folder, maps, tables, figure)
         if as_json:
             show_json(summary_json(measurement, self.name, self.inputs.name, epsilon))
             return
         title = f"{short(self.name)} on {self.inputs.name} input"
         show_measurement(measurement, title, epsilon, command_line("intervene", self.name, self.inputs), full)
-        show_written(paths)
+        if paths:
+            show_written(paths)
 
     def measure_domains(self, folder: Path, as_json: bool) -> None:
         """Measure each entry of the text's folder separately, write one table over all, and show it.
@@ -295,6 +321,8 @@ class _MeasuringRun:
             write_page(page, draft / "figure.html")
             if figure is not None:
                 write_figure(measurement.plot(epsilon=epsilon), draft / f"figure.{figure}")
+            if self.manifest is not None:
+                write_json(draft / self.manifest, manifest_of(draft))
         pictures = [] if figure is None else [f"figure.{figure}"]
         return [folder / name for name in ("figure.html", "measurement.nc", *written, *pictures)]
 
@@ -400,16 +428,21 @@ def _strongest_heads(measurement: Measurement) -> list[Head]:
 
 
 def show_measurement(measurement: Measurement, title: str, epsilon: float, intervene: str, full: bool) -> None:
-    """Print the summary; with `full` also one row per layer, the definitions, and every metric of the strongest heads.
+    """Print the summary of a measurement.
 
-    `intervene`: the command line that the summary names for what to do next.
+    Args:
+        measurement: The measurement.
+        title: The model and its input, as the summary names them.
+        epsilon: The attention, 0 to 1, above which a head has a sink.
+        intervene: The command line that the summary gives as the next step.
+        full: Also print one row per layer, the definitions, and every metric of the strongest heads.
     """
     from rich.text import Text
 
     from sinkscope.measurement.rates import warn_if_short
     from sinkscope.measurement.summary import summary
 
-    answer = summary(measurement, epsilon, intervene=intervene, title=title)
+    answer = summary(measurement.data, epsilon, intervene=intervene, title=title)
     for number, line in enumerate(answer.lines()):
         show(Text.assemble(plain(line), style="bold" if number < len(answer.sentences) else ""))
     warn_if_short(measurement.data)

@@ -56,7 +56,7 @@ def measure_several(
         output: What is written and printed.
         position: The position whose attention received is compared head by head.
     """
-    spec = _spec(context, models, runs, running.batch_of(sampling.tokens))
+    spec = survey_spec(context, models, runs, running.batch_of(sampling.tokens))
     words = [] if _is_file(models) else [*spec.inputs]
     folder = results_folder("measure", output.out, _folder_names(models, runs), words, context)
     if output.plan_only:
@@ -89,7 +89,7 @@ def measure_several(
     show_written(paths)
 
 
-def _spec(context: options.Context, models: list[str], runs: list[str], batch_size: int) -> SurveySpec:
+def survey_spec(context: options.Context, models: list[str], runs: list[str], batch_size: int) -> SurveySpec:
     """A file with the options on the command line in place of its fields, or a survey of the models named."""
     from sinkscope.measurement import SurveySpec, load_survey
 

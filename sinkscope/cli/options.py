@@ -11,7 +11,7 @@ import typer
 
 from sinkscope.cli.command import ADVANCED, LISTS, When
 from sinkscope.errors import InputError, unknown
-from sinkscope.names import SHIPPED
+from sinkscope.names import SHIPPED, Media, media_folder
 
 if TYPE_CHECKING:
     from typer import Context
@@ -25,7 +25,6 @@ TEXT_KINDS = ("natural", "first-token")
 
 InputKind = Literal["natural", "random", "repeated", "first-token"]
 Bos = Literal["auto", "add", "double", "none"]
-Medium = tuple[Literal["images", "audio"], Path]  # what is read instead of text, and its folder
 Split = Literal["validation", "all"]
 Windows = Literal["within", "starts", "packed"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -400,11 +399,9 @@ class SamplingOptions(TextOptions):
             raise InputError("--images and --audio exclude each other: measure one after the other")
 
     @property
-    def medium(self) -> Medium | None:
+    def medium(self) -> tuple[Media, Path] | None:
         """The folder of images or recordings that replaces text; None for text."""
-        if self.images is not None:
-            return "images", self.images
-        return None if self.audio is None else ("audio", self.audio)
+        return media_folder(self.images, self.audio)
 
 
 @dataclass(frozen=True, kw_only=True)

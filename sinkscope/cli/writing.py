@@ -27,9 +27,12 @@ CommandName = Literal["measure", "intervene", "cache", "quantize", "calibrate", 
 WITHOUT_EFFECT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
 WITHOUT_EFFECT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain", "submit", "save", "position"}
 """Options that change no stored number."""
+SHOWING = {"out", "as_json", "full", "explain", "plan_only"}
+"""Options that only say where results go, and what of them is printed."""
 NAMED = {"kind", "kinds", "what", "scheme", "method"}  # options that are part of the folder's name
 PICTURES = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
+MANIFESTS = "manifest-*.json"  # of the measurement of one model, named by `call_digest`
 TRIAL = ("figure.html", "trial.nc", "trial.json", "table.csv")
 FILES: Mapping[CommandName, tuple[str, ...]] = {
     "measure": (
@@ -73,8 +76,16 @@ def results_folder(
 ) -> Path:
     """The folder for results: `out`, or `sinkscope-COMMAND/MODELS-WORDS`, with a hash of all options not at defaults.
 
-    The hash also distinguishes models whose names look alike in a folder's name. Raises `InputError` for a folder that
-    cannot be written, and for one that holds the results of another command.
+    The hash also distinguishes models whose names look alike in a folder's name.
+
+    Args:
+        command: The command that writes.
+        out: The folder of `--out`; None for the default.
+        models: Names of the models.
+        words: Further words of the folder's name, such as the input.
+        context: The call, whose options are hashed.
+
+    Raises `InputError` for a folder that cannot be written, and for one that holds the results of another command.
     """
     folder = out or Path(f"sinkscope-{command}") / _folder_name(models, words, context)
     check_writable(folder)
@@ -91,6 +102,7 @@ def results_folder(
 def old_files(command: CommandName, folder: Path) -> Iterator[Path]:
     """What an earlier call of the command may have left in `folder`, measurements of domains included."""
     if command == "measure":
+        yield from sorted(folder.glob(MANIFESTS))
         yield from (folder / name / "measurement.nc" for name in _old_domains(folder / "domains.json"))
     yield from (folder / name for name in FILES[command])
 
@@ -131,14 +143,16 @@ def unfinished_folder(folder: Path, context: Context, texts: str) -> Path:
 
     Says so where an interrupted call left something there.
     """
-    values = {
-        name: str(value) for name, value in context.params.items() if name not in ("as_json", "explain", "plan_only")
-    }
-    digest = hashlib.sha256(repr((texts, __version__, sorted(values.items()))).encode()).hexdigest()
-    unfinished = folder / f"unfinished-{digest[:8]}"
+    unfinished = folder / f"unfinished-{call_digest(context, texts)[:8]}"
     if unfinished.exists():
         note(f"continues from {unfinished}")
     return unfinished
+
+
+def call_digest(context: Context, read: str) -> str:
+    """A hash of what is `read`, the version, and all options except those that only say where results go."""
+    values = {name: str(value) for name, value in context.params.items() if name not in SHOWING}
+    return hashlib.sha256(repr((read, __version__, sorted(values.items()))).encode()).hexdigest()
 
 
 def clear_unfinished(folder: Path) -> None:

@@ -40,13 +40,17 @@ class Cut:
 def cut(
     tokenizer: Any, texts: Iterable[str], tokens: int, windows: WindowKind | str, samples: int | None = None
 ) -> Cut:
-    """Rows of at most `tokens` tokens of texts, at most `samples` of them, in order.
+    """Rows of token ids from texts, in order.
 
-    "starts": the first `tokens` of each text, special tokens of the tokenizer among them; shorter texts are shorter
-    rows. "packed": all texts with their special tokens, concatenated and cut into windows of `tokens`; the rest at the
-    end is dropped. "within": consecutive stretches of `tokens` of each text, of which the last tokens give way to the
-    tokenizer's leading special tokens (its BOS); the rest of a text is dropped. Only as many texts are read as that
-    takes.
+    Args:
+        tokenizer: Encodes the texts and adds its special tokens.
+        texts: Read one by one until there are enough rows.
+        tokens: Maximum length of a row, special tokens included.
+        windows: "starts": the first `tokens` of each text, special tokens of the tokenizer among them; shorter texts
+            are shorter rows. "packed": all texts with their special tokens, concatenated and cut into windows of
+            `tokens`; the rest at the end is dropped. "within": consecutive stretches of `tokens` of each text, of which
+            the last tokens give way to the tokenizer's leading special tokens (its BOS); the rest of a text is dropped.
+        samples: Maximum number of rows; None: all.
 
     Raises `InputError` for an unknown kind of windows, fewer than 2 tokens, and texts that give no row.
     """
@@ -143,23 +147,29 @@ def build_inputs(
     field: str | None = None,
     windows: WindowKind | str = "within",
 ) -> Inputs:
-    """Build `samples` rows of `tokens` ids below `vocab_size`; the same arguments give the same rows.
+    """Build rows of token ids; the same arguments give the same rows.
 
-    - `natural`: windows of the file at `text`, else of the documents of `corpus`, of which `split` takes those for
-      validation or all; `field` is the text's field in files of rows, and `windows` which stretches of the documents
-      these are (see `natural_windows`).
+    - `natural`: windows of the file at `text`, else of the documents of `corpus`.
       Where the text has fewer windows than `samples` there are as many rows as it has, and the description says so.
     - `random`: every id drawn uniformly from the vocabulary without special tokens.
     - `repeated`: one id, drawn likewise for each row, at every position of it.
     - `first-token`: a different id for each row at position 0, special tokens among them, the same natural text after
       it in all; every id of the vocabulary where `samples` is at least their number.
 
-    `bos="auto"` puts around natural text what the tokenizer itself puts around every text: the BOS of a model that was
-    trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds get none.
-    `add` puts the BOS (or [CLS]) before every kind but `first-token`, whose first token is the point, `double` puts it
-    twice, as happens where a template's BOS meets a tokenizer that adds its own; `none` puts nothing. The text then
-    ends a token or two earlier, so that it is the same text with and without. `tokenizer` may be None for `random` and
-    `repeated`. A `text` that is a folder gives the documents of its files, each of which is cut on its own.
+    Args:
+        kind: One of these.
+        tokenizer: None is enough for `random` and `repeated`.
+        vocab_size: Ids are below it.
+        tokens: Length of a row.
+        samples: Number of rows.
+        seed: Decides what is drawn.
+        text: A file, or a folder of files, each of which is cut on its own; None: the corpus.
+        bos: "auto" puts around natural text what the tokenizer itself puts around every text: the BOS of a model that
+            was trained with one (`with_bos`), an encoder's [CLS] and [SEP], for many models nothing; the other kinds
+            get none. "add" puts the BOS (or [CLS]) before every kind but `first-token`, whose first token is the point,
+            "double" puts it twice, as happens where a template's BOS meets a tokenizer that adds its own; "none" puts
+            nothing. The text then ends a token or two earlier, so that it is the same text with and without.
+        corpus, split, field, windows: As in `natural_windows`.
 
     Raises `InputError` for a text shorter than one window, an id outside the vocabulary, and arguments without meaning.
     """
@@ -209,17 +219,27 @@ def natural_windows(
     field: str | None = None,
     windows: WindowKind | str = "within",
 ) -> Inputs:
-    """Up to `samples` stretches of `tokens` consecutive tokens, none of which overlap or cross a document's end.
+    """Stretches of consecutive tokens, none of which overlap; only those of "packed" cross a document's end.
 
-    Each document is cut into such stretches from its beginning. From `text`, a file or a folder of files, they are
-    taken in an order that `seed` decides; from a corpus, one of each validation document first (documents and stretches
-    in seeded order), then a second one of each, so that few stretches come from many documents. Only as many documents
-    are read and encoded as that takes. A `corpus` by name is split as `DataConfig` does by default: these documents are
-    the ones that models trained on it with default settings never saw; pass a model's own `DataConfig` otherwise.
-    `split="all"` reads every document of the corpus. `domain` takes those that lie in one folder at the corpus's top.
-    `windows="starts"` takes of each document its first stretch alone; "packed" concatenates the documents
-    before they are cut, so that stretches cross their ends. In files of rows (JSON lines, CSV, Parquet) every row is a
-    document, and `field`, `text` unless given, its text.
+    Each document is cut into such stretches from its beginning. From `text` they are taken in an order that `seed`
+    decides; from a corpus, one of each validation document first (documents and stretches in seeded order), then a
+    second one of each, so that few stretches come from many documents. Only as many documents are read and encoded as
+    that takes.
+
+    Args:
+        tokenizer: Encodes the documents.
+        tokens: Length of a stretch.
+        samples: Maximum number of stretches.
+        seed: Decides their order.
+        text: A file or a folder of files; None: the corpus.
+        corpus: A name: split as `DataConfig` does by default, so that its validation documents are ones that models
+            trained with default settings never saw; or a model's own `DataConfig`.
+        domain: Only documents in this folder at the corpus's top; None: all.
+        split: "validation", or "all" to read every document of the corpus.
+        field: The field that holds the text, in files of rows (JSON lines, CSV, Parquet), of which every row is a
+            document; None: the field "text".
+        windows: "within": all stretches of a document; "starts": the first alone; "packed": documents are concatenated
+            before they are cut, so that stretches cross their ends.
 
     Raises `InputError` if no document is `tokens` long, for an unknown domain, and for a field that is not there.
     """

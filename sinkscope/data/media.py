@@ -19,6 +19,7 @@ from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 
 from sinkscope.data.model_inputs import InputReading, start_token
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.errors.invalid import first_line
 from sinkscope.files import sha256
 from sinkscope.hooks import device_of
 from sinkscope.model.hub import own_files
@@ -156,14 +157,24 @@ def media_reading(
     revision: str | None = None,
     prompt: str | None = None,
 ) -> InputReading:
-    """The first `samples` images or recordings of a folder (`kind`: `images`, `audio`), sorted by name.
+    """Images or recordings of a folder as inputs of a model.
 
     The image processor, feature extractor or processor that comes with the model prepares them; files of one prepared
-    size go through the model together, others by themselves, so that nothing is padded. A model that reads text too is
-    given `prompt` with each file. A decoder reads the `tokens` tokens that the model itself writes about the input,
-    the likeliest at each step and never an end. Raises `UnsupportedModelError` for a model that reads nothing of the
-    kind, and `InputError` where the model comes without processor, the folder without files, a file cannot be read, or
-    what was prepared does not fit the model.
+    size go through the model together, others by themselves, so that nothing is padded.
+
+    Args:
+        kind: "images" or "audio".
+        folder: Where the files are.
+        model: The model that reads them.
+        name: Its hub id or folder, which holds the processor.
+        samples: How many files, the first by name.
+        tokens: What a decoder reads: that many tokens that the model itself writes about the input, the likeliest at
+            each step and never an end.
+        revision: As in `load`.
+        prompt: Given with each file to a model that reads text too; None: `PROMPT`.
+
+    Raises `UnsupportedModelError` for a model that reads nothing of the kind, and `InputError` where the model comes
+    without processor, the folder without files, a file cannot be read, or what was prepared does not fit the model.
     """
     medium = MEDIA[kind]
     takes = inspect.signature(model.forward).parameters
@@ -248,7 +259,7 @@ def _loaded(auto: Any, what: str, name: str, revision: str | None) -> Any:
     try:
         loaded = auto.from_pretrained(own_files(name), revision=revision, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).split(". If you")[0]
+        reason = first_line(error).split(". If you")[0]
         raise InputError(f"no {what} for model '{name}': {reason}") from error
     return loaded
 
@@ -259,7 +270,7 @@ def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[
     except InputError:
         raise
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError, IndexError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise InputError(f"the model's processor cannot prepare {path}: {reason}") from error
 
 
@@ -311,7 +322,7 @@ def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: 
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             sizes = ", ".join(f"{name} {' × '.join(map(str, value.shape))}" for name, value in one.items())
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
 
 

@@ -44,11 +44,17 @@ def framed(
 ) -> TokenStream:
     """The same stream of documents, each framed by other special tokens than the EOS at its end.
 
-    `bos_id`: that token before every document; `keep_eos=False` takes the EOS away; with `find_starts` the result knows
-    where its documents begin; with `score_first=False` no document's first token (its BOS, where it has one) is scored:
-    only the end of another document could predict it. An EOS belongs to the document that it ends, a BOS to the one it
-    begins, and neither is scored anew: a BOS is no response, an EOS is what it was. Without changes the tokens stay in
-    their file; otherwise they are held in memory.
+    An EOS belongs to the document that it ends, a BOS to the one it begins, and neither is scored anew: a BOS is no
+    response, an EOS is what it was. Without changes the tokens stay in their file; otherwise they are held in memory.
+
+    Args:
+        stream: Documents, one after the other.
+        eos_id: The token that ends each of them.
+        bos_id: A token to put before every document; None: none.
+        keep_eos: False takes the EOS away.
+        find_starts: Whether the result knows where its documents begin.
+        score_first: False: no document's first token (its BOS, where it has one) is scored, because only the end of
+            another document could predict it.
     """
     if bos_id is None and keep_eos and not find_starts and score_first:
         return stream
@@ -154,6 +160,17 @@ class Windows(Dataset[Window]):
         part: str = "train",
         what: str = "the text",
     ) -> None:
+        """Windows of a text.
+
+        Args:
+            text: Token ids, or a stream of documents.
+            context: Tokens of a window.
+            bos_id: The token that every window begins with; None: none.
+            interventions: What is written over positions of each window.
+            vocabulary: Number of ids, among which random tokens are drawn.
+            seed, part: Decide random tokens.
+            what: Names the text in errors.
+        """
         if context < 2:
             raise InputError(f"context {context} is too short: a window needs at least two tokens to predict one")
         stream = text if isinstance(text, TokenStream) else TokenStream(text)

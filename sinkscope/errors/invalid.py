@@ -1,4 +1,4 @@
-"""Configuration that validates itself, and pydantic's errors as one line with the nearest valid choice."""
+"""Configuration that validates itself, and other libraries' errors as one line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from sinkscope.errors import InputError, unknown
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; the error's type if it has none."""
+    return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
 
 
 class ConfigPart(BaseModel):

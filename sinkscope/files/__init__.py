@@ -32,6 +32,7 @@ __all__ = [
     "indented",
     "is_intact",
     "locked",
+    "manifest_of",
     "replacing",
     "sha256",
     "sweep",
@@ -286,16 +287,16 @@ def cached_folder(folder: Path, build: Callable[[Path], None], *, reuse: bool = 
             with writing(folder) as draft:
                 draft.mkdir()
                 build(draft)
-                write_json(draft / MANIFEST, _manifest(draft, contents))
+                write_json(draft / MANIFEST, manifest_of(draft, contents))
     finally:
         lock.release()
     return folder
 
 
-def is_intact(folder: Path) -> bool:
-    """Whether the folder's files are exactly those of its manifest; sizes are compared before anything is read."""
+def is_intact(folder: Path, name: str = MANIFEST) -> bool:
+    """Whether the files of the manifest called `name` are as it says; sizes are compared before anything is read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / name).read_text(encoding="utf-8"))
         files = [(folder / name, entry) for name, entry in manifest.items()]
         right_sizes = all(path.stat().st_size == entry["bytes"] for path, entry in files)
         hashed = [(path, entry["sha256"]) for path, entry in files if "sha256" in entry]
@@ -304,7 +305,8 @@ def is_intact(folder: Path) -> bool:
         return False
 
 
-def _manifest(folder: Path, contents: bool) -> dict[str, dict[str, int | str]]:
+def manifest_of(folder: Path, contents: bool = True) -> dict[str, dict[str, int | str]]:
+    """The size of each file below `folder`, and with `contents` its sha256: what `is_intact` compares."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         path.relative_to(folder).as_posix(): {

@@ -93,7 +93,7 @@ class Computed:
 
     `query`, `key`, `value`, `output`: (batch, heads, position, dim), as they were multiplied; key-value heads may be
     fewer. `rows`: some of its queries, with their `scores` before the softmax; `visible`: keys that no mask had hidden.
-    `given`: the module's tensor arguments by name.
+    `arguments`: the module's tensors by name.
     """
 
     query: Float[Tensor, "batch heads query dim"]
@@ -103,7 +103,7 @@ class Computed:
     rows: tuple[int, ...]
     scores: Float[Tensor, "batch heads n key"]
     visible: Bool[Tensor, "batch _ query key"]
-    given: dict[str, Tensor]
+    arguments: dict[str, Tensor]
 
 
 Reader = Callable[[nn.Module, "Computed | str"], object]
@@ -227,7 +227,7 @@ class _Products(TorchFunctionMode):
             rows=_rows(queries),
             scores=self._scores,
             visible=shared if bool((self._visible == shared).all()) else self._visible,
-            given=arguments,
+            arguments=arguments,
         )
 
     def _softmax(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:

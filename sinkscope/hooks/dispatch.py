@@ -59,38 +59,47 @@ def hosted(module: nn.Module) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """An operation's `own` mask and what a host may say without a tensor, joined in advance: during tracing no mask can
-    be constructed (constructors validate). `own` is None if it adds nothing.
+    """An operation's mask and what a host may say without a tensor, joined in advance: during tracing no mask can be
+    constructed (constructors validate). `added` is the operation's mask, None if it adds nothing.
     """
 
-    own: Mask | None
+    added: Mask | None
     causal: Mask
     full: Mask
 
     @classmethod
-    def of(cls, own: Mask) -> Joined:
+    def of(cls, mask: Mask) -> Joined:
         """The default, `Causal()`, adds nothing, so that a bidirectional host stays one."""
-        return cls(None, Causal(), Full()) if own == Causal() else cls(own, Causal() & own, Full() & own)
+        return cls(None, Causal(), Full()) if mask == Causal() else cls(mask, Causal() & mask, Full() & mask)
 
 
 def visibility_of(
-    mask: Tensor | None, own: Joined, causal: bool, query: TokenAxis, key: TokenAxis, refuse: Callable[[str], Exception]
+    mask: Tensor | None,
+    joined: Joined,
+    causal: bool,
+    query: TokenAxis,
+    key: TokenAxis,
+    refuse: Callable[[str], Exception],
 ) -> Visibility:
-    """The host's mask and an operation's `own`, combined.
+    """The host's mask and an operation's, combined.
 
-    `mask`: what transformers' `sdpa_mask` gives, booleans (batch, 1, query, key) or None for "everything, or everything
-    up to the query where the layer is `causal`"; longer than the keys if a static cache has room. `query`, `key`:
-    places in the row, including padding. Raises the error made by `refuse` for a mask that does more than hide keys.
+    Args:
+        mask: What transformers' `sdpa_mask` gives, booleans (batch, 1, query, key), longer than the keys if a static
+            cache has room; None for "everything, or everything up to the query where the layer is `causal`".
+        joined: The operation's mask.
+        causal: Whether queries of this layer see no later keys.
+        query, key: Places in the row, including padding.
+        refuse: Makes the error that is raised for a mask of the wrong shape, or one that does more than hide keys.
     """
     if mask is None:
         # With as many queries as keys, one object for both: by that identity a square call is recognized.
-        return Visibility(own.causal if causal else own.full, key if query.count == key.count else query, key)
+        return Visibility(joined.causal if causal else joined.full, key if query.count == key.count else query, key)
     allowed = _booleans(mask, refuse)[..., : key.count]
     if allowed.ndim != 4 or allowed.shape[1] != 1 or allowed.shape[2:] != (query.count, key.count):
         raise refuse(f"its mask {tuple(mask.shape)} is not (batch, 1, {query.count} queries, {key.count} keys)")
     place = (allowed.sum(-1)[:, 0] - 1).clamp(min=0)  # in a causal row without a window: real tokens before it
-    if own.own is not None:
-        allowed = allowed & own.own.visible(query, key)[:, None]
+    if joined.added is not None:
+        allowed = allowed & joined.added.visible(query, key)[:, None]
     return DenseVisibility(EVERYTHING, TokenAxis(place, None, allowed.any(-1)[:, 0]), key, allowed)
 
 

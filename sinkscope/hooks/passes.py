@@ -434,11 +434,17 @@ _known: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 def difference_behind(
     model: nn.Module, ids: Int[Tensor, "1 position"], first: int, cache: Cache | None = None, places: bool = False
 ) -> float:
-    """Largest logit difference between reading later tokens at once after a `cache` of the `first` ones, and one pass.
+    """Largest logit difference between reading later tokens at once after a cache of the first ones, and one pass.
 
     0 if rounding explains it. Rounding is the difference of reading tokens one by one, at most 1e-3 of the largest
-    logit (0.05 in half precision). `cache`: default, the model's own. `places`: pass position ids, without which some
-    families count from 0 in each pass.
+    logit (0.05 in half precision).
+
+    Args:
+        model: A decoder.
+        ids: The tokens of one row.
+        first: How many of them are in the cache.
+        cache: A cache of these; None: the model's own.
+        places: Pass position ids, without which some families count from 0 in each pass.
     """
     positions_given = places and "position_ids" in parameters(model).parameters
 

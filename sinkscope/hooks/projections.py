@@ -73,7 +73,7 @@ class Projection:
         rows = weight.mT if isinstance(self.module, Conv1D) else weight
         return rows if self.columns is None else rows[self.columns.to(rows.device)]
 
-    def own(self, output: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch column"]:
+    def part(self, output: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch column"]:
         """This projection's part of the module's output."""
         return output if self.columns is None else output[..., self.columns.to(output.device)]
 
@@ -81,7 +81,7 @@ class Projection:
         """Show x to `read` at every use, for as long as `stack` is open."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            read(_given(args, kwargs).detach())
+            read(_input_of(args, kwargs).detach())
 
         stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
@@ -89,7 +89,7 @@ class Projection:
         """Show its part of y to `read` at every use, for as long as `stack` is open."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            read(self.own(_returned(output).detach()))
+            read(self.part(_returned(output).detach()))
 
         stack.callback(self.module.register_forward_hook(hook).remove)
 
@@ -103,7 +103,7 @@ class Projection:
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             used[:] = [True]
-            edited = edit(_given(args, kwargs))
+            edited = edit(_input_of(args, kwargs))
             return ((edited, *args[1:]), kwargs) if args else (args, {**kwargs, next(iter(kwargs)): edited})
 
         stack.callback(self.module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True).remove)
@@ -147,10 +147,10 @@ def projections(model: nn.Module) -> list[Projection]:
     for attention in attention_modules(model) if has_attention(model) or own_attention(model) else ():
         for projection in attention_projections(model, attention, paths):
             by_module.setdefault(projection.module, []).append(projection)
-    every = blocks(model)
-    if not every:
+    model_blocks = blocks(model)
+    if not model_blocks:
         raise UnsupportedModelError(f"family '{family(model)}': no blocks were found, so no linear maps in them")
-    for block in every:
+    for block in model_blocks:
         for module in block.module.modules():
             if module not in by_module and (is_linear(module) or is_experts(module)):
                 by_module[module] = list(_outside_attention(module, paths[module]))
@@ -228,7 +228,7 @@ def key_projection(model: nn.Module, attention: nn.Module, paths: Paths = None) 
     if any(name in dict(attention.named_children()) for name in LATENT):
         raise missing(attention, "its keys are made of a latent (MLA), not of what enters the layer")
     key = projection(model, attention, "key", paths)
-    return lambda hidden: _in_heads(key.own(key.module(hidden)), width, norm)
+    return lambda hidden: _in_heads(key.part(key.module(hidden)), width, norm)
 
 
 def head_width(attention: nn.Module) -> int:
@@ -326,7 +326,7 @@ def _width_out(linear: nn.Module) -> int:
     return int(linear.weight.shape[1 if isinstance(linear, Conv1D) else 0])  # type: ignore[index]
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _input_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     first = next(iter((*args, *kwargs.values())), None)
     if not isinstance(first, Tensor):
         raise InputError(f"a linear map was called with {type(first).__name__} in place of a tensor")

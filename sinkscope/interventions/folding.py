@@ -41,7 +41,8 @@ class Constants:
 
     `keys`, `values` (text, layer, kv_head, position, dim), fp32, after rotation; `logits[first]` (layer, head,
     position): the logit on each position, averaged over texts and queries t ≥ `first`, NaN if no query sees it or the
-    layer's weights are not a softmax. `texts`: a hash of the texts.
+    layer's weights are not a softmax. Layers with fewer or narrower heads are padded with 0, logits with NaN. `texts`:
+    a hash of the texts.
     """
 
     keys: Float[Tensor, "text layer kv_heads position dim"]
@@ -79,7 +80,7 @@ class Constants:
         starts, heads = targets.starts(rows.key), rows.call.heads
         logits = starts.new_zeros(len(starts), heads, starts.shape[1], dtype=torch.float32)
         for first, table in self.logits.items():
-            table_of_layer = table[rows.layer].to(logits.device)
+            table_of_layer = table[rows.layer][:heads].to(logits.device)
             position = rows.key.position.clamp(0, table_of_layer.shape[1] - 1)
             values = table_of_layer[:, position].transpose(0, 1)  # (heads, batch, key) → (batch, heads, key)
             # Means depend on the first query, so each target reads the table of its own first query.
@@ -95,7 +96,7 @@ class Constants:
 
     def check(self, targets: Targets) -> None:
         """Raises `InputError` for targets that these constants do not cover."""
-        for key, first in targets.every():
+        for key, first in targets.all_pairs():
             if key >= self.keys.shape[3] or first not in self.logits:
                 raise InputError(
                     f"position {key} for queries from {first} on: these constants cover positions 0 to "
@@ -153,7 +154,7 @@ class FoldSink(Replacing):
         if self.gone and self.form == "key+value":
             raise InputError("gone with form 'key+value': a key has a position, from which a stream moves away")
         self.constants.check(self.targets)
-        for p, first in sorted(self.targets.every()) if self.form != "key+value" else ():
+        for p, first in sorted(self.targets.all_pairs()) if self.form != "key+value" else ():
             logits = self.constants.logits[first]
             if logits.numel() and not logits[..., p].isfinite().any():
                 raise InputError(
@@ -221,7 +222,8 @@ class FoldSink(Replacing):
         self.constants.logit(rows, self.targets)  # raises if p is seen here and its logit is unknown
         tables = self.constants.logits
         # (heads, target), and for which queries a target is folded: (batch, 1, query, target).
-        logits = torch.stack([tables[first][rows.layer][:, p] for p, first in pairs], -1).to(scores.device)
+        logits = torch.stack([tables[first][rows.layer, : scores.shape[1], p] for p, first in pairs], -1)
+        logits = logits.to(scores.device)
         logits = logits.nan_to_num(nan=-torch.inf)
         late = torch.stack([rows.query.position >= first for _, first in pairs], -1)[:, None]
         columns = torch.where(late, logits[None, :, None, :], -torch.inf).expand(*scores.shape[:3], -1)
@@ -229,9 +231,10 @@ class FoldSink(Replacing):
         token, slot, folded = weights.split([scores.shape[-1], rows.rest.shape[-1], len(pairs)], -1)
         if self.form == "logit":
             return rows.output(token, slot)
-        value = self.constants.values[:, rows.layer].mean(0)[:, [p for p, _ in pairs]].to(scores.device)
+        _, heads, _, width = rows.call.wide_value.shape
+        value = self.constants.values[:, rows.layer, :heads, :, :width].mean(0)[:, [p for p, _ in pairs]]
         # (kv_heads, target, dim) → (heads, target, dim)
-        value = value.repeat_interleave(scores.shape[1] // len(value), 0)
+        value = value.to(scores.device).repeat_interleave(scores.shape[1] // heads, 0)
         return rows.output(token, slot, more=torch.einsum("bhqp,hpd->bhqd", folded, value))
 
 
@@ -287,10 +290,19 @@ def constants(
     positions: int | None = None,
     batch_size: int = 8,
 ) -> Constants:
-    """Keys, values and mean logits at the first `positions` of texts (default: up to the last target's first query).
+    """Keys, values and mean logits at the first positions of texts, in one pass.
 
-    Logits are averaged over the queries for which each target of `on` is changed. Costs one pass. Raises `InputError`
-    for shorter rows, and as `measure` does.
+    Logits are averaged over the queries for which each target of `on` is changed.
+
+    Args:
+        model: Any transformers model; layers whose weights are not a softmax get NaN logits.
+        inputs: As in `measure`.
+        on: Targets, positions, or `Tokens`: the sinks.
+        after: Queries from this many tokens after each position on are changed.
+        positions: How many; None: up to the last target's first query.
+        batch_size: Samples per pass.
+
+    Raises `InputError` for shorter rows, and as `measure` does.
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
@@ -333,7 +345,10 @@ def constants(
         stack.enter_context(watching(CallReader(calls, show)))
         for batch in batches(model, checked, samples, batch_size):
             model(**batch)
-    kv = {name: torch.stack([torch.cat(table[n]) for n in range(len(chosen))], 1) for name, table in tables.items()}
+    kv = {
+        name: _stacked([torch.cat(table[n]) for n in range(len(chosen))], 0.0).transpose(0, 1)
+        for name, table in tables.items()
+    }
     logits = {first: _means(by_layer, len(chosen)) for first, by_layer in sums.items() if by_layer}
     digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in checked.values() if isinstance(v, Tensor)))
     return Constants(
@@ -345,7 +360,16 @@ def _means(sums: Mapping[int, tuple[Tensor, Tensor]], layers: int) -> Float[Tens
     """Means from (sum, count); 0 / 0 = NaN marks a position that no query sees, and a layer that is no softmax."""
     nothing = torch.zeros(next(iter(sums.values()))[0].shape)
     pairs = (sums.get(layer, (nothing, nothing)) for layer in range(layers))
-    return torch.stack([(total / count).float().cpu() for total, count in pairs])
+    return _stacked([(total / count).float().cpu() for total, count in pairs], torch.nan)
+
+
+def _stacked(tables: Sequence[Tensor], padding: float) -> Tensor:
+    """Tables of layers as one; some families have other heads in some of their layers (Gemma 4)."""
+    sizes = [max(size) for size in zip(*(table.shape for table in tables), strict=True)]
+    stacked = tables[0].new_full((len(tables), *sizes), padding)
+    for whole, table in zip(stacked, tables, strict=True):
+        whole[tuple(slice(size) for size in table.shape)] = table
+    return stacked
 
 
 def _first_document(key: Places) -> Tensor:

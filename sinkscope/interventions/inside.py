@@ -125,8 +125,8 @@ class QueryRows:
     @cached_property
     def hit_columns(self) -> slice:
         """From the first key that is changed for any of these queries to the last."""
-        found = self.hit.flatten(0, 2).any(0).nonzero()
-        return slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0)
+        columns = self.hit.flatten(0, 2).any(0).nonzero()
+        return slice(int(columns[0]), int(columns[-1]) + 1) if len(columns) else slice(0, 0)
 
     @cached_property
     def apart_from_hit(
@@ -287,11 +287,11 @@ class Replacing(Inside):
         if not rows.only_sums:
             return super().difference(rows)
         columns = rows.hit_columns
-        hit, own, none = rows.hit[..., columns], rows.call.wide_value[:, :, columns], rows.rest[..., :0]
+        hit, old_value, none = rows.hit[..., columns], rows.call.wide_value[:, :, columns], rows.rest[..., :0]
         scores, value = self.instead(rows, columns)
         if scores is None:
             # The weights stay, so what is left is Σ_p w_p (v'_p − v_p).
-            return aggregated(rows.token[..., columns].masked_fill(~hit, 0.0), none, value - own, ())
+            return aggregated(rows.token[..., columns].masked_fill(~hit, 0.0), none, value - old_value, ())
         output, lse = rows.apart_from_hit
         # Column 0 is what stays, as one key with logit L_r and value o_r. Other keys among `columns` that are not
         # changed for a query are part of its L_r, so they are −inf here.
@@ -299,7 +299,7 @@ class Replacing(Inside):
         after = torch.where(before > -torch.inf, scores, before)
         old, new = (torch.cat([lse, each], -1).softmax(-1).nan_to_num(0.0) for each in (before, after))
         # o' − o = Σ_p (w'_p v'_p − w_p v_p) + (w'_r − w_r) o_r
-        moved = aggregated(new[..., 1:], none, value, ()) - aggregated(old[..., 1:], none, own, ())
+        moved = aggregated(new[..., 1:], none, value, ()) - aggregated(old[..., 1:], none, old_value, ())
         return moved.addcmul_(new[..., :1] - old[..., :1], output)
 
 

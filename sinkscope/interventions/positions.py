@@ -93,7 +93,7 @@ def _give(model: nn.Module, gets: Mapping[int, int], stack: ExitStack) -> None:
         return
     opened = OpenStream(model, stack)
     # Prepended, so that observers of the table see the exchanged embeddings.
-    stack.callback(module.register_forward_hook(_Given(opened, table, gets), prepend=True).remove)
+    stack.callback(module.register_forward_hook(_ExchangedRows(opened, table, gets), prepend=True).remove)
     opened.passes.require(
         lambda done: module in done.noted,
         f"family '{family(model)}': its position table '{table.path}' was not called in this pass (its weight is read "
@@ -103,7 +103,7 @@ def _give(model: nn.Module, gets: Mapping[int, int], stack: ExitStack) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
+class _ExchangedRows:
     """The output of a table with other rows for some tokens. `gets`: the position whose embedding a position gets."""
 
     opened: OpenStream

@@ -246,7 +246,15 @@ def other_positions(
     taken: Sequence[int],
     stop: int | None = None,
 ) -> tuple[int, ...]:
-    """As many positions as `taken`, at random among all others (before `stop`) that every row has."""
+    """As many positions as `taken`, at random among all others that every row has.
+
+    Args:
+        generator: Decides the draw.
+        model: Reads `inputs`.
+        inputs: The model's, by name.
+        taken: Positions that are not drawn.
+        stop: Draw positions below this one; None: any.
+    """
     length = row_length(model, inputs)
     free = [position for position in range(min(length, stop or length)) if position not in taken]
     return draw(generator, free, len(taken), "positions")

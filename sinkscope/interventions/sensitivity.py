@@ -30,10 +30,18 @@ def perturbation_spread(
 ) -> xr.DataArray:
     """‖h̃_j^(l) − h_j^(l)‖ / ‖δ‖ (sample, depth, position j), with δ added to token `position` at depth 0.
 
-    δ has a random direction and `scale` times the length of that token's vector. A finite difference of the sensitivity
-    ‖∂h_j^(l) / ∂h_i^(0)‖, which sinks are said to keep small (Barbero et al. 2025); it depends on the direction, so
-    only compare results of the same seed. Positions count real tokens; NaN if a row has no such token. Raises
-    `InputError` for a position that no row has, and for a scale that is not positive.
+    A finite difference of the sensitivity ‖∂h_j^(l) / ∂h_i^(0)‖, which sinks are said to keep small (Barbero et al.
+    2025); it depends on the direction of δ, so only compare results of the same seed.
+
+    Args:
+        model: Any transformers model with a residual stream.
+        inputs: As in `measure`.
+        position: i, counting real tokens; rows without such a token are NaN.
+        scale: ‖δ‖ over the length of that token's vector.
+        seed: Decides the direction of δ.
+        batch_size: Samples per pass.
+
+    Raises `InputError` for a position that no row has, and for a scale that is not positive.
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)

@@ -95,7 +95,7 @@ class Targets:
         starts = first.expand(rows, -1).gather(1, columns.expand(rows, -1))
         return starts.masked_fill(~key.real | (key.position >= first.shape[1]), NEVER)
 
-    def every(self) -> set[tuple[int, int]]:
+    def all_pairs(self) -> set[tuple[int, int]]:
         """(key, first query) of the targets of any row."""
         return {(int(k), int(self.first[row, k])) for row, k in np.argwhere(self.first < NEVER)}
 

@@ -26,7 +26,8 @@ class Rearrange(Intervention):
 
     `copy`: x_to ← x_source. `swap`: x_to ↔ x_source. `move`: x_source is taken out and put in at `to`; the ids between
     shift by one. After `to` (and `source`) all ids are as before. Control: another source between the two, or, where
-    there is none, after `to`. Raises `InputError` for padded rows, and for inputs without ids.
+    there is none, after `to`. Raises `InputError` for padded rows, inputs without ids, and inputs with a label per
+    token, which would score other tokens than the model reads.
     """
 
     how: How
@@ -105,10 +106,10 @@ class ExtraToken(Intervention):
             shape = inputs[name].shape
             for key, value in inputs.items():
                 per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[-1] == shape[1]
-                if per_token and key.endswith(("position_ids", "labels")):
+                if per_token and key.endswith("position_ids"):
                     raise InputError(
                         f"{key}: one for each of the row's own tokens, and the model reads one more: leave them out "
-                        "(positions are counted, and a loss can be computed from the logits)"
+                        "(positions are counted)"
                     )
             column = min(self.at, shape[1] - 1)  # its id is not used, but a mask and token types are
             longer = {
@@ -162,7 +163,7 @@ def _ids_name(model: nn.Module) -> str:
 def _whole_rows(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], last: int
 ) -> dict[str, Any]:
-    """The pass's inputs by name, if they are rows of ids without padding that have position `last`."""
+    """The pass's inputs by name, if they are rows of ids without padding that have position `last`, and no labels."""
     inputs = arguments(module, args, kwargs)
     stream = Stream.of(model)
     ids, mask = inputs.get(_ids_name(model)), inputs.get(stream.mask_name)
@@ -175,4 +176,10 @@ def _whole_rows(
         raise InputError("this pass continues a cache: tokens are rearranged in whole texts only")
     if last >= ids.shape[1]:
         raise InputError(f"position {last} is in no row: rows have positions 0 to {ids.shape[1] - 1}")
+    for key, value in inputs.items():
+        if key.endswith("labels") and isinstance(value, Tensor) and value.shape == ids.shape:
+            raise InputError(
+                f"{key}: one for each of the row's own tokens, and the model reads others: leave them out (a loss can "
+                "be computed from the logits)"
+            )
     return inputs

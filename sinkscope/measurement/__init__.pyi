@@ -26,6 +26,7 @@ from .models.rows import LayerRate as LayerRate
 from .models.rows import SurveyRow as SurveyRow
 from .models.running import SurveyProgress as SurveyProgress
 from .models.running import measure_models as measure_models
+from .models.running import result_key as result_key
 from .models.spec import SurveyEntry as SurveyEntry
 from .models.spec import SurveySpec as SurveySpec
 from .models.spec import load_survey as load_survey

@@ -167,7 +167,7 @@ def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Result:
     """One array at one place for the samples of one batch, reduced to real tokens.
 
     `samples`: their numbers in the measurement, ascending. `positions`: a range if all are covered; None if no axis is
@@ -217,7 +217,7 @@ def assemble(batches: Sequence[Batch], observers: Sequence[Observer], facts: Map
     """The measurement. NaN and infinities become NaN; `record["non_finite"]` lists the places, in order of first
     use.
     """
-    results, broken = list(_found(batches, observers)), _non_finite(batches)
+    results, broken = list(_results(batches, observers)), _non_finite(batches)
     places = _Places.of(batches)
     samples = sum(batch.size for batch in batches)
     coordinates: dict[str, Any] = _coordinates(results, places) | _extra(results, observers)
@@ -257,7 +257,7 @@ def compact(
     return front.masked_fill(tail.view(shape), torch.nan)
 
 
-def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Found]:
+def _results(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[_Result]:
     whose: dict[str, str] = {}
     for batch in batches:
         for place in batch.places:
@@ -274,7 +274,7 @@ def _found(batches: Sequence[Batch], observers: Sequence[Observer]) -> Iterator[
                     if array.kept is not None:
                         count = min(count, sum(index < array.kept for index in batch.index))
                     if count:
-                        yield _Found(name, _run(batch.index[:count]), place, array, values[:count], positions)
+                        yield _Result(name, _run(batch.index[:count]), place, array, values[:count], positions)
 
 
 def _run(index: Sequence[int]) -> slice | list[int]:
@@ -304,7 +304,7 @@ def _called(place: Place) -> str:
     return f"depth {place.index} of the {place.stack}" if isinstance(place, Depth) else f"layer '{place.name}'"
 
 
-def _positions(results: Sequence[_Found]) -> list[int]:
+def _positions(results: Sequence[_Result]) -> list[int]:
     """All positions, if some array covers them all; else those that were requested."""
     covered = [len(item.positions) for item in results if isinstance(item.positions, range)]
     if covered:
@@ -313,7 +313,7 @@ def _positions(results: Sequence[_Found]) -> list[int]:
 
 
 def _variables(
-    results: Sequence[_Found], places: _Places, samples: int
+    results: Sequence[_Result], places: _Places, samples: int
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """One block per name with all arrays in it; NaN where a sample, layer or head has no finite value."""
     column = {position: index for index, position in enumerate(_positions(results))}
@@ -334,7 +334,7 @@ def _variables(
     return variables
 
 
-def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
+def _sizes(item: _Result, known: Mapping[str, int]) -> dict[str, int]:
     """Lengths of the axes that are as long as their longest array."""
     sizes = dict(zip(item.array.extra[::-1], item.values.shape[::-1], strict=False))
     if item.array.per_head and not isinstance(item.place, Depth):
@@ -344,7 +344,7 @@ def _sizes(item: _Found, known: Mapping[str, int]) -> dict[str, int]:
     return {dim: max(length, known.get(dim, 0)) for dim, length in sizes.items()}
 
 
-def _fill(view: np.ndarray, item: _Found, column: Mapping[int, int]) -> None:
+def _fill(view: np.ndarray, item: _Result, column: Mapping[int, int]) -> None:
     """Write an array into its part of the block: `view` is the block at the item's samples and place."""
     values, finite = item.values, np.isfinite(item.values)
     if not finite.all():
@@ -381,7 +381,7 @@ def _axes(place: Place, per_head: bool) -> tuple[str, ...]:
     return ("layer", "head") if per_head else ("layer",)
 
 
-def _coordinates(results: Sequence[_Found], places: _Places) -> dict[str, tuple[str, list[Any]]]:
+def _coordinates(results: Sequence[_Result], places: _Places) -> dict[str, tuple[str, list[Any]]]:
     layers, depths = places.layers, places.depths
     coordinates: dict[str, tuple[str, list[Any]]] = {
         "layer_index": ("layer", _indices(layers)),
@@ -399,7 +399,7 @@ def _coordinates(results: Sequence[_Found], places: _Places) -> dict[str, tuple[
     return coordinates
 
 
-def _extra(results: Sequence[_Found], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
+def _extra(results: Sequence[_Result], observers: Sequence[Observer]) -> dict[str, tuple[str, list[Any]]]:
     """Coordinates of the observers' own axes, if these are used."""
     used = {dim for item in results for dim in item.array.extra}
     named = {name: values for observer in observers for name, values in observer.coordinates.items()}

@@ -379,8 +379,8 @@ class Batch(Samples):
         for (owner, name), values in sums.sums.items():
             by_owner.setdefault(owner, {})[name] = values.cpu()
         visible = by_owner.pop(MASKS, {}).get("seen")
-        for owner, own in by_owner.items():
-            yield owner, LayerSums(own, queries, keys, first, visible)
+        for owner, of_owner in by_owner.items():
+            yield owner, LayerSums(of_owner, queries, keys, first, visible)
 
     def visible(self, layer: Layer) -> tuple[Tensor, Tensor] | None:
         """Per key, the number of a layer's queries that see it, and the mass it would receive from uniform

@@ -76,10 +76,10 @@ def compact(values: np.ndarray, columns: TokenColumns) -> np.ndarray:
 def _peaks(
     model: nn.Module, inputs: Mapping[str, Any], kind: str, columns: TokenColumns
 ) -> tuple[Float[np.ndarray, "row token"], ...]:
-    every = sites(model)
-    places = [place for place in every if kind in place.kinds]
+    all_sites = sites(model)
+    places = [site for site in all_sites if kind in site.kinds]
     if not places:
-        raise unknown("site", kind, sorted({name for place in every for name in place.kinds}))
+        raise unknown("site", kind, sorted({name for site in all_sites for name in site.kinds}))
     read = peaks(model, inputs, places)
     if read.unread:
         raise InputError(

@@ -20,9 +20,9 @@ def features(data: xr.Dataset, k: int, *, per_token: bool) -> xr.Dataset:
     if not 1 <= k <= count:
         raise InputError(f"k = {k}: {count} keys of each head were kept (StrongestKeys(count={count}))")
     arrays = {name: data[long].isel(strongest=slice(k)) for name, long in NAMES.items()}
-    found = xr.Dataset({name: array.transpose("sample", ..., "strongest") for name, array in arrays.items()})
-    generated = found["attention"].notnull().any(("layer", "head", "strongest"))  # (sample, position)
+    strongest = xr.Dataset({name: array.transpose("sample", ..., "strongest") for name, array in arrays.items()})
+    generated = strongest["attention"].notnull().any(("layer", "head", "strongest"))  # (sample, position)
     if per_token:
-        return found.isel(position=np.flatnonzero(generated.any("sample").values))
+        return strongest.isel(position=np.flatnonzero(generated.any("sample").values))
     last = generated.cumsum("position").argmax("position")  # the newest generated token of each sample
-    return found.isel(position=last).drop_vars([name for name in ("position", "token_id") if name in found.coords])
+    return strongest.isel(position=last).drop_vars(["position", "token_id"], errors="ignore")

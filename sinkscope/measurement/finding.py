@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
+from sinkscope.measurement.head_metrics import head_table, head_values
 from sinkscope.measurement.metrics import layer_rates, nanmean, over_others
-from sinkscope.measurement.rates import rate_words, received
+from sinkscope.measurement.rates import hidden_norm_ratio, rate_words, received
 from sinkscope.measurement.selection import TokenView, column_of, has_position, layer_labels
 from sinkscope.measurement.slots import slot_mass
 from sinkscope.measurement.strongest import strongest_position
 from sinkscope.sinks import exceeds
-
-if TYPE_CHECKING:
-    from sinkscope.measurement.measurement import Measurement
 
 INTERVENE = "sinkscope intervene MODEL"
 LOST = 2  # largest number of collapses that is reported
@@ -30,7 +27,7 @@ CONSTANT = 0.9
 """If the mean holds this share of the energy, a sink's contribution is called nearly the same for every token."""
 
 
-def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE) -> list[str]:
+def answer(data: xr.Dataset, epsilon: float, intervene: str = INTERVENE) -> list[str]:
     """Up to three sentences, as far as the measurement has the data.
 
     The first says whether there is a sink and where, by the sink rate (Gu et al. 2025), and whether heads attend to it
@@ -38,7 +35,6 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
     others'. The third says how much of its heads' output comes from it, if observed (`SinkUpdate`), and names the
     command that tests whether the model needs it, which no measurement can: `intervene`, with an intervention.
     """
-    data = measurement.data
     if "attention_received" not in data:
         return []
     strongest = strongest_position(data, epsilon)
@@ -49,14 +45,14 @@ def answer(measurement: Measurement, epsilon: float, intervene: str = INTERVENE)
         no = f"No: on this input no position receives more than ε = {epsilon:g} of the attention of any head."
         return [" ".join([no, *_slots(data, epsilon)])]
     command = f"{intervene} --on positions:{strongest.position}"
-    chosen, who = _heads(measurement, strongest.position, epsilon)
+    chosen, who = _heads(data, strongest.position, epsilon)
     where = _where(
         data, strongest.position, strongest.rate, epsilon, bool((exceeds(chosen["alpha"].values, epsilon) == 1).any())
     )
     return [
         " ".join([where, *_slots(data, epsilon)]),
         *([anew] if (anew := collapse(data, strongest.position, epsilon)) else []),
-        _mechanism(measurement, chosen, who, strongest.position),
+        _mechanism(data, chosen, who, strongest.position),
         _matters(chosen, command),
     ]
 
@@ -136,9 +132,9 @@ def _state_between(data: xr.Dataset, view: TokenView, position: int, runs: list[
     return f", as the norm of its hidden state relative to the others' does: × {short(least)}, then × {short(most)}"
 
 
-def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
+def _heads(data: xr.Dataset, position: int, epsilon: float) -> tuple[pd.DataFrame, str]:
     """The heads that attend to a position, or the nearest one, and how to name them."""
-    heads = measurement.heads(epsilon, position)
+    heads = head_table(data, head_values(data, epsilon, position))
     resting = heads[exceeds(heads["alpha"].values, epsilon) == 1]
     if not len(resting):
         return heads.nlargest(1, "alpha"), "In the head that comes nearest"
@@ -146,7 +142,7 @@ def _heads(measurement: Measurement, position: int, epsilon: float) -> tuple[pd.
     return resting, "In the one head with the sink" if one else f"In the {len(resting)} heads with the sink"
 
 
-def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, position: int) -> str:
+def _mechanism(data: xr.Dataset, chosen: pd.DataFrame, who: str, position: int) -> str:
     facts = [
         _ratio(
             chosen, "value_ratio", "its value norm is {} the others'", SHORT, ", so that attention to it adds little"
@@ -155,7 +151,7 @@ def _mechanism(measurement: Measurement, chosen: pd.DataFrame, who: str, positio
         _cosine(chosen),
     ]
     parts = [fact for fact in facts if fact]
-    state = _state(measurement, position)
+    state = _state(data, position)
     if not parts:
         return f"By which mechanism is not known: values and keys were not observed.{f' Its {state}.' if state else ''}"
     kinds = _kinds(chosen)
@@ -210,11 +206,10 @@ def _cosine(chosen: pd.DataFrame) -> str:
     return f"queries meet its key at a cosine of {sink:.2f} (other keys {others:.2f})"
 
 
-def _state(measurement: Measurement, position: int) -> str:
-    data = measurement.data
+def _state(data: xr.Dataset, position: int) -> str:
     if position != 0 or "hidden_norm" not in data or not has_position(data, 0):
         return ""
-    ratio = measurement.hidden_norm_ratio()
+    ratio = hidden_norm_ratio(data)
     if not bool(ratio.notnull().any()):
         return ""
     index = int(ratio.fillna(-np.inf).values.argmax())

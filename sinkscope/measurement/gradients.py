@@ -58,14 +58,14 @@ class _Norm:
     """A norm that has run."""
 
     module: nn.Module
-    given: Tensor
+    input: Tensor
     output: Tensor
     read: bool = False
 
     def behind(self, gradient: Tensor) -> Tensor:
-        """Jᵀ g, by running the norm again: the gradient that reaches `given` has others in it."""
+        """Jᵀ g, by running the norm again: the gradient that reaches `input` has others in it."""
         with torch.enable_grad():
-            x = self.given.detach().requires_grad_()
+            x = self.input.detach().requires_grad_()
             output = self.module.forward(x)
             return torch.autograd.grad(output, x, gradient.to(output.dtype))[0]
 
@@ -219,9 +219,9 @@ class GradientNorms:
 
     def _branching(self, mixes: bool) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = (*args, *kwargs.values())
+            passed = (*args, *kwargs.values())
             for norm in [] if self._block is None else list(self._block.norms):
-                if any(value is norm.output for value in given):
+                if any(value is norm.output for value in passed):
                     self._branch(norm, mixes)
 
         return hook
@@ -237,15 +237,15 @@ class GradientNorms:
         ):  # another branch that reads the same norm, or another module of one, such as a shared expert
             return
         norm.read = True
-        if block.states[-1].value is not norm.given:
-            block.states.append(state := _State(norm.given))
-            norm.given.register_hook(lambda gradient: block.leaves(state, gradient))
+        if block.states[-1].value is not norm.input:
+            block.states.append(state := _State(norm.input))
+            norm.input.register_hook(lambda gradient: block.leaves(state, gradient))
         block.states[-1].branches.append(branch)
-        place, found = (block.number, branch), read.branches
-        found["norm_factor"][place] = norm_factor(norm.given.detach(), norm.module).view(-1, read.real.shape[-1])
+        place, lengths = (block.number, branch), read.branches
+        lengths["norm_factor"][place] = norm_factor(norm.input.detach(), norm.module).view(-1, read.real.shape[-1])
 
         def came(gradient: Tensor) -> None:
-            found["norm_output"][place] = read.lengths(gradient)
+            lengths["norm_output"][place] = read.lengths(gradient)
             block.parts[branch] = norm.behind(gradient.detach())
 
         norm.output.register_hook(came)
@@ -291,9 +291,9 @@ class GradientNorms:
 
     def _places(self, read: _PassGradients, name: str) -> list[Lengths | None]:
         """By layer and branch; the factors of norms only where gradients were found."""
-        known, found = read.branches["arriving"], read.branches[name]
+        known, lengths = read.branches["arriving"], read.branches[name]
         places = [(layer, branch) for layer in range(self._depth) for branch in BRANCHES]
-        return [found.get(place) if place in known else None for place in places]
+        return [lengths.get(place) if place in known else None for place in places]
 
     def ratios(self) -> xr.Dataset:
         """`bloat` ‖g₂‖ / ‖g₁‖, `compress` ‖g₃‖ / ‖g₂‖ and `change` ‖g₁ + g₃‖ / ‖g₁‖ (sample, layer, branch, position).
@@ -352,11 +352,11 @@ def _together(
     """The lengths of all passes, real tokens in front, NaN elsewhere."""
     parts = []
     for read in reads:
-        found = places(read)
+        lengths = places(read)
         rows = max(len(one) for one in read.stream.values())
         real = read.real.expand(rows, -1)
         blank = torch.full(real.shape, torch.nan, device=real.device)
-        values = torch.stack([blank if one is None else one.masked_fill(~real, torch.nan) for one in found], 1)
+        values = torch.stack([blank if one is None else one.masked_fill(~real, torch.nan) for one in lengths], 1)
         order = torch.argsort((~real).int(), dim=-1, stable=True)[:, None].expand_as(values)
         front = values.gather(-1, order)[..., :length].cpu().numpy()
         parts.append(np.pad(front, [(0, 0), (0, 0), (0, length - front.shape[-1])], constant_values=np.nan))

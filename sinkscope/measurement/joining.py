@@ -35,8 +35,8 @@ def joined(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
     parts = [_filled(data, length) for data in (first, second)]
     rows = int(first["row"].max()) + 1 if "row" in first.coords else first.sizes["sample"]
     parts[1] = parts[1].assign_coords(row=parts[1]["row"] + rows) if "row" in parts[1].coords else parts[1]
-    found = xr.concat(parts, "sample", data_vars="minimal", coords="minimal", compat="override", join="exact")
-    return found.assign_attrs(record=json.dumps(_record(mine, theirs)))
+    combined = xr.concat(parts, "sample", data_vars="minimal", coords="minimal", compat="override", join="exact")
+    return combined.assign_attrs(record=json.dumps(_record(mine, theirs)))
 
 
 def _filled(data: xr.Dataset, length: int) -> xr.Dataset:

@@ -20,15 +20,13 @@ from sinkscope.measurement import texts as tokens
 from sinkscope.measurement.metrics import EPSILONS, Interval
 from sinkscope.measurement.selection import VISIBLE, column_of, coordinates, denominator_of, need, record_of
 from sinkscope.measurement.sinks import received_by_tokens, rows_of_samples
+from sinkscope.measurement.summary import Summary, summary
 from sinkscope.registry import imported
 from sinkscope.sinks import EPSILON, Evidence, Measured, Tokens
 from sinkscope.sinks.choice import By
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-SUMMARY = "sinkscope.measurement.summary:summary"  # by name: it reads measurements
-PAGE = "sinkscope.report.writing:write_report"  # by name, for one release: the report imports measurements
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +85,10 @@ class Measurement:
         """The sink rate at a position with its interval over samples (Student's t of a share, on the logit scale).
 
         For a single sample both ends are NaN.
+
+        Args:
+            position, epsilon, stack, denominator: As in `sink_rate`; position 0 is the first real token.
+            level: Coverage of the interval, between 0 and 1.
         """
         return rates.sink_rate_interval(self.data, position, epsilon, stack, level, denominator)
 
@@ -211,12 +213,12 @@ class Measurement:
         """Experts of a mixture-of-experts model whose outputs are extreme (`metrics.super_experts`)."""
         return depths.super_experts(self.data)
 
-    def summary(self, epsilon: float = EPSILON) -> Any:
+    def summary(self, epsilon: float = EPSILON) -> Summary:
         """What `sinkscope measure` prints, in at most thirty lines: the answer, layers as bands, the strongest heads.
 
-        A `measurements.summary.Summary`: its fields are the values, `str` the lines.
+        Its fields are the values, `str` the lines.
         """
-        return imported(SUMMARY)(self, epsilon)
+        return summary(self.data, epsilon)
 
     def table(self, epsilon: float = 0.3) -> pd.DataFrame:
         """One row per layer: sink rate at position 0 with its interval, strongest position, norm ratios, mass on slots.
@@ -268,13 +270,18 @@ class Measurement:
         layer: int | None = None,
         head: int | None = None,
     ) -> go.Figure:
-        """A figure by `kind`: "sink", the sink rate per position and attention received per layer and head; "positions"
-        and "heads", one of the two; "hidden", norms of the residual stream over depth; "depths", the same at every
-        position; "values", norms of values per layer.
+        """A figure of what was measured.
 
-        `m.plot("map", layer=3, head=0)`: one head's map on the first sample (observer `AttentionMaps`). `position`: for
-        heads, hidden and values; default the first. Raises `InputError` for an unknown kind, a position that was not
-        measured, and a kind that was not observed.
+        Args:
+            kind: "sink", the sink rate per position and attention received per layer and head; "positions" and "heads",
+                one of the two; "hidden", norms of the residual stream over depth; "depths", the same at every position;
+                "values", norms of values per layer; "map", one head's map on the first sample (observer
+                `AttentionMaps`).
+            epsilon: The share of attention above which a token is a sink.
+            position: For heads, hidden and values; None is the first.
+            layer, head: Which map, for "map" only.
+
+        Raises `InputError` for an unknown kind, a position that was not measured, and a kind that was not observed.
         """
         from sinkscope.measurement.figures import plot  # Plotly takes longer to load than all the rest
 
@@ -293,7 +300,7 @@ class Measurement:
     def report(self, path: str | Path, epsilon: float = 0.3, *, title: str | None = None) -> Path:
         """`sinkscope.write_report(measurement, path)` under its name of before, for one release."""
         warnings.warn("m.report(path) is sinkscope.write_report(m, path) now", DeprecationWarning, stacklevel=2)
-        written: Path = imported(PAGE)(self, path, epsilon=epsilon, title=title)
+        written: Path = imported("sinkscope.report.writing:write_report")(self, path, epsilon=epsilon, title=title)
         return written
 
     def to_dataframe(self) -> pd.DataFrame:

@@ -215,7 +215,7 @@ def read_inputs(
     windows: WindowKind | None,
     field: str | None,
 ) -> ModelInputs:
-    """The inputs of a model; `tokenizer()` is called only for texts. The other arguments and errors are `measure`'s."""
+    """The inputs of a model. Arguments as in `measure`, whose errors it raises; only texts need `tokenizer()`."""
     if (inputs is None) == (texts is None):
         raise InputError("measure takes inputs (token ids, or a dict of model inputs) or texts=…: give one of the two")
     if samples is not None and samples < 1:

@@ -96,8 +96,8 @@ def observe(model: nn.Module, *observers: Observer | Sequence[Observer], apart: 
     Raises `UnsupportedModelError` for a model without observable attention.
     """
     flat: list[Any] = []
-    for given in observers:
-        flat.extend(given if isinstance(given, list | tuple) else [given])
+    for entry in observers:
+        flat.extend(entry if isinstance(entry, list | tuple) else [entry])
     observation = Observation(unwrapped(model), tuple(flat) or DEFAULT, apart)
     with ExitStack() as stack:
         stack.enter_context(watching(observation))

@@ -61,6 +61,15 @@ def plan(
     A forward pass takes 2 P FLOP per token, P the parameters without the embedding, and 4 L d T for attention (Kaplan
     et al. 2020). Reading every position of every head costs up to as much as three further passes. Raises `InputError`
     as `load` does.
+
+    Args:
+        name: A model, as `load` takes it.
+        tokens: Length of a sample, T.
+        samples: Number of samples.
+        batch_size: Samples that are run at once.
+        dtype: Precision of the weights; "auto" is the stored one.
+        device: The device to measure on, whose speed is tried.
+        revision, trust_remote_code: As in `load`.
     """
     model = blueprint(name, revision=revision, trust_remote_code=trust_remote_code)
     config = model.config.get_text_config()

@@ -67,7 +67,7 @@ def sink_rate_interval(
     level: float = 0.95,
     denominator: str = VISIBLE,
 ) -> Interval:
-    """See `Measurement.sink_rate_interval`."""
+    """The interval of a sink rate in `data`. Arguments as in `Measurement.sink_rate_interval`."""
     rates = metrics.sample_rates(received(data, stack, denominator), epsilon)[:, column_of(data, position)]
     return percent_interval(rates, level)
 
@@ -104,7 +104,13 @@ def denominators_differ(data: xr.Dataset) -> bool:
 
 
 def rate_words(data: xr.Dataset, rate: float, epsilon: float, position: int, stack: str | None = None) -> str:
-    """A sink rate in percent, and the paper's if the denominators differ."""
+    """A sink rate in percent, and the paper's if the denominators differ.
+
+    Args:
+        data: The measurement it was computed from.
+        rate: In percent.
+        epsilon, position, stack: What the rate is of, as in `Measurement.sink_rate`.
+    """
     if not denominators_differ(data):
         return f"{rate:.1f} %"
     paper = metrics.sink_rate(received(data, stack, PAPER), epsilon)[column_of(data, position)]

@@ -9,12 +9,14 @@ from itertools import pairwise
 from typing import Any
 
 import pandas as pd
+import xarray as xr
 
 from sinkscope.measurement.finding import INTERVENE, answer
-from sinkscope.measurement.head_metrics import KINDS
-from sinkscope.measurement.measurement import Measurement
+from sinkscope.measurement.head_metrics import KINDS, head_table, head_values
 from sinkscope.measurement.rates import interval_words, rate_words, stack_rates
+from sinkscope.measurement.selection import record_of
 from sinkscope.measurement.slots import slot_mass
+from sinkscope.measurement.tables import layer_table
 
 BANDS = 8  # at most, per stack of layers
 WITHIN = 25.0  # percentage points: layers whose rates differ by less are one band
@@ -92,12 +94,13 @@ class Summary:
         return "".join(f"<p>{escape(line)}</p>" for line in self.lines())
 
 
-def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = INTERVENE, title: str = "") -> Summary:
+def summary(data: xr.Dataset, epsilon: float = 0.3, *, intervene: str = INTERVENE, title: str = "") -> Summary:
     """See `Summary`."""
-    data = measurement.data
+    not_measured = dict(record_of(data).get("not_measured", {}))
     if "attention_received" not in data:
-        return Summary((), title, epsilon, {}, (), (), {}, (), None, dict(measurement.record.get("not_measured", {})))
-    slots, heads, rates = slot_mass(data, epsilon), measurement.heads(epsilon), stack_rates(data, epsilon)
+        return Summary((), title, epsilon, {}, (), (), {}, (), None, not_measured)
+    slots, rates = slot_mass(data, epsilon), stack_rates(data, epsilon)
+    heads = head_table(data, head_values(data, epsilon, 0))
     sentences = [
         f"{title}{': ' if title else ''}{f'{stack}: ' if len(rates) > 1 else ''}position 0 receives over {epsilon:g} "
         f"of the attention in {rate_words(data, rate.value, epsilon, 0, stack)} of (layer, head) pairs "
@@ -105,18 +108,18 @@ def summary(measurement: Measurement, epsilon: float = 0.3, *, intervene: str = 
         for stack, rate in rates.items()
     ]
     return Summary(
-        sentences=tuple(answer(measurement, epsilon, intervene)),
+        sentences=tuple(answer(data, epsilon, intervene)),
         title=title,
         epsilon=epsilon,
         rates={stack: (rate.value, rate.low, rate.high) for stack, rate in rates.items()},
         found=tuple(sentences),
-        bands=layer_bands(measurement.table(epsilon)),
+        bands=layer_bands(layer_table(data, epsilon)),
         kinds={str(kind): int(count) for kind, count in heads["kind"].value_counts().items()}
         if "kind" in heads
         else {},
         strongest=_strongest(heads),
         slots=None if slots is None else slots.sentence(epsilon),
-        not_measured=dict(measurement.record.get("not_measured", {})),
+        not_measured=not_measured,
     )
 
 

@@ -131,8 +131,8 @@ class ProtectedInPass:
         self.protect = protect
         self._model = unwrapped(model)
         self._samples: Samples | None = None
-        self._every: TokenColumns | None = None  # since the first in the cache
-        self._own: TokenColumns | None = None
+        self._columns: TokenColumns | None = None  # since the first in the cache
+        self._new: TokenColumns | None = None
         self._now: Tensor | None = None
         self._passes = Passes(self._model, self._begin, self._end)
         self._passes.attach(stack, first=True)
@@ -145,22 +145,22 @@ class ProtectedInPass:
     @property
     def real(self) -> Bool[Tensor, "batch position"]:
         """Which columns of this pass are not padding."""
-        return self._of_pass(self._own).real
+        return self._of_pass(self._new).real
 
     @property
     def so_far(self) -> Bool[Tensor, "batch column"]:
         """Which columns are protected, since the first in the cache; padding is not."""
-        return self._among(self._of_pass(self._every))
+        return self._among(self._of_pass(self._columns))
 
     @property
-    def every(self) -> TokenColumns:
+    def columns(self) -> TokenColumns:
         """All columns so far, since the first in the cache."""
-        return self._of_pass(self._every)
+        return self._of_pass(self._columns)
 
     @property
     def real_so_far(self) -> Bool[Tensor, "batch column"]:
         """Which columns are not padding, since the first in the cache."""
-        return self._of_pass(self._every).real
+        return self._of_pass(self._columns).real
 
     def exempt(self, x: Tensor) -> Bool[Tensor, "..."]:
         """What a quantizer leaves alone in x (batch, position, …) or (batch · position, …): protected tokens and
@@ -190,14 +190,14 @@ class ProtectedInPass:
         if self._samples is None or not self._samples.continues(forward):
             self._samples = Samples(forward.batch, forward.seen, prefix=forward.prefix)
         passed = arguments(self._model, args, kwargs)
-        self._every = every_column(self._model, forward, passed, self._earlier(self._samples))
-        self._own = own_columns(self._every, forward)
-        self._now = self._among(self._own)
+        self._columns = every_column(self._model, forward, passed, self._earlier(self._samples))
+        self._new = own_columns(self._columns, forward)
+        self._now = self._among(self._new)
 
     def _end(self, done: Pass, output: Any) -> None:
         assert self._samples is not None
-        assert self._every is not None
-        self._samples.extend(done.forward, self._every.index.shape[1], cache_of(output))
+        assert self._columns is not None
+        self._samples.extend(done.forward, self._columns.index.shape[1], cache_of(output))
 
     def _among(self, columns: TokenColumns) -> Bool[Tensor, "batch position"]:
         return torch.zeros_like(columns.real) if self.protect is None else among(self.protect, columns)

@@ -69,7 +69,7 @@ LINEAR = re.compile(
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
 CACHED = re.compile(r"kv(?P<bits>\d+)-(?P<ranges>token|kivi|head|kvquant)(?P<rotated>-rotated)?")
 SERVED = re.compile(
-    r"(?P<format>(?:fp8|nvfp4)(?:-calibrated)?|fp8_per_token_head|nvfp4_4over6|q8_0|q4_0"
+    r"(?P<format>(?:fp8|nvfp4)(?:-calibrated)?|fp8_per_token_head|nvfp4_4over6|q8_0|q5_[01]|q4_[01]|iq4_nl"
     r"|turboquant_(?:k8v4|4bit_nc|k3v4_nc|3bit_nc))(?P<rotated>-rotated|-unrotated)?(?P<all>-all)?"
 )
 GROUP = 32  # tokens that share the range of a key channel, as in KIVI
@@ -463,6 +463,10 @@ SERVED_SAYS = {
     "nvfp4-calibrated": "E2M1 in blocks of 16 with E4M3 scales, and a scale per layer from calibration (vLLM)",
     "nvfp4_4over6": "E2M1 in blocks of 16 with E4M3 scales, the better of two for each block (vLLM)",
     "q8_0": "8 bits in blocks of 32, rotated (llama.cpp: -ctk q8_0 -ctv q8_0)",
+    "q5_1": "5 bits and a minimum in blocks of 32, rotated (llama.cpp: -ctk q5_1 -ctv q5_1)",
+    "q5_0": "5 bits in blocks of 32, rotated (llama.cpp: -ctk q5_0 -ctv q5_0)",
+    "q4_1": "4 bits and a minimum in blocks of 32, rotated (llama.cpp: -ctk q4_1 -ctv q4_1)",
+    "iq4_nl": "16 unequal levels in blocks of 32, rotated (llama.cpp: -ctk iq4_nl -ctv iq4_nl)",
     "q4_0": "4 bits in blocks of 32, rotated (llama.cpp: -ctk q4_0 -ctv q4_0)",
     "turboquant_k8v4": "keys in E4M3, values of 4 bits; the first and last two layers whole (vLLM)",
     "turboquant_4bit_nc": "keys rotated, on 16 levels; values of 4 bits; the first and last two layers whole (vLLM)",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from sinkscope.measurement import Comparison, Comparisons
+from sinkscope.measurement import Comparison, Comparisons, Measurement
 from sinkscope.names import short
 from sinkscope.report.page import Headline, Page, Section
 from sinkscope.theme import template
-
-SHOWN = 10  # heads that differ most
 
 
 def comparison_page(comparison: Comparison | Comparisons, epsilon: float = 0.3, position: int = 0) -> Page:
@@ -57,15 +53,13 @@ def _sections(part: Comparison, epsilon: float, position: int, several: bool) ->
         "that do not differ has a dot."
     )
     most = heads.reindex(heads["difference"].abs().sort_values(ascending=False).index)
-    return [numbers, Section(f"Heads{whose}", sentence, {"difference per head": figure}, _plain(most))]
+    if heads["stack"].nunique() == 1:
+        most = most.drop(columns="stack")
+    return [numbers, Section(f"Heads{whose}", sentence, {"difference per head": figure}, most)]
 
 
-def _plain(heads: pd.DataFrame) -> pd.DataFrame:
-    return heads.drop(columns="stack") if heads["stack"].nunique() == 1 else heads
-
-
-def _fact(measurement: object) -> str:
-    record = measurement.record  # type: ignore[attr-defined]
+def _fact(measurement: Measurement) -> str:
+    record = measurement.record
     description = record["input"].get("description", "")
     size = f"{record['samples']} samples, up to {record['tokens']} tokens"
     return f"{short(record['model'])}: {size}{f'; {description}' if description else ''}"

@@ -94,11 +94,9 @@ def _ended(seeds: Seeds) -> str:
 def _cards(run: StoredRun) -> list[Headline]:
     ratio = run.last(RATIO)
     cards = [Headline(_percent(run.last(SINK)), f"sink rate at position 0, {run.label}, step {run.step:,}")]
-    return (
-        cards
-        if ratio is None
-        else [*cards, Headline(f"{ratio:.1f} ×", f"hidden norm of the first token against the others, {run.label}")]
-    )
+    if ratio is not None:
+        cards.append(Headline(f"{ratio:.1f} ×", f"hidden norm of the first token against the others, {run.label}"))
+    return cards
 
 
 def _percent(value: float | None) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from sinkscope.names import short
 from sinkscope.quantization import Hazards
 from sinkscope.report.page import Page, Section
-from sinkscope.report.provenance import joined
+from sinkscope.report.provenance import recorded
 
 SITES = (
     "For each place that a quantizer needs a range for: the largest token, in medians of the unprotected tokens, with "
@@ -37,17 +35,11 @@ def hazards_sections(hazards: Hazards) -> list[Section]:
 
 def hazards_page(hazards: Hazards) -> Page:
     """The page of hazards without a trial."""
-    facts = {"hazards": joined((name, _plain(value)) for name, value in hazards.record.items())}
-    return Page(
-        f"What to protect in {short(hazards.record['model'])}", _lead(hazards), [], hazards_sections(hazards), facts
-    )
+    title = f"What to protect in {short(hazards.record['model'])}"
+    return Page(title, _lead(hazards), [], hazards_sections(hazards), {"hazards": recorded(hazards.record)})
 
 
 def _lead(hazards: Hazards) -> str:
     first = hazards.advice.iloc[0]
     sentence = f"{first['what']}: {first['where']}, since {first['why']}."
     return sentence[0].upper() + sentence[1:]
-
-
-def _plain(value: object) -> str | int | float:
-    return value if isinstance(value, str | int | float) else json.dumps(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,13 @@ def _measurement(record: Mapping[str, Any]) -> str:
         "ids sha256": str(inputs.get("sha256", ""))[:16],
     }
     return joined(shown.items())
+
+
+def recorded(record: Mapping[str, Any]) -> str:
+    """A record in one line: what is neither text nor a number as JSON."""
+    return joined(
+        (name, value if isinstance(value, str | int | float) else json.dumps(value)) for name, value in record.items()
+    )
 
 
 def joined(pairs: Iterable[tuple[str, Any]]) -> str:

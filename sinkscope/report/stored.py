@@ -141,12 +141,11 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
 
 
 def _hazards(path: Path) -> Hazards:
+    data = _json(path)
     try:
-        return Hazards.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Hazards.from_json(data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
 
 
 def _netcdf_kind(path: Path) -> str:

@@ -139,14 +139,14 @@ class TerminalTable:
         groups = [list(keys)]
         for index in range(len(keys), len(self.names)):
             wanted = [*groups[-1], index]
-            if len(groups[-1]) > len(keys) and sum(PADDING + self._least(each) for each in wanted) > room:
+            if len(groups[-1]) > len(keys) and sum(PADDING + self._measures[each][0] for each in wanted) > room:
                 groups.append(list(keys))
             groups[-1].append(index)
         return groups
 
     def _widths(self, group: Sequence[int], room: int) -> dict[int, int]:
         """The width of every column: the least first, then room for short cells, and the rest to the longest cells."""
-        widths = {index: self._least(index) for index in group}
+        widths = {index: self._measures[index][0] for index in group}
         whole = {index: self._measures[index][1] for index in group}
         free = room - sum(PADDING + width for width in widths.values())
         while free < 0 and max(widths.values()) > 1:
@@ -161,23 +161,16 @@ class TerminalTable:
             free -= 1
         return widths
 
-    def _least(self, index: int) -> int:
-        return self._measures[index][0]
-
     @cached_property
     def _measures(self) -> list[tuple[int, int]]:
         """For every column: the least width, and the width that breaks nothing."""
-        return [
-            (self._least_of(cells), max(map(cell_len, cells))) for cells in map(self._cells, range(len(self.names)))
-        ]
-
-    def _least_of(self, cells: Sequence[str]) -> int:
-        phrases = any(" " in cell for cell in cells[1:])
-        longest = max((len(word) for cell in cells for word in cell.split()), default=1)
-        return min(longest, SHORT_WORD if phrases else LONGEST_WORD)
-
-    def _cells(self, index: int) -> list[str]:
-        return [printable(self.names[index]), *(row[index] for row in self.rows if index < len(row))]
+        measures = []
+        for index, name in enumerate(self.names):
+            cells = [printable(name), *(row[index] for row in self.rows if index < len(row))]
+            longest = max((len(word) for cell in cells for word in cell.split()), default=1)
+            unbroken = SHORT_WORD if any(" " in cell for cell in cells[1:]) else LONGEST_WORD
+            measures.append((min(longest, unbroken), max(map(cell_len, cells))))
+        return measures
 
     def _table(self, widths: Mapping[int, int], rows: Sequence[Sequence[str]]) -> Table:
         result = Table(header_style="bold", box=None, padding=(0, PADDING, 0, 0), show_header=any(self.names))

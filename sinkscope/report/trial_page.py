@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from sinkscope.names import short
 from sinkscope.quantization import Hazards
 from sinkscope.report.hazards_page import hazards_sections
 from sinkscope.report.page import Headline, Page, Section
-from sinkscope.report.provenance import joined
+from sinkscope.report.provenance import joined, recorded
 from sinkscope.theme import figure
 from sinkscope.trials import StoredChoice, Trial, explained
 from sinkscope.trials.changes import OTHERS, score_of, table
@@ -110,7 +109,7 @@ def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
     """
     record = trial.record
     sections = [
-        *([_change_section(trial)] if _of_changes(trial) else []),
+        *([_named_section("Does it matter", CHANGES, table(trial), CHANGE_COLUMNS)] if _of_changes(trial) else []),
         *([_named_section("What makes it", ORIGIN, origin_table(trial), ORIGIN_COLUMNS)] if _of_origin(trial) else []),
         Section(
             "Cost of each arm",
@@ -125,11 +124,7 @@ def trial_page(trial: Trial, *, hazards: Hazards | None = None) -> Page:
         *([] if hazards is None else hazards_sections(hazards)),
         Section("What the words mean", explained(trial.tolerance), {}),
     ]
-    versions = record.pop("versions", {})
-    facts = {
-        "versions": joined(versions.items()),
-        "trial": joined((key, _plain(value)) for key, value in record.items()),
-    }
+    facts = {"versions": joined(record.pop("versions", {}).items()), "trial": recorded(record)}
     return Page(title_of(trial), "", headlines(trial), sections, facts, answer=re.split(r"(?<=\.) ", trial.verdict))
 
 
@@ -200,8 +195,7 @@ def choice_page(choice: StoredChoice, about: Mapping[str, Any]) -> Page:
     """The page of a choice that was stored before calibrations were trials: its table."""
     sentence = "Nats per token against no calibration, 95 %, Student's t over texts; `chosen_on`: where it was chosen."
     title = f"{about.get('method', 'calibration')} on {short(about.get('model', 'a model'))}"
-    record = joined((name, _plain(value)) for name, value in choice.record.items())
-    facts = {name: str(value) for name, value in about.items()} | {"choice": record}
+    facts = {name: str(value) for name, value in about.items()} | {"choice": recorded(choice.record)}
     cards = [Headline(str(len(choice.heads)), "heads chosen")]
     return Page(title, choice.verdict, cards, [Section("Texts held out", sentence, {}, choice.table(), True)], facts)
 
@@ -236,10 +230,6 @@ def _of_changes(trial: Trial) -> bool:
 
 def _of_origin(trial: Trial) -> bool:
     return trial.record.get("kind") == "origin"
-
-
-def _change_section(trial: Trial) -> Section:
-    return _named_section("Does it matter", CHANGES, table(trial), CHANGE_COLUMNS)
 
 
 def _named_section(title: str, sentence: str, frame: pd.DataFrame, names: Mapping[str, str]) -> Section:
@@ -346,7 +336,3 @@ def _share(row: Mapping[Any, Any], name: str, digits: int, *, ends: bool = False
     if ends and low is not None and high is not None and np.isfinite([low, high]).all() and low != high:
         text += f" ({100 * low:.{digits}f} to {100 * high:.{digits}f})"
     return text
-
-
-def _plain(value: object) -> str | int | float:
-    return value if isinstance(value, str | int | float) else json.dumps(value)

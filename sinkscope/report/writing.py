@@ -114,7 +114,7 @@ def _measured(stored: Stored, epsilon: float) -> list[Section]:
 
 
 def _rates(stored: Stored, epsilon: float) -> list[Headline]:
-    """The sink rate of each measurement, and of each run if there are few."""
+    """The sink rate of each measurement, and of each run if there are few; then the attention on slots."""
     runs = stored.runs if len(stored.runs) <= MOST_RUNS else []
     ended = [(run, rate) for run in runs if (rate := run.last(SINK)) is not None]
     measured = {
@@ -130,14 +130,12 @@ def _rates(stored: Stored, epsilon: float) -> list[Headline]:
             for rates in [stack_rates(data, epsilon)]
             for stack, rate in rates.items()
         ),
-        *_slots(stored, epsilon),
+        *(
+            slot_card(mass, name)
+            for name, measurement in stored.measurements.items()
+            if (mass := slot_mass(measurement.data, epsilon)) is not None
+        ),
     ]
-
-
-def _slots(stored: Stored, epsilon: float) -> list[Headline]:
-    """The attention on slots, for each measurement that has slots."""
-    masses = {name: slot_mass(measurement.data, epsilon) for name, measurement in stored.measurements.items()}
-    return [slot_card(mass, name) for name, mass in masses.items() if mass is not None]
 
 
 def _sources(stored: Stored) -> dict[str, str]:

@@ -36,8 +36,14 @@ def exceeds(received: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.n
 def chosen(received: Any, visible: Any, uniform: Any, most: Any, epsilon: float = EPSILON) -> Any:
     """α > ε, at least min(17, N) queries see the token, and α / u ≥ 2: elementwise, for numpy and torch alike.
 
-    `received`: α; `visible`: queries that see the token; `uniform`: u; `most`: N, the most that see any token of the
-    same document in the same layer. All broadcast against each other. Where α or a count is NaN, nothing is chosen.
+    All arguments broadcast against each other. Where α or a count is NaN, nothing is chosen.
+
+    Args:
+        received: α, attention received, 0 to 1.
+        visible: Number of queries that see the token.
+        uniform: u, what uniform attention would give it.
+        most: N, the most queries that see any token of the same document in the same layer.
+        epsilon: ε, between 0 and 1.
     """
     check_epsilon(epsilon)
     # ≥ min(17, N), by comparisons alone: numpy arrays and torch tensors have them in common.
@@ -91,9 +97,10 @@ def by_id(
     ids: Int[np.ndarray, "sample position"],
     epsilon: float = EPSILON,
 ) -> list[int]:
-    """The token ids that are sinks of some head, by means over all occurrences; −1 is not an id.
+    """The token ids that are sinks of some head, by means over all occurrences.
 
-    As `by_position`, with occurrences in place of samples.
+    As `by_position`, with occurrences in place of samples. Arguments as in `chosen`; `ids`: token ids, −1 where there
+    is none.
     """
     counts = counted(visible)
     rows = []

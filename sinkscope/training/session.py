@@ -163,7 +163,12 @@ def train_kind(
     device: str = "auto",
     parallel: str = "auto",
 ) -> Run:
-    """`train` for a kind of model. Kinds other than the lab model read only the sizes in a recipe's `model`."""
+    """`train` for a kind of model.
+
+    Args:
+        kind: The kind. Kinds other than the lab model read only the sizes in a recipe's `model`.
+        recipe, out, resume, progress, device, parallel: As in `train`.
+    """
     device = resolved_device(device)
     processes = joined(device)
     sharded = processes.together(lambda: uses_sharding(parallel, device, processes))

@@ -266,8 +266,8 @@ def gradient_metrics(gradients: GradientNorms) -> dict[str, float]:
     """
     ratios = gradients.ratios().isel(position=0)
     factor = gradients.data.norm_factor.isel(position=0)
-    found = [gradients.sink_ratio(), ratios.bloat, ratios.compress, ratios.change, factor]
-    means = [one.sel(branch="mixer").mean("sample") for one in found]
+    by_row = [gradients.sink_ratio(), ratios.bloat, ratios.compress, ratios.change, factor]
+    means = [values.sel(branch="mixer").mean("sample") for values in by_row]
     return dict(zip(GRADIENTS, (float(mean.median()) for mean in means), strict=True))
 
 

@@ -238,7 +238,15 @@ class RecipeTrainer(Trainer):
 def arguments(
     recipe: Recipe, folder: Path, device: str, validation_windows: int, world: int = 1, **more: Any
 ) -> TrainingArguments:
-    """The recipe as `Trainer`'s arguments, for one of `world` processes on `device` ("cpu", else what is available).
+    """The recipe as `Trainer`'s arguments.
+
+    Args:
+        recipe: The recipe.
+        folder: The folder of the run.
+        device: "cpu", or anything else for the device that `Trainer` finds.
+        validation_windows: How many windows are scored at each evaluation.
+        world: Number of processes.
+        more: Further fields of `TrainingArguments`.
 
     Raises `InputError` if the machine cannot train the recipe, or if the batch does not divide over the processes.
     """

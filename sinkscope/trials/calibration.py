@@ -204,11 +204,11 @@ def other_heads(free: Sequence[Head], count: int, number: int, row: int) -> tupl
     return drawn(torch.Generator().manual_seed(1_000_003 * number + row), free, count, "heads")
 
 
-def _described(chosen: Chosen, every: int) -> dict[str, Any]:
+def _described(chosen: Chosen, head_count: int) -> dict[str, Any]:
     return {
         "option": chosen.option,
         "heads": [list(head) for head in chosen.heads],
-        "of_heads": every,
+        "of_heads": head_count,
         "objective": chosen.objective,
         "before": chosen.before,
         "after": chosen.after,

@@ -122,11 +122,18 @@ class SinkArms:
 
 
 def other_targets(targets: Targets, texts: Texts, index: int, seed: int, length: int | None = None) -> Targets | None:
-    """For each target another key before its first query, for the same queries: the control number `index`.
+    """For each target another key before its first query, for the same queries: a control.
 
     Each text shuffles these keys by `seed` and a hash of its tokens, and takes the next one for each control, so that
-    controls differ and depend neither on batches nor on other arms. None where a text has no such key left, and
-    where there are fewer than two for some target: then nothing is compared.
+    controls differ and depend neither on batches nor on other arms. None if a text has no such key left, or fewer than
+    two for some target: then nothing is compared.
+
+    Args:
+        targets: The keys of the arm, with the first query that each is changed for.
+        texts: The texts, or a batch of them.
+        index: Number of the control, from 0.
+        seed: Seed of the shuffles.
+        length: Tokens per text; needed only for inputs that are no token ids.
     """
     lengths = _real(texts, length).sum(-1).tolist()
     first = np.broadcast_to(targets.first, (len(lengths), targets.first.shape[1]))
@@ -267,7 +274,15 @@ def masses(
     model: nn.Module, texts: Texts, arms: SinkArms, others: Sequence[Targets], batch_size: int
 ) -> dict[str, float | None]:
     """Mean attention of the changed queries to the sink (`mass`), to the keys of controls (`mass_of_controls`), and the
-    mass that trimming moves (`moved`)."""
+    mass that trimming moves (`moved`).
+
+    Args:
+        model: The unchanged model.
+        texts: The scored texts.
+        arms: Targets and layers of the arms.
+        others: Targets of the controls; without any, `mass_of_controls` is None.
+        batch_size: Texts per pass.
+    """
     totals = np.zeros((len(others) + 2, 2))
     for batch in texts.batches(batch_size):
         targets = [each.part(batch.rows) for each in (arms.targets, *others)]
@@ -287,8 +302,16 @@ def afterwards(
 ) -> dict[str, dict[str, Any]]:
     """Where the sink is in the unchanged model ("full") and under each change, in up to 16 of the texts.
 
-    `position`: the one with the largest sink rate of those that enough queries see; `rate`: that rate, %;
-    `rate_of_old`: the largest rate of `positions`. None where too few queries see a position.
+    For each of them `position`, the one with the largest sink rate among those that enough queries see; `rate`, that
+    rate in percent; `rate_of_old`, the largest rate of the old positions. None if too few queries see a position.
+
+    Args:
+        model: The model.
+        texts: The scored texts.
+        changes: By arm, a function from a batch of texts to its intervention.
+        positions: The positions of the sink in the unchanged model.
+        epsilon: The attention, 0 to 1, above which a head has a sink.
+        batch_size: Texts per pass.
     """
     places: dict[str, dict[str, Any]] = {}
     some = texts.part(slice(0, LOOKED_AT))
@@ -447,7 +470,15 @@ SENTENCES["changes"] = sentences
 def intervention_arm(
     name: str, intervention: Intervention, model: nn.Module, inputs: Mapping[str, Any], seed: int = 0
 ) -> Arm:
-    """Any intervention as an arm; its controls are those that it draws itself, each another one."""
+    """Any intervention as an arm; its controls are different draws of `intervention.control`.
+
+    Args:
+        name: The arm's name.
+        intervention: The change.
+        model: The model, for drawing controls.
+        inputs: The model inputs of all texts, for drawing controls.
+        seed: The trial's seed: controls are numbered from it, and it seeds their draws.
+    """
     drawn: list[Intervention] = []
     generator = torch.Generator().manual_seed(seed)
 
@@ -478,7 +509,11 @@ def effect(
     batch_size: int = 8,
     progress: Progress | None = None,
 ) -> Trial:
-    """The old name of a trial of one intervention, for one release."""
+    """The old name of `changed`, for one release.
+
+    Args:
+        model, inputs, intervention, controls, seed, batch_size, progress: As in `changed`.
+    """
     warnings.warn("effect() is now trials.changes.changed()", DeprecationWarning, stacklevel=2)
     return changed(model, inputs, intervention, controls=controls, seed=seed, batch_size=batch_size, progress=progress)
 

@@ -203,7 +203,7 @@ class _Run:
     """Passes over the texts to choose on; each is made once and recorded."""
 
     model: nn.Module
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     samples: int
     objective: str
     batch_size: int
@@ -227,7 +227,7 @@ class _Run:
         def counted(texts: int) -> None:
             self.counted(texts, what)
 
-        by_objective = means(self.model, self.given, changed, self.batch_size, names, counted, self.from_token)
+        by_objective = means(self.model, self.inputs, changed, self.batch_size, names, counted, self.from_token)
         scores = by_objective[self.objective]
         self.journal.keep({"pass": key, "scores": scores.tolist()})
         return float(scores.mean())

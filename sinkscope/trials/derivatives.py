@@ -142,7 +142,14 @@ def head_terms(
 ) -> tuple[Float[Tensor, "text option layer head"], Float[Tensor, "text option layer head"]]:
     """−g and F / 2 of each text, as `estimated_gains` has them, from one forward pass and 1 + `draws` backward passes.
 
-    `mixing`: mixes heads until a stack closes. `first`: the number of the batch's first text, which seeds the draws.
+    Args:
+        model: A causal decoder.
+        batch: Model inputs of a batch of texts.
+        mixing: Mixes heads until the given stack closes.
+        objective: The mean with the gradient g: "loss" or "entropy".
+        draws: Samples from the model for F; with 0, F is 0.
+        first: Number of the batch's first text, which seeds the draws.
+        from_token: Only predictions from this token on count.
     """
     check_decoder(model, batch)
     layers = Stream.of(model).attention(model)

@@ -163,10 +163,18 @@ def policy_arms(
     without_sinks: bool = False,
     seed: int = 0,
 ) -> list[Arm]:
-    """The arms of `eviction_trial` for a `trials.run` of one's own, with its arguments; protect=None protects nothing.
+    """The arms of `eviction_trial`, for another call of `trials.run`.
 
-    The first text is read to see how many keys of each policy take the bytes of a budget. Sinks that are measured need
-    texts of their own: give their `Tokens`. Raises `InputError` as `eviction_trial` does.
+    Args:
+        model: A decoder that reads on from a cache.
+        ids: The texts. The first one is read to see how many keys of each policy take the bytes of a budget.
+        policies, budgets, recent, when, without_sinks: As in `eviction_trial`.
+        context: Tokens that are read at once.
+        protect: Tokens that stay in every arm; None for nothing. Measured sinks need other texts: give their `Tokens`,
+            from `find_tokens`.
+        seed: Seed of the random policy.
+
+    Raises `InputError` as `eviction_trial` does.
     """
     model = unwrapped(model)
     if isinstance(protect, Tokens):

@@ -46,11 +46,11 @@ def folded_heads(
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)
     changes = list(folds.values())
-    if not changes or any(each.targets.every() != changes[0].targets.every() for each in changes):
+    if not changes or any(each.targets.all_pairs() != changes[0].targets.all_pairs() for each in changes):
         raise InputError("folds: at least one, and all of the same tokens for the same queries")
     if any(each.layers is not None or each.gone for each in changes):
         raise InputError("folds: in all layers and heads, and not `gone`: each head is tested alone here")
-    first = max(start for _, start in changes[0].targets.every())
+    first = max(start for _, start in changes[0].targets.all_pairs())
     size = max(1, min(batch_size, TOKENS // checked["input_ids"].shape[1]))
     draws = math.ceil(DRAWS / samples) if draws is None else draws
     totals: dict[int, _LogitTotals] = {}

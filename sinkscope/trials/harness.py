@@ -132,8 +132,16 @@ def arm_of(
     protect: int = 0,
     recent: int = 0,
 ) -> Arm:
-    """The cache of `--model_args cache=NAME`: a policy's name with `budget` (keys per head, or a share) and `when`,
-    which also keeps the first `protect` and last `recent` tokens; or "stream" with `sinks` and `window`.
+    """The cache of `--model_args cache=NAME` as an arm.
+
+    Args:
+        name: A name of `caches.POLICIES`, or "stream" for a `StreamingCache`.
+        budget: For a policy: keys per head (an integer), or a share of the context (with a decimal point).
+        when: For a policy: "prefill" drops keys once, "always" at every token.
+        sinks: For a stream: first tokens that stay.
+        window: For a stream: newest tokens that stay.
+        protect: For a policy: first tokens that stay in addition.
+        recent: For a policy: newest tokens that stay in addition.
 
     Raises `InputError` for an unknown name and for a budget out of range.
     """

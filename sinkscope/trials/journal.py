@@ -67,7 +67,16 @@ def identity(
     objective: str,
     from_token: int,
 ) -> str:
-    """A hash of everything that a search depends on."""
+    """A hash of everything that a search depends on.
+
+    Args:
+        model: Its name or path, class, dtype and number of parameters are hashed, not its weights.
+        inputs: The tensors of the texts.
+        options: The settings to choose from.
+        heads: The heads to try, (layer, head).
+        objective: The objective's name.
+        from_token: Only predictions from this token on count.
+    """
     digest = hashlib.sha256()
     config = getattr(model, "config", None)
     about: list[Any] = [

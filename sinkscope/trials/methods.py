@@ -22,10 +22,17 @@ def zero_tuning(
 ) -> Chosen:
     """ZeroTuning: the factor γ and the heads in which A'[t, 0] = γ A[t, 0] / Z predicts best.
 
-    `options` as of `choose_heads`; `objective="entropy"` needs no targets. What the choice is worth on other texts is
-    measured by `calibration_trial`. Source: Han et al. 2025, who choose by validation accuracy on tasks or by entropy,
-    find γ > 1 best for classification and γ < 1 for question answering, and scale either the heads that gain from more
-    or those that gain from less weight; here both signs are tried for each head.
+    What the choice is worth on other texts is measured by `calibration_trial`. Source: Han et al. 2025, who choose by
+    validation accuracy on tasks or by entropy, find γ > 1 best for classification and γ < 1 for question answering, and
+    scale either the heads that gain from more or those that gain from less weight; here both signs are tried for each
+    head.
+
+    Args:
+        model: Any causal model whose attention can be changed.
+        inputs: The texts to choose on.
+        factors: The values of γ to choose from.
+        position: The position of the sink.
+        options: Passed to `choose_heads`; `objective="entropy"` needs no targets.
     """
     return choose_heads(model, inputs, factor_options(factors, position), **options)
 

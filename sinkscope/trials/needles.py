@@ -99,11 +99,19 @@ class Needles:
 def hidden_in(
     texts: Int[Tensor, "row position"], tokens: Int[Tensor, " vocabulary"], *, pairs: int, asked: int, seed: int
 ) -> Asked:
-    """Needles of any model's tokens in texts of its own: pairs stand in the place of what the texts had there.
+    """Needles hidden in texts of any model: key-value pairs replace tokens of the texts.
 
-    Keys and values are drawn from `tokens`; no key stands anywhere else in its text, and place 0 stays as it is. For
-    models that were never taught to answer: what the full cache answers is the ceiling, and may be low. Raises
-    `InputError` where the texts are too short, or the tokens too few.
+    No key occurs anywhere else in its text, and position 0 stays as it is. Models that were never trained to answer
+    may answer few questions even with the full cache, which is the ceiling.
+
+    Args:
+        texts: The texts to hide them in.
+        tokens: The ids from which keys and values are drawn.
+        pairs: Needles per text.
+        asked: Questions per text; at least two, and fewer than `pairs`.
+        seed: Seed of keys, values, places and questions.
+
+    Raises `InputError` if the texts are too short, or the tokens too few.
     """
     rows, length = texts.shape
     shape = Needles(length, pairs, asked)  # checks that they fit

@@ -397,7 +397,7 @@ def _described(sink_anatomy: Anatomy, test: int, epsilon: float) -> dict[str, An
 
 def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
     """The trial with the rate of every position, and of the sink's and that of each test."""
-    every, at_sink, at_test = [], [], []
+    by_position, at_sink, at_test = [], [], []
     for name in trial.arms:
         what = str(trial.data["of"].sel(arm=name).values) or name
         draw = int(trial.data["draw"].sel(arm=name)) + 1 if what != name else 0
@@ -405,15 +405,15 @@ def _with_rates(trial: Trial, arms: OriginArms) -> Trial:
         at_sink.append(rates[:, arms.anatomy.sink])
         at_test.append(rates[:, arms.place(what)])
         # `relocate` makes texts one token longer.
-        every.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
+        by_position.append(np.pad(rates, ((0, 0), (0, arms.length + 1 - rates.shape[1])), constant_values=np.nan))
     if not np.isfinite(np.stack(at_test)).any():
         raise InputError(
             f"position {arms.test} is seen by too few queries for a sink rate: give longer texts, or an earlier test"
         )
     pairs = (("rate_at_sink", at_sink), ("rate_at_test", at_test))
     arrays = {name: (("arm", "text"), np.stack(rows), {"units": UNITS[name]}) for name, rows in pairs}
-    whole = ("arm", "text", "position"), np.stack(every), {"units": UNITS["rate_at_sink"]}
-    return Trial(trial.data.assign(arrays | {"rate": whole}))
+    rate = ("arm", "text", "position"), np.stack(by_position), {"units": UNITS["rate_at_sink"]}
+    return Trial(trial.data.assign(arrays | {"rate": rate}))
 
 
 def place(trial: Trial, arm: str) -> tuple[int | None, float | None]:

@@ -52,9 +52,18 @@ def means(
     counted: Callable[[int], object] = lambda texts: None,
     from_token: int = 0,
 ) -> dict[str, Float[np.ndarray, " text"]]:
-    """Some objectives of each text (loss, entropy, error), over the predictions from token `from_token` on.
+    """Some objectives of each text, means over its predictions.
 
-    `counted(texts)` is called after each batch. Raises as `text_scores` does.
+    Args:
+        model: A model that predicts next tokens.
+        inputs: The texts, as `measure` takes them.
+        calibration: The intervention under which the model reads them; None for the unchanged model.
+        batch_size: Texts per pass.
+        names: Of the objectives: "loss" and "entropy" in nats, "error" (1 − accuracy).
+        counted: Called with the number of texts after each batch.
+        from_token: Only predictions from this token on count.
+
+    Raises as `text_scores` does.
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)

@@ -68,6 +68,13 @@ def rounding_costs(
 
     Transforms before rounding, calibrated roundings and frozen ranges are not followed: weights and inputs are rounded
     to the nearest value in ranges of these texts. Maps that are not `nn.Linear`, such as stacked experts, are left out.
+
+    Args:
+        model: A causal decoder.
+        ids: The texts to estimate on.
+        quantizer: What is rounded, and how.
+        batch_size: Texts per pass.
+        seed: Seed of the tokens y.
     """
     maps = {
         path: one.module
@@ -337,9 +344,9 @@ class _Verifying:
         tokens, random_tokens = self._nested(credits, rng)
         # The same in all arms and runs, so that all are scored on the same predictions.
         touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
-        every = 1 if self.most >= MANY else 2
-        counts = [count for count in MAPS[::every] if count < len(ranked)]
-        nested = [] if tokens is None else list(TOKENS[::every])
+        stride = 1 if self.most >= MANY else 2
+        counts = [count for count in MAPS[::stride] if count < len(ranked)]
+        nested = [] if tokens is None else list(TOKENS[::stride])
         cost = self._run(
             [
                 self._arm(BASE, self.made, touched),
@@ -468,9 +475,9 @@ class _Verifying:
         tried = self._tried(what)
         return max(tried, key=tried.__getitem__) if tried else None
 
-    def _between(self, what: str, share: float, every: int | None = None) -> list[int]:
-        """Counts between the last that failed and the first that succeeded, the middle first; `every` would succeed."""
-        end = self._fewest(what, share) or every
+    def _between(self, what: str, share: float, total: int | None = None) -> list[int]:
+        """Counts between the last that failed and the first that succeeded, the middle first; `total` would succeed."""
+        end = self._fewest(what, share) or total
         if end is None:
             return []
         start = max((count for count in self._tried(what) if count < end), default=0)

@@ -198,11 +198,11 @@ def _left_out(plan: Sequence[_Planned], texts: Texts) -> Tensor | None:
     masks = [one.arm.touched(texts) for one in plan if one.arm.touched is not None]
     if not masks:
         return None
-    every = torch.stack([torch.as_tensor(np.asarray(mask)) for mask in masks]).any(0)
-    real = torch.ones_like(every) if texts.real is None else texts.real
-    if not bool((real & ~every).any()):
+    touched = torch.stack([torch.as_tensor(np.asarray(mask)) for mask in masks]).any(0)
+    real = torch.ones_like(touched) if texts.real is None else texts.real
+    if not bool((real & ~touched).any()):
         raise InputError("every token is touched by some arm, so nothing is left to score: give longer texts")
-    return every
+    return touched
 
 
 def _with_references(missing: Sequence[Arm], running: Sequence[Arm]) -> list[Arm]:

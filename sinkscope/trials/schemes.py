@@ -37,6 +37,7 @@ from sinkscope.quantization import (
     scheme_named,
 )
 from sinkscope.quantization.agreement import warn_of_choice, warn_of_inputs, warn_of_prefix
+from sinkscope.quantization.as_read import rounds_weights, weights_as_read
 from sinkscope.quantization.memory import columns_kept, weight_bytes
 from sinkscope.quantization.protected import Protect, among, described
 from sinkscope.registry import renamed_argument
@@ -137,7 +138,7 @@ def scheme_trial(
         seed=seed,
         batch_size=batch_size,
         out=out,
-        about={**record, "notes": [*_notes(record), *built.notes], **dict(about or {})},
+        about={**record, "notes": [*_notes(model, baseline, record), *built.notes], **dict(about or {})},
         progress=progress,
     )
     if not bool((np.nan_to_num(trial.values(chosen.name)) != 0).any()):
@@ -242,6 +243,15 @@ class SchemeArms:
     def arm(
         self, name: str, tokens: Tokens | None, fitted: Tokens | None, *, choice: Protect | None = None, **options: Any
     ) -> Arm:
+        """The scheme with some tokens protected; its controls protect as many random ones.
+
+        Args:
+            name: The arm's name.
+            tokens: The protected tokens of the scored texts; None for none.
+            fitted: Tokens of the calibration texts, which are left out when the scheme fits its ranges; None for none.
+            choice: The choice that gave `tokens`, for the warnings about it.
+            options: Passed to `Arm`.
+        """
         # Fitted when the arm first runs, and once for all batches.
         made = cache(lambda: self.made(tokens, fitted))
         self.by_arm[name] = made, choice, None
@@ -410,9 +420,14 @@ def _warn(arms: list[Arm], built: SchemeArms, baseline: Intervention) -> None:
             warn_of_prefix(arm.name, made())
 
 
-def _notes(record: Mapping[str, Any]) -> list[str]:
-    """What of the model is rounded at all."""
+def _notes(model: nn.Module, quantizer: Intervention, record: Mapping[str, Any]) -> list[str]:
+    """What of the model is rounded at all, and whether its weights had been rounded before."""
     notes = []
+    if rounds_weights(quantizer) and (weights := weights_as_read(model)).rounded:
+        notes.append(
+            f"The model has {weights.says}: they were rounded before, so this cost of rounding them says nothing about "
+            "weights in full precision."
+        )
     if "columns_kept" in record:
         notes.append(
             f"It leaves {100 * record['columns_kept']:.0f} % of the columns in full precision, of "

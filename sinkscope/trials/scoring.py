@@ -44,9 +44,16 @@ class Scores:
 def scored(
     model: nn.Module, texts: Texts, arms: Sequence[Arm], reading: Reading, left_out: Bool[Tensor, "text token"] | None
 ) -> Iterator[tuple[str, Scores]]:
-    """The scores of each arm on these texts. An arm that others are compared with comes before them.
+    """The scores of each arm on these texts.
 
-    The predictions of such arms are held meanwhile: texts × scored × vocabulary × 4 bytes each, so give few texts.
+    Args:
+        model: The model.
+        texts: A batch, of few texts: predictions of arms that others are compared with are held, texts × scored ×
+            vocabulary × 4 bytes each.
+        arms: An arm that others are compared with comes before them.
+        reading: How the texts are read.
+        left_out: Tokens whose predictions are not scored; None to score all.
+
     Raises `InputError` for predictions that are NaN.
     """
     referred = {arm.against for arm in arms}

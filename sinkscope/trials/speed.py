@@ -43,8 +43,16 @@ def speeds(
     """How long each arm takes on the same texts, after one round that does not count.
 
     Each turn of an arm reads the context, as far as its cache does not hold it from before, then the rest a token at a
-    time. Raises `InputError` where fewer than
-    three tokens are left after the context.
+    time.
+
+    Args:
+        model: The model.
+        ids: The texts, read as one batch.
+        arms: Their caches are timed.
+        context: Tokens of each text that are read at once.
+        rounds: Turns of each arm that count; the result is their median.
+
+    Raises `InputError` if fewer than three tokens are left after the context.
     """
     if not 0 < context < ids.shape[1] - WARM_UP:
         raise InputError(f"timing needs {WARM_UP + 1} tokens after the context: give longer texts, or no rounds")

@@ -64,6 +64,9 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--against", "absent.json"), "cannot read absent.json"),
         (("--against", "junk.json"), "junk.json: this is no report card"),
         (("--text", "short.txt"), "the longest text has"),
+        (("--submit", "atlas"), "the atlas takes whole cards: add --full"),
+        (("--submit", "atlas", "--full", "--only", "sink"), "neither --only nor --skip"),
+        (("--submit", "atlas", "--full", "--texts", "8"), "at least 24 --texts"),
     ],
 )
 def test_bad_input_is_one_line(sinkscope, tmp_path: Path, arguments: tuple[str, ...], said: str):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli import main
+from sinkscope.cli import measure as measuring
 from sinkscope.measurement import Measurement
 from sinkscope.model import LabConfig, LabForCausalLM
 
@@ -37,7 +38,7 @@ def test_prints_tables_with_intervals_and_writes_the_files(whole):
     assert "95 % interval" in out
     assert "position 0 receives over 0.3" in out
     assert "found/figure.html" in "".join(out.split())
-    assert {path.name for path in folder.iterdir()} == FILES | TABLES
+    assert {path.name for path in folder.iterdir() if not path.match("manifest-*.json")} == FILES | TABLES
     stored = Measurement.load(folder / "measurement.nc")
     assert stored.data["attention_received"].shape == (4, 2, 4, 16)
     assert stored.record["input"]["kind"] == "natural"
@@ -287,6 +288,94 @@ def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
     found = sinkscope("measure", chatty, "--text", text, *QUICK, "--chat-template", "--json").json
     assert "chat template" in found["input_details"]["first"]
     assert found["input_details"]["position_0"]["distinct"] == 1
+
+
+@pytest.fixture
+def loads(monkeypatch) -> list[str]:
+    """The models that were loaded to be measured, by folder name."""
+    names, load = [], measuring.open_model
+    monkeypatch.setattr(
+        measuring, "open_model", lambda name, *options: names.append(Path(name).name) or load(name, *options)
+    )
+    return names
+
+
+def test_the_same_call_into_its_folder_measures_nothing(sinkscope, model, text, loads):
+    call = ("measure", model, "--text", text, *QUICK, "--out", "found")
+    first, again = sinkscope(*call, "--json"), sinkscope(*call, "--json")
+    assert again.json == first.json
+    assert "not measured again: found holds this measurement (delete found/measurement.nc to" in again.err
+    shown = sinkscope(*call, "--full")
+    assert "95 % interval" in shown.out
+    assert loads == ["tiny"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [("--seed", 1), ("--epsilon", 0.2), ("--bos", "none"), ("--maps", "0.0"), ("--dtype", "bfloat16")],
+    ids=str,
+)
+def test_another_option_is_measured_into_the_same_folder(sinkscope, model, text, loads, change):
+    call = ("measure", model, "--text", text, *QUICK, "--out", "found")
+    assert sinkscope(*call).code == 0
+    assert "not measured again" not in sinkscope(*call, *change).err
+    assert "not measured again" not in sinkscope(*call).err, "the folder holds the other one now"
+    assert len(loads) == 3
+
+
+@pytest.mark.slow
+def test_other_weights_and_another_text_are_measured_into_the_same_folder(sinkscope, model, text, tmp_path, loads):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, tmp_path / "mine")
+    shutil.copy(text, tmp_path / "mine.txt")
+    call = ("measure", "mine", "--text", "mine.txt", *QUICK, "--out", "found", "--json")
+    first = sinkscope(*call).json
+    weights = tmp_path / "mine" / "model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    second = sinkscope(*call).json
+    (tmp_path / "mine.txt").write_text(text.read_text()[::-1])
+    third = sinkscope(*call).json
+    assert len(loads) == 3
+    assert first["hidden_norm_ratio"] != second["hidden_norm_ratio"]
+    assert second["input_details"]["sha256"] != third["input_details"]["sha256"]
+
+
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _one_bit_off(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+DAMAGE = {
+    "half a measurement": ("measurement.nc", _truncated),
+    "one bit of it": ("measurement.nc", _one_bit_off),
+    "no page": ("figure.html", None),
+    "another table": ("table.csv", lambda content: content + b"1,2"),
+    "half a manifest": ("manifest-*.json", _truncated),
+    "a manifest of nothing": ("manifest-*.json", lambda content: b"{}"),
+    "a manifest of another form": ("manifest-*.json", lambda content: b'["measurement.nc"]'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "damage"), DAMAGE.values(), ids=DAMAGE)
+def test_a_folder_that_does_not_prove_what_it_holds_is_measured_again(
+    sinkscope, model, text, tmp_path, loads, pattern, damage
+):
+    call = ("measure", model, "--text", text, *QUICK, "--out", "found", "--json")
+    first = sinkscope(*call).json
+    [path] = (tmp_path / "found").glob(pattern)
+    path.unlink() if damage is None else path.write_bytes(damage(path.read_bytes()))
+    answer = sinkscope(*call)
+    assert answer.json == first
+    assert "Traceback" not in answer.err
+    assert len(loads) == 2
+    assert len(list((tmp_path / "found").glob("manifest-*"))) == 1
+    assert "not measured again" in sinkscope(*call).err
 
 
 BAD = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -49,6 +50,23 @@ def test_a_column_behind_the_keys_is_the_constant_in_its_place(name: str, host: 
     gone = under(model, replace(fold, gone=True), text)
     torch.testing.assert_close(gone, under(model, fold, text), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(gone, logits(model, input_ids=text), atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["logit", "logit+value", "key+value"])
+def test_layers_may_have_heads_of_unequal_width(form: Any) -> None:
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 16}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2, "sliding_window": 32}
+    sizes |= {"hidden_size": 32, "hidden_size_per_layer_input": 8, "intermediate_size": 37, "num_kv_shared_layers": 0}
+    torch.manual_seed(0)
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**sizes, **layers, vocab_size=99, vocab_size_per_layer_input=99)).eval()
+    text = ids(1, 12)
+    fold = ss.fold(model, text if form == "key+value" else ids(3, 12, 7), form, on=(0,), after=AFTER)
+    assert fold.constants.differ(0) == (form != "key+value")
+    if form == "key+value":
+        torch.testing.assert_close(under(model, fold, text), logits(model, input_ids=text))
+        return
+    torch.testing.assert_close(under(model, replace(fold, gone=True), text), under(model, fold, text))
+    assert not torch.allclose(under(model, fold, text), logits(model, input_ids=text), atol=1e-3)
 
 
 @pytest.mark.parametrize("form", ["logit", "logit+value"])

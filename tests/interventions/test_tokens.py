@@ -79,9 +79,11 @@ def test_bad_input_is_refused() -> None:
             logits(model, inputs_embeds=model.model.embed_tokens(text))
     with Rearrange("copy", 0, 9).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
         logits(model, input_ids=text)
-    for given in ({"position_ids": torch.arange(9)[None]}, {"labels": text}):
-        with ExtraToken(1).applied(model), pytest.raises(InputError, match=f"{next(iter(given))}: one for each"):
-            logits(model, input_ids=text, **given)
+    with ExtraToken(1).applied(model), pytest.raises(InputError, match="position_ids: one for each"):
+        logits(model, input_ids=text, position_ids=torch.arange(9)[None])
+    for change in (Rearrange("move", 0, 4), ExtraToken(1)):
+        with change.applied(model), pytest.raises(InputError, match="labels: one for each"):
+            logits(model, input_ids=text, labels=text)
     encoder = a_model("bert")
     whole = torch.randint(3, 90, (1, encoder.config.max_position_embeddings))
     with ExtraToken(1).applied(encoder), pytest.raises(InputError, match="the model has positions for"):

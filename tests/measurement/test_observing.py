@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import jaxtyping
 import pytest
 import torch
+import xarray as xr
 from torch import nn
 from transformers import AttentionInterface, Cache, LlamaForCausalLM
 
@@ -21,6 +19,7 @@ from sinkscope.measurement.observers.observer import Hidden, Piece
 from tests.collector import left_by
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import EXPERTLESS, build
+from tests.shapes import unchecked
 
 
 def state(model: nn.Module) -> tuple:
@@ -258,52 +257,41 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
     assert float(abs(row.data["attention_received"] - alone.data["attention_received"]).max()) < 1e-6
 
 
-COMPILED = """
-import torch
-from sinkscope.measurement import AttentionReceived, HiddenNorms, observe
-from tests.families.registry import FAMILIES
-
-torch._logging.set_logs(all=50)
-family = FAMILIES["llama"]
-model, ids = family.build("sdpa"), family.inputs()["input_ids"]
-
-def run(compiled):
-    with observe(compiled, AttentionReceived(), HiddenNorms()) as seen, torch.no_grad():
-        logits = compiled(ids).logits
-    return logits, seen.measurement().data.drop_attrs()
-
-with torch.no_grad():
-    plain = model(ids).logits
-    _, wanted = run(model)
-    compiled = torch.compile(model, backend="eager")
-    before = run(compiled)                       # observed before the first compilation
-    counter = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(model, backend=counter)
-    assert torch.equal(compiled(ids).logits, plain)
-    frames = counter.frame_count
-    assert frames > 0
-    after = run(compiled)                        # and after it
-    assert torch.equal(compiled(ids).logits, plain)
-    assert counter.frame_count == frames, "compiled again, or no longer compiled"
-    torch._dynamo.reset()
-    model, counter = family.build("sdpa"), torch._dynamo.testing.CompileCounter()
-    model.compile(backend=counter)
-    assert torch.equal(model(ids).logits, plain)
-    assert counter.frame_count > 0
-    own = run(model)
-for logits, data in (before, after, own):
-    assert torch.equal(logits, plain) and data.equals(wanted)
-print("observed")
-"""
-
-
-@pytest.mark.release
+@pytest.mark.slow
+@unchecked
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_models_are_observed_before_and_after_compilation() -> None:
-    environment = {**os.environ, "SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.stdout.strip().endswith("observed"), done.stderr[-2000:]
+    from torch._dynamo.testing import CompileCounter  # takes a second
+
+    family = FAMILIES["llama"]
+    model, ids = family.build("sdpa"), family.inputs()["input_ids"]
+
+    def run(compiled: torch.nn.Module) -> tuple[torch.Tensor, xr.Dataset]:
+        with observe(compiled, AttentionReceived(), HiddenNorms()) as seen, torch.no_grad():
+            logits = compiled(ids).logits
+        return logits, seen.measurement().data.drop_attrs()
+
+    with torch.no_grad():
+        plain = model(ids).logits
+        _, wanted = run(model)
+        before = run(torch.compile(model, backend="eager"))  # observed before the first compilation
+        counter = CompileCounter()
+        compiled = torch.compile(model, backend=counter)
+        assert torch.equal(compiled(ids).logits, plain)
+        frames = counter.frame_count
+        assert frames > 0
+        after = run(compiled)
+        assert torch.equal(compiled(ids).logits, plain)
+        assert counter.frame_count == frames, "compiled again, or no longer compiled"
+        torch._dynamo.reset()
+        model, counter = family.build("sdpa"), CompileCounter()
+        model.compile(backend=counter)
+        assert torch.equal(model(ids).logits, plain)
+        assert counter.frame_count > 0
+        own = run(model)
+    for logits, data in (before, after, own):
+        assert torch.equal(logits, plain)
+        assert data.equals(wanted)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])

@@ -92,6 +92,7 @@ def write(
     model: PreTrainedModel,
     *,
     half: bool = False,
+    blocks: gguf.GGMLQuantizationType | None = None,
     drop: tuple[str, ...] = (),
     extra: dict[str, np.ndarray] | None = None,
     set_up: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
@@ -143,7 +144,9 @@ def write(
                 array = array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
         stem, _, suffix = name.rpartition(".")
         target = f"{names.get_name(stem)}.{suffix}"
-        if target not in drop:
+        if blocks and "blk." in target and array.ndim > 1 and array.shape[-1] % 32 == 0:
+            writer.add_tensor(target, gguf.quantize(np.ascontiguousarray(array), blocks), raw_dtype=blocks)
+        elif target not in drop:
             writer.add_tensor(
                 target, np.ascontiguousarray(array.astype(np.float16 if half and array.ndim > 1 else np.float32))
             )
@@ -212,8 +215,23 @@ def test_positions_are_scaled_linearly_where_the_file_names_no_type(tmp_path: Pa
     assert loaded.config.rope_parameters["rope_type"] == "linear"
     assert loaded.config.rope_parameters["factor"] == 4
     path = write(tmp_path / "odd.gguf", "llama", model, set_up=lambda writer: scaled(writer, None, 1.5))
-    with pytest.raises(InputError, match=r"attn_factor = 1.5, which is read with positions scaled by 'yarn' only"):
+    with pytest.raises(InputError, match=r"attn_factor = 1.5, which is read only where all positions are scaled by"):
         ss.load(path)
+
+
+def test_layers_with_a_window_keep_their_positions_under_yarn(tmp_path: Path):
+    """As in llama.cpp. There the file's own factor scales their cosines too, which is refused."""
+    model = gemma3()
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}
+    model.config.rope_parameters["full_attention"] = yarn
+    model = randomized(type(model)(model.config))
+    for share, name in ((None, "model.gguf"), (1.5, "odd.gguf")):
+        set_up = lambda writer, share=share: scaled(writer, gguf.RopeScalingType.YARN, share)  # noqa: E731
+        write(tmp_path / name, "gemma3", model, set_up=set_up)
+    ids = torch.randint(0, len(WORDS), (1, 24))
+    assert torch.allclose(ss.load(tmp_path / "model.gguf")(ids).logits, model(ids).logits, atol=2e-4)
+    with pytest.raises(InputError, match=r"attn_factor = 1.5, which is read only where all positions are scaled by"):
+        ss.load(tmp_path / "odd.gguf")
 
 
 def test_a_loaded_model_behaves_as_a_folder_does(tmp_path: Path, capfd: pytest.CaptureFixture, own_cache: Path):
@@ -236,6 +254,22 @@ def test_a_loaded_model_behaves_as_a_folder_does(tmp_path: Path, capfd: pytest.C
     assert torch.equal(ss.load(tmp_path / "saved")(ids).logits, model(ids).logits)
     assert load_tokenizer(tmp_path / "saved")("ab").input_ids == tokenizer("ab").input_ids == [len(WORDS) - 1]
     assert tokenizer.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False) == "<bos>ab"
+
+
+def test_the_types_and_the_name_in_the_file_come_with_the_model(tmp_path: Path):
+    def named(writer: gguf.GGUFWriter) -> None:
+        writer.add_name("Tiny Llama 2 layers")
+        writer.add_basename("tiny")
+
+    path = tmp_path / "model.gguf"
+    write(path, "llama", randomized(llama()), blocks=gguf.GGMLQuantizationType.Q4_1, set_up=named)
+    for _ in range(2):  # dequantized, then from the cache
+        about = ss.load(path).gguf
+        assert (about["name"], about["basename"]) == ("Tiny Llama 2 layers", "tiny")
+        # Of the 48 inputs of down_proj no blocks of 32 can be made. Embeddings and norms are not counted.
+        assert about["types"] == {"Q4_1": 2 * 32 * (32 + 2 * 16 + 32 + 2 * 48), "F32": 2 * 32 * 48}
+    ss.load(path).save_pretrained(tmp_path / "saved")
+    assert not hasattr(ss.load(tmp_path / "saved"), "gguf")  # they may have been changed since
 
 
 def test_another_file_of_the_same_name_is_read_anew(tmp_path: Path):

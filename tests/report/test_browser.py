@@ -25,18 +25,13 @@ def path(tmp_path_factory, runs):
     return write_page(page, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("light", 1280), pytest.param(("dark", 1280), marks=pytest.mark.release), ("light", 390)],
-    ids=["light", "dark", "narrow"],
-)
+@pytest.fixture(scope="module", params=[1280, 390])
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for.
 
     Drawing it takes seconds, so it is shared: each test changes only what no other one looks at.
     """
-    scheme, width = request.param
-    context = context_of(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
+    context = context_of(browser, color_scheme="light", viewport={"width": request.param, "height": 900})
     page = context.new_page()
     page.complaints = []
     page.requests = []
@@ -63,7 +58,6 @@ def test_every_figure_is_drawn(opened):
     assert all(size["width"] > 200 and size["height"] > 150 for size in sizes)
 
 
-@pytest.mark.release
 def test_nothing_sticks_out_sideways(opened):
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -73,7 +67,6 @@ def test_text_from_outside_stays_text(opened):
     assert EVIL in opened.inner_text("h1")
 
 
-@pytest.mark.release
 def test_the_sliders_are_reached_and_moved_by_keyboard(opened):
     first, second = opened.locator("input[type=range]").all()
     first.focus()
@@ -85,7 +78,6 @@ def test_the_sliders_are_reached_and_moved_by_keyboard(opened):
     assert drawn < 0.2
 
 
-@pytest.mark.release
 def test_the_numbers_unfold_by_keyboard(opened):
     opened.locator("summary").first.focus()
     opened.keyboard.press("Enter")

@@ -25,14 +25,10 @@ def path(tmp_path, entries):
     return tmp_path / "page.html"
 
 
-@pytest.fixture(
-    params=[("light", 1280), pytest.param(("dark", 1280), marks=pytest.mark.release), ("light", 390)],
-    ids=["light", "dark", "narrow"],
-)
+@pytest.fixture(params=[1280, 390])
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for."""
-    scheme, width = request.param
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+    context = browser.new_context(color_scheme="light", viewport={"width": request.param, "height": 900}, offline=True)
     page = context.new_page()
     page.complaints, page.requests = [], []
     page.on("console", lambda message: page.complaints.append(message.text))
@@ -53,31 +49,7 @@ def shown_claims(page):
     return page.locator("#claims tbody tr:visible").count()
 
 
-@pytest.mark.release
-def test_everything_unfolds_without_complaint(opened, path):
-    for place in ("x0", "x1", "x2"):
-        unfold(opened, place)
-    sizes = opened.eval_on_selector_all(
-        "[data-plot]",
-        "plots => plots.map(plot => plot.querySelector('svg.main-svg').getBoundingClientRect().toJSON())",
-    )
-    assert len(sizes) == 4 + 3 + 1
-    assert all(size["width"] > 200 and size["height"] > 150 for size in sizes)
-    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert opened.complaints == []
-    assert opened.requests == [path.as_uri()]
-    assert opened.title() == f"Experiments {EVIL}"
-
-
-@pytest.mark.release
-def test_nothing_is_drawn_before_it_is_opened(opened):
-    assert opened.locator("[data-plot] svg").count() == 0
-    unfold(opened, "x1")
-    assert opened.locator("#x0 [data-plot] svg").count() == 0
-    assert opened.locator("#x1 [data-plot] svg.main-svg").count() > 0
-
-
-@pytest.mark.release
+@pytest.mark.parametrize("opened", [1280], indirect=True)
 def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 4
     opened.get_by_role("radio", name="2 seen").check()
@@ -110,8 +82,16 @@ def test_a_link_from_elsewhere_opens_the_claim(browser, path):
     page.close()
 
 
-def test_a_run_shows_its_curves(opened):
+def test_figures_are_drawn_once_they_are_opened_and_follow_the_run_and_the_scheme(opened, path):
+    assert opened.locator("[data-plot] svg").count() == 0
     unfold(opened, "x1")
+    assert opened.locator("#x0 [data-plot] svg").count() == 0
+    sizes = opened.eval_on_selector_all(
+        "#x1 [data-plot]",
+        "plots => plots.map(plot => plot.querySelector('svg.main-svg').getBoundingClientRect().toJSON())",
+    )
+    assert len(sizes) == 3
+    assert all(size["width"] > 200 and size["height"] > 150 for size in sizes)
     count = "document.querySelector('#x1 [data-plot=training]').data.length"
     before = opened.evaluate(count)
     opened.locator("#x1 button[data-run='2']").click()
@@ -123,18 +103,10 @@ def test_a_run_shows_its_curves(opened):
     opened.get_by_role("button", name="show no single run").first.click()
     opened.wait_for_function(f"{count} === {before}", timeout=60_000)
     assert opened.locator("#x1 .selected").is_hidden()
-
-
-@pytest.mark.release
-def test_open_figures_follow_the_scheme(browser, path):
-    context = browser.new_context(color_scheme="light", offline=True)
-    page = context.new_page()
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
-    unfold(page, "x0")
-    paper = "getComputedStyle(document.querySelector('#x0 [data-plot=dose0] .main-svg')).background"
-    assert "rgb(255, 255, 254)" in page.evaluate(paper)
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_selector("html[data-drawn=dark]", timeout=60_000)
-    page.wait_for_function(f"{paper}.includes('rgb(24, 28, 33)')", timeout=60_000)
-    context.close()
+    paper = "getComputedStyle(document.querySelector('#x1 [data-plot=training] .main-svg')).background"
+    assert "rgb(255, 255, 254)" in opened.evaluate(paper)
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_function(f"{paper}.includes('rgb(24, 28, 33)')", timeout=60_000)
+    assert opened.complaints == []
+    assert opened.requests == [path.as_uri()]
+    assert opened.title() == f"Experiments {EVIL}"

@@ -22,7 +22,7 @@ FAST = (
     BIDIRECTIONAL,
     ("loss.z_loss=1e-2", "loss.activation_penalty.strength=1e-2", "loss.activation_penalty.kind=infinity"),
 )
-SLOW = (  # what changes how losses are summed; options that have nothing to do with each other go together
+TOGETHER = (  # options that have nothing to do with each other; those that change how losses are summed come first
     ("data.packing=intra_document", "data.first_tokens=unscored", "optimizer.name=orthoadam"),
     (
         *("optimizer.name=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9", "optimizer.nesterov=true"),
@@ -37,25 +37,24 @@ SLOW = (  # what changes how losses are summed; options that have nothing to do 
         "data.interventions=[{kind: random_tokens, start: 1, stop: 3}, {kind: fixed_token, position: 5, token: 0}]",
     ),
     (*BIDIRECTIONAL, "loss.window=4", "data.packing=intra_document", "loss.masked.mask=0.5", "loss.masked.random=0.5"),
-)
-OTHERS = (  # before a release
     (
-        *("attention=[{mask: {kind: window, size: 4}}, sigmoid]", "optimizer.name=adam"),
-        *("model.norm_placement=post", "model.head_combination=add", "model.tie_word_embeddings=true"),
+        *("attention=[{mask: {kind: window, size: 4}}, sigmoid]", "optimizer.name=adam", "schedule.kind=cosine"),
+        *("optimizer.decay_norms=false", "optimizer.decay_embeddings=false", "model.norm_placement=post"),
+        *("model.head_combination=add", "model.tie_word_embeddings=true", "data.train_share=0.3", "seed=3"),
     ),
-    ("optimizer.name=rmsprop", "optimizer.lr=1e-3", "attention=[kv_bias, forgetting_gate]"),
-    ("optimizer.name=muon", "attention=[gated_value, kernel_mlp]"),
-    ("optimizer.name=muon", "model.weight_reparam=sigma", "optimizer.clip=null"),
     (
-        "schedule.kind=cosine",
-        "optimizer.decay_norms=false",
-        "optimizer.decay_embeddings=false",
-        "attention=stable_mask",
-        *("model.position=relative_t5", "model.norm_placement=outlier_protected", "model.ffn=gelu"),
+        *("optimizer.name=rmsprop", "optimizer.lr=1e-3", "attention=[kv_bias, forgetting_gate]"),
+        *("model.restart_positions=true", "data.document_eos=false", "data.bos=none"),
+    ),
+    (
+        *("optimizer.name=muon", "model.weight_reparam=sigma", "optimizer.clip=null"),
+        *("attention=[gated_value, kernel_mlp]", "model.norm_placement=sandwich", "model.residual_gain=0.5"),
+    ),
+    (
+        *("attention=stable_mask", "model.position=relative_t5", "model.norm_placement=outlier_protected"),
+        *("model.ffn=gelu", "model.kv_layers=[1, 1]", "model.kv_iterations=1"),
     ),
     (*BIDIRECTIONAL, "model.weight_reparam=sigma", "model.sink_tokens=2", "data.bos=none"),
-    ("model.restart_positions=true", "data.document_eos=false", "data.bos=none", "data.train_share=0.3", "seed=3"),
-    ("model.norm_placement=sandwich", "model.residual_gain=0.5", "model.kv_layers=[1, 1]", "model.kv_iterations=1"),
     ("model.attention_every=2", "model.weight_reparam=sigma", "model.mamba_d_state=4", "model.num_key_value_heads=1"),
 )
 
@@ -87,9 +86,7 @@ def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, ch
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:sink rates say little on texts so short")  # windows of four tokens
-@pytest.mark.parametrize(
-    "changes", [*SLOW, *(pytest.param(changes, marks=pytest.mark.release) for changes in OTHERS)], ids=str
-)
+@pytest.mark.parametrize("changes", TOGETHER, ids=str)
 def test_micro_batch_changes_nothing_under_any_option(tiny: Callable[..., Recipe], runs: Path, changes) -> None:
     assert_same_losses(*both(tiny, runs, *changes))
 

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, GradientNorms, HiddenNorms, Measurement, measure
 from sinkscope.training import SinkCallback, gradient_metrics, sink_metrics
 from sinkscope.training.machine import preserved_rng
+from tests.shapes import unchecked
 
 METRICS = {
     "sink/position_0",
@@ -376,31 +374,23 @@ def test_random_generators_come_back_after_an_error() -> None:
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("how", ["by the trainer", "beforehand"])
+@pytest.mark.slow
+@unchecked
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("how", ["by the trainer", pytest.param("beforehand", marks=pytest.mark.release)])
 def test_compiled_models(how: str, tmp_path: Path) -> None:
-    """In a process of its own: shape checks and compilation do not go together."""
-    program = f"""
-from pathlib import Path
-import torch
-from tests.training.test_sink import SinkCallback, llama, trainer
-final = []
-for watched in (False, True):
-    torch.compiler.reset()
-    model = llama(dropout=0.0)
-    if {how!r} == "beforehand":
-        compiled, options = torch.compile(model, backend="eager"), dict(remove_unused_columns=False)
-    else:
-        compiled, options = model, dict(torch_compile=True, torch_compile_backend="eager")
-    made, recorder = trainer(Path({str(tmp_path)!r}), compiled, **options)
-    if watched:
-        made.add_callback(SinkCallback(made, every=2, tokens=10))
-    made.train()
-    final.append(model.state_dict())
-assert recorder.steps_with("sink/strongest") == [0, 2, 4, 6], recorder.sent
-assert all(torch.equal(value, final[1][name]) for name, value in final[0].items())
-print("equal")
-"""
-    environment = os.environ | {"SINKSCOPE_NO_SHAPE_CHECKS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.stdout.endswith("equal\n"), done.stderr[-2000:]
+    final = []
+    for watched in (False, True):
+        torch.compiler.reset()
+        model = llama(dropout=0.0)
+        if how == "beforehand":
+            compiled, options = torch.compile(model, backend="eager"), {"remove_unused_columns": False}
+        else:
+            compiled, options = model, {"torch_compile": True, "torch_compile_backend": "eager"}
+        made, recorder = trainer(tmp_path, compiled, **options)
+        if watched:
+            made.add_callback(SinkCallback(made, every=2, tokens=10))
+        made.train()
+        final.append(model.state_dict())
+    assert recorder.steps_with("sink/strongest") == [0, 2, 4, 6]
+    assert all(torch.equal(value, final[1][name]) for name, value in final[0].items())

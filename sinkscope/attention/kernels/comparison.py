@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sinkscope.attention.kernels.plan import plan_of
 from sinkscope.attention.masks import Causal, Full, Mask, Window, describe
 from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick
+from sinkscope.attention.oracle.comparing import ParityRow, relative_error
 from sinkscope.attention.visibility import Visibility
 from sinkscope.errors import InputError
 
@@ -27,7 +27,7 @@ FAMILY: tuple[Normalizer, ...] = (
 )
 UNLIKE: tuple[Normalizer, ...] = (Sigmoid(), Elu(normalized=True), Softpick())
 CAUSAL = Causal()
-TENSORS = ("output", "query", "key", "value")  # what is compared: the output, and the gradients of the others
+TENSORS = ("output", "dquery", "dkey", "dvalue")  # what is compared
 LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -47,17 +47,11 @@ class KernelCase:
     dtype: torch.dtype = torch.float32
     sharpness: float = 1.0
 
-    @property
-    def weights(self) -> str:
-        return in_words(self.normalizer)
-
-    @property
-    def shape(self) -> str:
-        tokens = f"B={self.batch} T={self.queries}/{self.keys or self.queries}"
-        return f"{tokens} H={self.heads}/{self.kv_heads} D={self.dim}/{self.value_dim} x{self.sharpness:g}"
-
     def __str__(self) -> str:
-        return f"{self.weights}; {describe(self.mask)}; {self.shape}; {plain(self.dtype)}"
+        """All but the dtype."""
+        tokens = f"B={self.batch} T={self.queries}/{self.keys or self.queries}"
+        shape = f"{tokens} H={self.heads}/{self.kv_heads} D={self.dim}/{self.value_dim} x{self.sharpness:g}"
+        return f"{in_words(self.normalizer)}; {describe(self.mask)}; {shape}"
 
 
 @dataclass(frozen=True)
@@ -87,67 +81,27 @@ class Specialization:
         yield case(mask=windowed, queries=517, heads=2, kv_heads=1, sharpness=3.0)
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Largest differences of output and gradients, each relative to the reference's largest entry or 1; or what the
-    kernels raised instead."""
-
-    case: KernelCase
-    differences: dict[str, float] = field(default_factory=dict)
-    raised: str | None = None
-
-    @property
-    def limit(self) -> float:
-        return LIMITS[self.case.dtype]
-
-    @property
-    def largest(self) -> float:
-        """The largest difference; NaN where anything was NaN or raised."""
-        return largest(self.differences.get(name, math.nan) for name in TENSORS)
-
-    @property
-    def agrees(self) -> bool:
-        return self.largest <= self.limit
-
-    @property
-    def problem(self) -> str | None:
-        """What is wrong, in words; None where it agrees."""
-        if self.agrees:
-            return None
-        if self.raised is not None:
-            return f"{self.raised} ({self.case})"
-        name = next(name for name in TENSORS if not self.differences[name] <= self.limit)
-        what = "the output" if name == "output" else f"the gradient of the {name}"
-        return f"{what} differs by {self.differences[name]:.2g}, at most {self.limit:g} ({self.case})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, but for NaN."""
-        case = self.case
-        about = {"weights": case.weights, "mask": describe(case.mask), "shape": case.shape, "dtype": plain(case.dtype)}
-        judged = {"limit": self.limit, "agrees": self.agrees, "raised": self.raised}
-        return {**about, "differences": self.differences, **judged}
-
-
-def compared(cases: Iterable[KernelCase], device: torch.device | str) -> list[Agreement]:
+def compared(cases: Iterable[KernelCase], device: torch.device | str) -> list[ParityRow]:
     """`compare` for each case, with what it raises as part of the answer.
 
     Runs in a thread of its own: autograd, inference, autocast, dispatch and functorch modes, hooks on saved tensors
     and the CUDA stream of the caller belong to the caller's thread, and so neither disturb this nor are disturbed.
     """
 
-    def attempt(case: KernelCase) -> Agreement:
+    def attempt(case: KernelCase) -> ParityRow:
         try:
             return compare(case, device)
         except Exception as error:  # a compiler or a driver raises what it likes: any of it refuses the kernels
-            return Agreement(case, raised=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            return ParityRow.of_error(str(case), plain(case.dtype), error, LIMITS[case.dtype])
 
     with ThreadPoolExecutor(1) as apart:
         return apart.submit(lambda: [attempt(case) for case in cases]).result()
 
 
-def compare(case: KernelCase, device: torch.device | str) -> Agreement:
+def compare(case: KernelCase, device: torch.device | str) -> ParityRow:
     """Kernels in the case's dtype against the naive formulas in fp64, on the CPU, on the same numbers.
 
+    Errors are relative to the reference's largest entry, or to 1 if that is larger.
     Inputs lie in memory as projections leave them; memory that the kernels are given is NaN until they write it. The
     numbers come from a generator of their own. The backward pass is called as a function: autograd has one thread for
     a device, which may be the one that waits for this comparison.
@@ -163,7 +117,9 @@ def compare(case: KernelCase, device: torch.device | str) -> Agreement:
         output, *state = forward(query, key, value, plan, scaling)
         computed = (output, *backward(upstream, query, key, value, state, plan, scaling))
     wanted = _exact(case, query, key, value, upstream)
-    return Agreement(case, {name: _difference(*pair) for name, *pair in zip(TENSORS, computed, wanted, strict=True)})
+    pairs = zip(TENSORS, computed, wanted, strict=True)
+    errors = {name: relative_error(found.cpu(), expected, least=1.0) for name, found, expected in pairs}
+    return ParityRow.judged(str(case), plain(case.dtype), errors, LIMITS[case.dtype])
 
 
 def every() -> Iterator[Specialization]:
@@ -176,12 +132,6 @@ def every() -> Iterator[Specialization]:
         yield Specialization(normalizer, False, torch.float16, 64, 64)
         yield Specialization(normalizer, False, torch.bfloat16, 128, 128)
         yield Specialization(normalizer, False, torch.float32, 24, 20)
-
-
-def largest(differences: Iterable[float]) -> float:
-    """Their maximum; NaN where one is NaN."""
-    values = list(differences)
-    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def in_words(normalizer: Normalizer) -> str:
@@ -214,10 +164,6 @@ def _exact(case: KernelCase, query: Tensor, key: Tensor, value: Tensor, upstream
     count = visible.sum(-1, keepdim=True).clamp(min=1).double()
     output = case.normalizer.weights(scores, visible, count) @ value.repeat_interleave(group, 1)
     return output.detach(), *torch.autograd.grad(output, (query, key, value), upstream.cpu().double())
-
-
-def _difference(computed: Tensor, wanted: Tensor) -> float:
-    return ((computed.cpu().double() - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
 
 
 class _FreshMemoryIsNan(TorchDispatchMode):

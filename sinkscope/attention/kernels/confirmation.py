@@ -21,12 +21,13 @@ import torch
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from sinkscope.attention.kernels.comparison import Agreement, Specialization, compared, largest
+from sinkscope.attention.kernels.comparison import Specialization, compared
+from sinkscope.attention.oracle import ParityRow, comparing
 from sinkscope.attention.pieces import piece
 from sinkscope.errors import InputError
 from sinkscope.files import cache_dir, sha256, write_json
 
-SOURCES = Path(__file__).parent
+SOURCES = (*sorted(Path(__file__).parent.glob("*.py")), Path(comparing.__file__))
 PATIENCE = 120  # seconds for another process to finish the same comparison; after that, make it here as well
 
 
@@ -78,7 +79,7 @@ def machine(device: torch.device) -> Machine:
 @cache
 def fingerprint() -> str:
     """Digest of the sources of kernels and comparison, hexadecimal."""
-    return hashlib.sha256("".join(map(sha256, sorted(SOURCES.glob("*.py")))).encode()).hexdigest()
+    return hashlib.sha256("".join(map(sha256, SOURCES)).encode()).hexdigest()
 
 
 def known(specialization: Specialization, device: torch.device) -> Outcome | None:
@@ -104,18 +105,19 @@ def confirm(specialization: Specialization, device: torch.device) -> Outcome:
     return outcome
 
 
-def keep(specialization: Specialization, agreements: Iterable[Agreement], device: torch.device) -> Outcome:
+def keep(specialization: Specialization, rows: Iterable[ParityRow], device: torch.device) -> Outcome:
     """The outcome of a comparison, for this process and, where the cache can be written, for later ones.
 
     What was raised counts for this process alone: a compiler or memory may have been missing.
     """
-    agreements = list(agreements)
-    worst = largest(agreement.largest for agreement in agreements)
-    problem = next((agreement.problem for agreement in agreements if not agreement.agrees), None)
-    number = worst if math.isfinite(worst) else None
-    outcome = Outcome(machine(device), str(specialization), problem, number, agreements[0].limit)
+    rows = list(rows)
+    raised = any(row.outcome == "raised" for row in rows)
+    errors = [error for row in rows for error in row.errors.values()]
+    problem = next((f"{row.note} ({row.case}; {row.dtype})" for row in rows if row.outcome != "agrees"), None)
+    largest = None if raised or not all(map(math.isfinite, errors)) else max(errors)
+    outcome = Outcome(machine(device), str(specialization), problem, largest, rows[0].limit)
     _met[outcome.machine, specialization] = outcome
-    if not any(agreement.raised for agreement in agreements):
+    if not raised:
         with suppress(InputError):  # a read-only cache: the next process compares again
             write_json(_path(outcome.machine, specialization), asdict(outcome))
     return outcome

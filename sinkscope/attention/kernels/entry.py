@@ -27,9 +27,15 @@ def fused(
 ) -> Float[Tensor, "batch heads query value_dim"]:
     """o_t = Σ_j w_tj v_j with w of `KernelPlan(activation, normalized, mask, window)`, s = scaling · q·k; O(T) memory.
 
-    fp32, bf16 or fp16 in and out, sums in fp32; heads of up to 128 channels; with fewer queries than keys the queries
-    are the last ones. Differentiable once, without atomics: gradients are the same in every run. `scaling` defaults to
-    dim^-1/2. This runs whether or not the kernels were compared with the reference: `confirmation` is what guards them.
+    Sums are in fp32. Differentiable once, without atomics: gradients are the same in every run. This runs whether or
+    not the kernels were compared with the reference: `confirmation` is what guards them.
+
+    Args:
+        query, key, value: q, k, v in fp32, bf16 or fp16, with heads of up to 128 channels; with fewer queries than keys
+            the queries are the last ones.
+        activation, normalized, mask, window: The fields of `KernelPlan`.
+        scaling: None is dim^−1/2.
+
     Raises `InputError` for what the kernels cannot do, and where there is neither a GPU nor Triton's interpreter.
     """
     plan = KernelPlan(activation, normalized, mask, window)

@@ -52,6 +52,7 @@ class ElementwiseAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float) -> tuple[Tensor, ...]:
+        """Arguments as in `forward`."""
         return forward(query, key, value, plan, scaling)
 
     @staticmethod
@@ -75,8 +76,16 @@ def forward(
     plan: KernelPlan,
     scaling: float,
 ) -> tuple[Tensor, ...]:
-    """The output (batch, heads, query, value_dim); where rows are divided also, for `backward`, each row's denominator
-    and softpick's shift, fp32."""
+    """Launch the forward kernel.
+
+    Returns the output (batch, heads, query, value_dim); where rows are divided also, for `backward`, each row's
+    denominator and softpick's shift, fp32.
+
+    Args:
+        query, key, value: q, k and v, all of one dtype.
+        plan: Weights and mask.
+        scaling: Factor of q·k.
+    """
     query, key, value = (_adjacent(tensor) for tensor in (query, key, value))
     output = _like_projected(query, value.shape[-1])
     state = [query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(2 if plan.divides else 0)]
@@ -101,7 +110,13 @@ def backward(
     plan: KernelPlan,
     scaling: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v; `state`: what `forward` gave beside the output."""
+    """The gradients of q, k and v.
+
+    Args:
+        upstream: Gradient of the output.
+        state: What `forward` returned besides the output.
+        query, key, value, plan, scaling: Those of `forward`.
+    """
     upstream, query, key, value = (_adjacent(tensor) for tensor in (upstream, query, key, value))
     to_query, to_key, to_value = (_like_projected(tensor, tensor.shape[-1]) for tensor in (query, key, value))
     denominator, shift, delta = (*state, torch.empty_like(state[0])) if state else (query, query, query)
@@ -125,7 +140,12 @@ def backward(
 def settings(
     query: Tensor, key: Tensor, value: Tensor, plan: KernelPlan, scaling: float, tiling: Tiling
 ) -> dict[str, Any]:
-    """The arguments of all three kernels, by the names of their parameters, and how the compiler is to tile."""
+    """The arguments of all three kernels, by the names of their parameters, and how the compiler is to tile.
+
+    Args:
+        query, key, value, plan, scaling: Those of `forward`; of the tensors only shapes are read.
+        tiling: Sizes of tiles and how many warps work on one.
+    """
     dim, value_dim = query.shape[-1], value.shape[-1]
     return {
         "group": query.shape[1] // key.shape[1],

@@ -60,9 +60,23 @@ def forward_kernel(
 ) -> None:
     """Output, and per row what the backward pass needs: the denominator Σ a + 1e-8 and softpick's shift.
 
-    Grid (tiles of queries, heads, batch). Tensors by their strides, channels adjacent; `denominator` and `shift` are
-    contiguous (batch, heads, queries), written where rows are divided and where ACTIVATION is softpick. `group`: query
-    heads per key head.
+    Grid (tiles of queries, heads, batch). Channels of all tensors are adjacent.
+
+    Args:
+        query, key, value, output: Tensors (batch, heads, token, channel).
+        denominator, shift: Contiguous fp32 (batch, heads, queries), written where rows are divided and where ACTIVATION
+            is softpick.
+        query_strides, key_strides, value_strides, output_strides: Of batch, head and token.
+        group: Query heads per key head.
+        queries, keys: Numbers of tokens.
+        window: A query sees its last `window` keys.
+        scaling: Factor of q·k.
+        ACTIVATION, CAUSAL: Weights and mask, as in `KernelPlan`.
+        NORMALIZED: Whether rows are divided, `KernelPlan.divides`.
+        DIM, VALUE_DIM: Channels of a head.
+        WIDTH, VALUE_WIDTH: The powers of two that hold them.
+        ROWS, COLUMNS: Queries and keys of a tile.
+        WIDEN: See `product`.
     """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest causal rows start first
     # In 64 bits, because offsets into large tensors exceed 2³¹.
@@ -149,7 +163,17 @@ def query_kernel(
     COLUMNS: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """dq, and δ for `key_kernel`. Grid and layouts as in `forward_kernel`; `upstream` is the gradient of the output."""
+    """dq, and δ for `key_kernel`.
+
+    Grid and other arguments as in `forward_kernel`.
+
+    Args:
+        upstream: Gradient of the output.
+        denominator, shift: As the forward kernel wrote them.
+        delta: δ, contiguous fp32 (batch, heads, queries), written here where rows are divided.
+        query_slope: dq, written here.
+        slope_strides: Those of dq.
+    """
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
@@ -244,8 +268,9 @@ def key_kernel(
 ) -> None:
     """dk and dv of one tile of `COLUMNS` keys, summed over the query heads of its group, `ROWS` queries at a time.
 
-    Grid (tiles of keys, key heads, batch). Scores stand transposed, (COLUMNS, ROWS). Rows past the end of the queries
-    need no mask: their upstream gradient and δ are zero.
+    Grid (tiles of keys, key heads, batch). Arguments as in `query_kernel`, which wrote `delta`; dk and dv are
+    `key_slope` and `value_slope`. Scores stand transposed, (COLUMNS, ROWS). Rows past the end of the queries need no
+    mask: their upstream gradient and δ are zero.
     """
     tile = tl.program_id(0)
     own_head = tl.program_id(1).to(tl.int64)

@@ -57,7 +57,14 @@ def weigh(
 @triton.jit
 @no_type_check
 def sees(query: tl.tensor, key: tl.tensor, keys: int, window: int, CAUSAL: tl.constexpr) -> tl.tensor:
-    """Whether the query at place `query` sees the key at place `key`; the two broadcast."""
+    """Whether a query sees a key.
+
+    Args:
+        query, key: Their places; the two broadcast.
+        keys: Number of keys.
+        window: A causal query sees its last `window` keys.
+        CAUSAL: False: a query sees all keys.
+    """
     visible = key < keys
     if CAUSAL:
         visible = visible & (key <= query) & (key > query - window)
@@ -81,6 +88,12 @@ def keys_seen(
 
     Run 0 is cut by the window, run 1 is seen by all of the queries, so that it needs no mask, run 2 is cut by the
     diagonal or by the end of the keys.
+
+    Args:
+        first, last: Places of the queries among the keys.
+        keys, window, CAUSAL: As in `sees`.
+        STEP: Keys read at once.
+        RUN: 0, 1 or 2.
     """
     if CAUSAL:
         start = tl.maximum(first - window + 1, 0) // STEP * STEP
@@ -110,7 +123,12 @@ def queries_seeing(
 ) -> tuple[int, int]:
     """The converse of `keys_seen`: indices of the queries that see keys at places `first` to `last`.
 
-    Run 0 is cut by the diagonal, run 2 by the window or the end of the queries.
+    Run 0 is cut by the diagonal, run 2 by the window or the end of the queries. Places are those of keys, and
+    STEP queries are read at once; other arguments as in `keys_seen`.
+
+    Args:
+        queries: Number of queries.
+        offset: Keys − queries, the place of the first query.
     """
     if CAUSAL:
         start = tl.maximum(first - offset, 0) // STEP * STEP
@@ -129,7 +147,12 @@ def queries_seeing(
 @triton.jit
 @no_type_check
 def run_of(start: int, inner: int, outer: int, stop: int, RUN: tl.constexpr) -> tuple[int, int]:
-    """[start, inner), [inner, outer) or [outer, stop), in order and within `stop` whatever the borders are."""
+    """[start, inner), [inner, outer) or [outer, stop), in order and within `stop` whatever the borders are.
+
+    Args:
+        start, inner, outer, stop: The borders.
+        RUN: Which of the three, 0, 1 or 2.
+    """
     # Where a window is narrower than a tile, the borders cross: the middle run is then empty.
     inner = tl.minimum(inner, stop)
     outer = tl.maximum(inner, outer)
@@ -150,7 +173,16 @@ def matrix(base: tl.tensor, strides: tl.tuple, batch: tl.tensor, head: tl.tensor
 def load_tile(
     base: tl.tensor, places: tl.tensor, stride: int, count: int, DIM: tl.constexpr, WIDTH: tl.constexpr
 ) -> tl.tensor:
-    """Rows `places` of a (count, DIM) matrix as a (places, WIDTH) tile; zero beyond either end."""
+    """Rows of a matrix as a (places, WIDTH) tile; zero beyond either end.
+
+    Args:
+        base: Where the matrix (count, DIM) begins.
+        places: Numbers of the rows.
+        stride: From row to row, in elements.
+        count: Rows of the matrix.
+        DIM: Its columns.
+        WIDTH: The power of two that holds them.
+    """
     channels = tl.arange(0, WIDTH)
     inside = (places[:, None] < count) & (channels[None, :] < DIM)
     return tl.load(base + places[:, None].to(tl.int64) * stride + channels[None, :], mask=inside, other=0.0)
@@ -161,7 +193,7 @@ def load_tile(
 def store_tile(
     base: tl.tensor, places: tl.tensor, stride: int, count: int, tile: tl.tensor, DIM: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """The converse of `load_tile`, in the dtype of the matrix."""
+    """The converse of `load_tile`, in the dtype of the matrix. Arguments as in `load_tile`; `tile`: (places, WIDTH)."""
     channels = tl.arange(0, WIDTH)
     inside = (places[:, None] < count) & (channels[None, :] < DIM)
     tl.store(base + places[:, None].to(tl.int64) * stride + channels[None, :], tile, mask=inside)

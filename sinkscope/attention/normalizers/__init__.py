@@ -18,7 +18,7 @@ from sinkscope.attention.normalizers.softmax import (
 from sinkscope.attention.normalizers.stick_breaking import StickBreaking
 from sinkscope.attention.pieces import OpenTo
 
-Own = (
+BuiltIn = (
     Softmax
     | ScaledSoftmax
     | PowerSoftmax
@@ -32,7 +32,7 @@ Own = (
     | Linear
     | StickBreaking
 )
-Normalizer = Annotated[Own | NormalizerPiece, OpenTo("normalizer", Own, NormalizerPiece)]
+Normalizer = Annotated[BuiltIn | NormalizerPiece, OpenTo("normalizer", BuiltIn, NormalizerPiece)]
 
 __all__ = [
     "ClippedSoftmax",

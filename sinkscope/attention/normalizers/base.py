@@ -69,9 +69,14 @@ class Differentiated(Normalizer):
         raise NotImplementedError
 
     def slope(self, scores: Map, count: PerQuery, split: Fraction, upstream: Map, delta: PerQuery) -> Map:
-        """∂L/∂s from `upstream` = (∂L/∂w) / Z and `delta` = Σ w · upstream, which is −∂L/∂Z. May overwrite `upstream`.
+        """∂L/∂s. Its values at invisible keys are ignored.
 
-        Its values at invisible keys are ignored.
+        Args:
+            scores: s, `hidden` where a key is not visible.
+            count: Tokens that each query sees.
+            split: What `split` returned for them: w = u / Z.
+            upstream: (∂L/∂w) / Z; may be overwritten.
+            delta: Σ w · upstream, which is −∂L/∂Z.
         """
         raise NotImplementedError
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from typing import Any, Literal
 
 import torch
@@ -41,6 +41,20 @@ class ParityRow:
     errors: Mapping[str, float] = field(default_factory=dict)
     limit: float = math.nan
     note: str = ""
+
+    @classmethod
+    def judged(
+        cls, case: str, dtype: str, errors: Mapping[str, float], limit: float, notes: Sequence[str] = ()
+    ) -> ParityRow:
+        """Agrees where no error is above the limit, or NaN; without notes, names the first that is."""
+        wrong = [name for name, error in errors.items() if not error <= limit]  # true for NaN as well
+        if wrong and not notes:
+            notes = [f"{wrong[0]} is off by {errors[wrong[0]]:.1e}, at most {limit:.1e}"]
+        return cls(case, dtype, "differs" if wrong else "agrees", errors, limit, "; ".join(notes))
+
+    @classmethod
+    def of_error(cls, case: str, dtype: str, error: Exception, limit: float = math.nan) -> ParityRow:
+        return cls(case, dtype, "raised", limit=limit, note=f"{type(error).__name__}: {_line(error)}")
 
 
 @dataclass(frozen=True)
@@ -103,11 +117,10 @@ class Parity:
         return captured.get()
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        lines = []
-        for cells in self.cells():
-            lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-        return f"<table><caption>{html.escape(self.summary)}</caption><tr>{head}</tr>{''.join(lines)}</table>"
+        import pandas as pd
+
+        table = pd.DataFrame(self.cells(), columns=COLUMNS).to_html(index=False, border=0)
+        return f"<p>{escape(self.summary)}</p>{table}"
 
 
 def _numbers(row: ParityRow) -> tuple[str, str, str, str]:
@@ -161,23 +174,32 @@ def parity(
     cases: Sequence[Case] = CASES,
     quiet: bool = False,
 ) -> Parity:
-    """Compare an attention function with float64 arithmetic: sinks, windows, softcaps, grouped heads, odd lengths,
-    decoding, log-sum-exps and gradients. Prints a table unless `quiet`, and returns it; does not raise for mistakes of
-    the function (`.check()` does).
+    """Compare an attention function with float64 arithmetic, in a table that is printed and returned.
 
-    `function`: also the name of one: "eager", "flash", any attention implementation of transformers, or
-    "module:function" (`backend`). `style`: its calling convention: "plain", "transformers", "unmasked" or "sdpa"
-    (documented in the classes in `STYLES`), or your own `Style`; default "plain", or "transformers" for a name.
-    `dtypes`: float32 by default, for flash attentions bfloat16. `without`: names in `FEATURES` that it does not
-    support; a parameter missing from its signature and a `NotImplementedError` mean the same. Such cases are listed as
-    not supported. `lse`: what its log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, if
-    the same in all cases, and reports which. `gradients`: of the output with respect to queries, keys, values and
-    sinks, and of the log-sum-exp with respect to queries and keys (and sinks, if it is over them), because a detached
-    one silently drops part of the gradient.
+    Compared are sinks, windows, softcaps, grouped heads, odd lengths, decoding, log-sum-exps and gradients. Mistakes of
+    the function do not raise (`.check()` does).
 
     Sinks are large enough to matter in each dtype: a sink at zero, with scores of a few nats, is lost in half-precision
-    rounding, so a function that drops it would pass. Raises `InputError` for unknown names and for anything that is not
-    a function.
+    rounding, so a function that drops it would pass.
+
+    Args:
+        function: An attention function, or the name of one: "eager", "flash", any attention implementation of
+            transformers, or "module:function" (`backend`).
+        style: Its calling convention: "plain", "transformers", "unmasked" or "sdpa" (documented in the classes in
+            `STYLES`), or your own `Style`; None: "plain", or "transformers" for a name.
+        without: Names in `FEATURES` that it does not support; a parameter missing from its signature and a
+            `NotImplementedError` mean the same. Such cases are listed as not supported.
+        lse: What its log-sum-exp sums over, "tokens" or "total" (tokens and sink); None accepts either, if the same in
+            all cases, and reports which.
+        gradients: Whether to compare those of the output with respect to queries, keys, values and sinks, and of the
+            log-sum-exp with respect to queries and keys (and sinks, if it is over them), because a detached one
+            silently drops part of the gradient.
+        dtypes: None: float32, for flash attentions bfloat16.
+        device: Where the function runs.
+        cases: What is compared; default: all.
+        quiet: Whether not to print.
+
+    Raises `InputError` for unknown names and for anything that is not a function.
     """
     chosen = backend(function) if isinstance(function, str) else AttentionFunction(function, STYLES["plain"])
     function, style = chosen.function, style or chosen.style
@@ -232,11 +254,8 @@ class _Comparison:
         except NotImplementedError as error:
             return ParityRow(case.name, named, "not supported", note=_line(error) or "raises NotImplementedError")
         except Exception as error:  # whatever a kernel raises is a finding, and the next case may still run
-            return ParityRow(case.name, named, "raised", note=f"{type(error).__name__}: {_line(error)}")
-        wrong = [name for name, error in errors.items() if not error <= limit]  # true for NaN as well
-        if wrong and not notes:
-            notes = [f"{wrong[0]} is off by {errors[wrong[0]]:.1e}"]
-        return ParityRow(case.name, named, "differs" if wrong else "agrees", errors, limit, "; ".join(notes))
+            return ParityRow.of_error(case.name, named, error)
+        return ParityRow.judged(case.name, named, errors, limit, notes)
 
     def _compared(self, problem: Problem, limit: float) -> tuple[dict[str, float], list[str]]:
         """Errors by name, and notes on them."""
@@ -245,7 +264,7 @@ class _Comparison:
         output, lse = self.style.call(self.function, problem.on(leaves))
         if output.shape != wanted.output.shape:
             raise ValueError(f"output {tuple(output.shape)}, expected {tuple(wanted.output.shape)}")
-        errors = {"output": _error(output, wanted.output)}
+        errors = {"output": relative_error(output, wanted.output)}
         if not errors["output"] <= limit:
             notes += _diagnosis(problem, output, limit)
         if lse is not None and "lse" not in self.without:
@@ -339,7 +358,7 @@ def _lse_gradient(
     least = {name: problem.scaling * other.double().norm(dim=-1).max().item() / 10 for name, other in size.items()}
     least["sink"] = 0.1
     errors = [
-        _error(one, other, least[name]) / _roundings(problem, one)
+        relative_error(one, other, least[name]) / _roundings(problem, one)
         for name, one, other in zip(names, filled, expected, strict=True)
     ]
     return max(errors), ""
@@ -363,7 +382,7 @@ def _gradients(
     # A gradient that does not arrive counts as 0, which is right only where 0 is wanted.
     filled = [torch.zeros_like(other) if one is None else one for one, other in zip(computed, wanted, strict=True)]
     errors = {  # a backward pass has several products, each with the rounding that a forward pass has once
-        f"d{name}": _error(one, other, least[name]) / _roundings(problem, one)
+        f"d{name}": relative_error(one, other, least[name]) / _roundings(problem, one)
         for name, one, other in zip(leaves, filled, wanted, strict=True)
     }
     absent = [
@@ -380,7 +399,8 @@ def _diagnosis(problem: Problem, output: Tensor, limit: float) -> list[str]:
         return ["its output is not finite"]
     features = problem.case.features
     for defect, needed in DEFECTS.items():
-        if all(feature in features for feature in needed) and _error(output, exact(problem, defect).output) <= limit:
+        shows = all(feature in features for feature in needed)
+        if shows and relative_error(output, exact(problem, defect).output) <= limit:
             return [defect]
     return []
 
@@ -398,7 +418,7 @@ def _usual(problem: Problem, direction: Tensor) -> dict[str, float]:
     return {name: moved * products[name] if name in products else 1e-6 for name in tensors}
 
 
-def _error(computed: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
+def relative_error(computed: Tensor, wanted: Tensor, least: float = 1e-6) -> float:
     """Largest difference, relative to the largest expected number, or to `least` if that is larger."""
     difference = (computed.double() - wanted).abs().max().item()
     return difference / max(wanted.abs().max().item(), least)

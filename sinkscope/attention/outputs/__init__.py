@@ -16,8 +16,8 @@ from sinkscope.attention.outputs.norm import HeadNorm, HeadNormModule
 from sinkscope.attention.pieces import OpenTo
 from sinkscope.attention.pieces import Output as OutputPiece
 
-Own = ValueBias | HeadGate | ElementGate | Exclusive | OwnValueGate | HeadNorm
-Output = Annotated[Own | OutputPiece, OpenTo("output", Own, OutputPiece)]
+BuiltIn = ValueBias | HeadGate | ElementGate | Exclusive | OwnValueGate | HeadNorm
+Output = Annotated[BuiltIn | OutputPiece, OpenTo("output", BuiltIn, OutputPiece)]
 
 OfValues = ValueGate | ValueStateGate | ValueGradient  # the first where no kind is written
 

@@ -36,9 +36,9 @@ class ExclusiveModule(nn.Module):
     reads_own = True
 
     def forward(
-        self, output: Float[Tensor, "batch heads query dim"], own: Float[Tensor, "batch kv_heads query dim"]
+        self, output: Float[Tensor, "batch heads query dim"], own_value: Float[Tensor, "batch kv_heads query dim"]
     ) -> Float[Tensor, "batch heads query dim"]:
-        return orthogonal(output, own.repeat_interleave(output.shape[1] // own.shape[1], 1))
+        return orthogonal(output, own_value.repeat_interleave(output.shape[1] // own_value.shape[1], 1))
 
 
 def orthogonal(y: Float[Tensor, "*rows dim"], v: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:

@@ -155,9 +155,9 @@ class OwnGate(Learned):
         nn.init.constant_(self.bias, logit(self.start.openness))
 
     def forward(
-        self, gated: Float[Tensor, "batch heads token dim"], own: Tensor | None
+        self, gated: Float[Tensor, "batch heads token dim"], own_value: Tensor | None
     ) -> Float[Tensor, "batch heads token dim"]:
-        value = own if self.reads_own and own is not None else gated
+        value = own_value if self.reads_own and own_value is not None else gated
         # Query head h belongs to key-value head h // group.
         value = value.repeat_interleave(gated.shape[1] // value.shape[1], 1)
         score = (value * self.weight[:, None].to(value.dtype)).sum(-1) + self.bias[:, None].to(value.dtype)

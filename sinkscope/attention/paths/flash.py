@@ -97,7 +97,15 @@ def attention(
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query dim"]:
-    """Softmax over slots and tokens. Raises `InputError` where differentiated twice."""
+    """Softmax over slots and tokens. Raises `InputError` where differentiated twice.
+
+    Args:
+        query, key, value: q, k and v, of one width.
+        logits: Of the slots, finished: scaling · q·k* + b.
+        values: v* of the slots, per query head.
+        visibility: Which keys each query sees; slots are seen by every query that sees a token.
+        scaling: Factor of q·k.
+    """
     return _FlashWithSink.apply(query, key, value, logits, values, _Map(visibility, scaling))[0]
 
 
@@ -136,7 +144,7 @@ class _Map:
         if batch > 1 and _differ(self.visibility):
             for sample in range(batch):
                 part = slice(sample, sample + 1)
-                yield from ((part, block) for block in rows_of(self.visibility.of_samples(part), ROWS))
+                yield from ((part, block) for block in rows_of(_of_samples(self.visibility, part), ROWS))
         else:
             yield from ((slice(0, batch), block) for block in rows_of(self.visibility, ROWS))
 
@@ -152,6 +160,14 @@ def _differ(visibility: Visibility) -> bool:
     separate = sum((stop - first).clamp(min=0).sum() for first, stop in reached)
     joint = sum((stop.amax() - first.amin()).clamp(min=0) * len(first) for first, stop in reached)
     return bool(separate <= APART * joint)
+
+
+def _of_samples(visibility: Visibility, samples: slice) -> Visibility:
+    """The same for some of the samples, of a mask that is a rule, which has spans."""
+    key = visibility.key.part(slice(None), samples)
+    # One object on both sides marks a square.
+    query = key if visibility.query is visibility.key else visibility.query.part(slice(None), samples)
+    return Visibility(visibility.mask, query, key)
 
 
 def _written(block: RowBlock, dtype: torch.dtype) -> Tensor:

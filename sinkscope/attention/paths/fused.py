@@ -27,7 +27,13 @@ def obstacle(
     """Why `path="auto"` does not take the fused kernels for this call; None where it may.
 
     They must compute the operation and the mask, fit the tensors, and agree with the reference on this GPU, which is
-    tried when they are first met. `biased`: with a bias such as ALiBi.
+    tried when they are first met.
+
+    Args:
+        spec: The operation.
+        visibility: Which keys each query sees.
+        query, key, value: q, k and v of the call.
+        biased: Whether a bias such as ALiBi is added to the scores.
     """
     if query.is_cuda and torch.compiler.is_compiling():
         return "fused kernels are not traced by torch.compile"
@@ -49,7 +55,9 @@ def unfit(
     *,
     biased: bool = False,
 ) -> str | None:
-    """Why the fused kernels do not compute this; None where they do, if they are exact on this GPU."""
+    """Why the fused kernels do not compute this; None where they do, if they are exact on this GPU. Arguments as in
+    `obstacle`.
+    """
     plan = plan_of(spec.normalizer, visibility.mask)
     beside = (spec.temperature, spec.first_key, spec.decay, spec.difference, *spec.slots)
     if plan is None or not isinstance(spec.similarity, DotProduct):
@@ -80,7 +88,14 @@ def attention(
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """The operation where `obstacle` is None."""
+    """The operation where `obstacle` is None.
+
+    Args:
+        query, key, value: q, k and v.
+        normalizer: Gives the weights.
+        visibility: Which keys each query sees.
+        scaling: Factor of q·k.
+    """
     plan = plan_of(normalizer, visibility.mask)
     assert plan is not None
     return fused(query, key, value, plan.activation, plan.normalized, plan.mask, plan.window, scaling)

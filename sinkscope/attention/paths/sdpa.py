@@ -43,7 +43,14 @@ def attention(
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """Softmax attention over slots and tokens; equals the reference up to rounding. O(T) memory under every mask."""
+    """Softmax attention over slots and tokens; equals the reference up to rounding. O(T) memory under every mask.
+
+    Args:
+        query, key, value: q, k and v.
+        slots: Keys, logits and values of the slots, which are seen by every query that sees a token.
+        visibility: Which keys each query sees.
+        scaling: Factor of q·k and q·k*.
+    """
     width, value_dim = query.shape[-1], value.shape[-1]
     if width != value_dim:  # unequal head widths silently take the math kernel and its T × T buffer
         wider = max(width, value_dim)

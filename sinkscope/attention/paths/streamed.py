@@ -47,7 +47,14 @@ def attention(
     visibility: Visibility,
     scaling: float,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """Weights times values; equals the reference up to rounding. Raises `InputError` where differentiated twice."""
+    """Weights times values; equals the reference up to rounding. Raises `InputError` where differentiated twice.
+
+    Args:
+        query, key, value: q, k and v.
+        normalizer: Gives the weights and their derivative.
+        visibility: Which keys each query sees.
+        scaling: Factor of q·k.
+    """
     batch, heads, queries, dim = query.shape
     kv_heads = key.shape[1]
     # Scaled outside the autograd function: autograd then multiplies the queries' gradient by the same factor.
@@ -95,7 +102,7 @@ class _Block:
         return tensor[self.heads, self.part.keys]
 
     def count(self) -> Tensor:
-        return self._own(self.part.count)
+        return self._of_heads(self.part.count)
 
     def scores(self, query: Grouped, key: Keyed) -> Tensor:
         scores = _times(self.queries(query), self.keys(key).mT)
@@ -105,14 +112,14 @@ class _Block:
         """`value` for every key that is not visible, in place."""
         for columns, hidden in self.part.hidden:
             # Slices are views, so this writes into `scores`.
-            scores[..., columns].masked_fill_(self._own(hidden), value)
+            scores[..., columns].masked_fill_(self._of_heads(hidden), value)
         return scores
 
     def seen(self, rows: Tensor) -> Tensor:
         """The rows, zero where a query sees nothing."""
-        return rows if self.part.blank is None else rows.masked_fill(self._own(self.part.blank), 0.0)
+        return rows if self.part.blank is None else rows.masked_fill(self._of_heads(self.part.blank), 0.0)
 
-    def _own(self, shared: Tensor) -> Tensor:
+    def _of_heads(self, shared: Tensor) -> Tensor:
         if shared.shape[1] > 1:  # heads that see different keys
             return shared.unflatten(1, (self.kv_heads, -1)).flatten(0, 1)[self.heads]  # (head, group, query, n)
         return shared if len(shared) == 1 else shared[self.samples]  # (head or 1, 1, query, n)

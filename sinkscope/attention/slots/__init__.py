@@ -14,8 +14,8 @@ from sinkscope.attention.slots.latent import LatentSlots
 from sinkscope.attention.slots.logits import LogitSlot, SuffixSlot, ZeroSlot
 from sinkscope.attention.slots.terms import SlotTerms
 
-Own = ZeroSlot | LogitSlot | SuffixSlot | KeySlot | LatentSlots
-Slot = Annotated[Own | SlotPiece, OpenTo("slot", Own, SlotPiece)]
+BuiltIn = ZeroSlot | LogitSlot | SuffixSlot | KeySlot | LatentSlots
+Slot = Annotated[BuiltIn | SlotPiece, OpenTo("slot", BuiltIn, SlotPiece)]
 
 __all__ = [
     "FixedValue",

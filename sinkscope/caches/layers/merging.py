@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from sinkscope.caches.call import wide
+from sinkscope.attention.scores import wide
 
 
 def merged(
@@ -18,12 +18,17 @@ def merged(
     real: Bool[Tensor, "batch heads stored"],
     how: str,
 ) -> tuple[Float[Tensor, "batch heads n dim"], Float[Tensor, "batch heads n value_dim"]]:
-    """Keys and values of the slots `index`, with all other real keys merged into them, in fp32, or fp64 if they are
-    fp64. Slots that are not `kept` are empty.
+    """Keys and values of some slots, with all other real keys merged into them, in fp32, or fp64 if they are fp64.
 
-    Each evicted key e, with its value, goes to the kept key c of highest cosine similarity. "averaged": c ← mean of c
-    and its evicted keys; "pivot": mean of c and all (e + c) / 2; "weighted": mean of c and all cos(e, c) · e. Source:
-    Wan et al. 2024.
+    Each evicted key e, with its value, goes to the kept key c of highest cosine similarity. Source: Wan et al. 2024.
+
+    Args:
+        key, value: Keys and values of all slots.
+        index: The slots to keep, per head.
+        kept: False for slots of `index` that are to be empty.
+        real: Which slots hold a key.
+        how: "averaged": c ← mean of c and its evicted keys; "pivot": mean of c and all (e + c) / 2; "weighted": mean of
+            c and all cos(e, c) · e.
     """
     # All real keys except the kept ones: also those of `index` whose slots are to be empty.
     goes = real.scatter(-1, index, real.gather(-1, index) & ~kept)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.caches.call import wide
+from sinkscope.attention.scores import wide
 from sinkscope.caches.following import Coming
 from sinkscope.caches.layers.rectangle import in_heads
 from sinkscope.caches.layers.slots import KeptSets, StackView, oldest_of_lowest

@@ -1,4 +1,4 @@
-"""Eviction policies: which stored keys to keep. One line in `OWN` puts a policy on the command line.
+"""Eviction policies: which stored keys to keep. One line in `BUILT_IN` puts a policy on the command line.
 
 Policies of other packages are registered with `sinkscope.policy`.
 """
@@ -44,7 +44,7 @@ __all__ = [
     "policy_of",
 ]
 
-OWN: dict[str, type[Policy]] = {
+BUILT_IN: dict[str, type[Policy]] = {
     "streaming": Streaming,
     "random": RandomKeys,
     "key-norm": KeyNorm,
@@ -64,7 +64,7 @@ OWN: dict[str, type[Policy]] = {
     "pyramidkv": PyramidKV,
     "qhitter": QHitter,
 }
-POLICIES: Registry[type[Policy]] = Registry("policy", OWN)
+POLICIES: Registry[type[Policy]] = Registry("policy", BUILT_IN)
 
 
 def policy_of(policy: Policy | str) -> Policy:

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.attention.scores import wide
+from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import Heads, Note, RowNote
 from sinkscope.caches.policies.policy import Policy, counted
 from sinkscope.caches.rotation import Rotation

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.caches.call import EvictionCall, wide
+from sinkscope.attention.scores import wide
+from sinkscope.caches.call import EvictionCall
 from sinkscope.caches.notes import KeyLengths, Note
 from sinkscope.caches.policies.policy import Policy, counted
 

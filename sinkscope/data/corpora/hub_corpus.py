@@ -13,6 +13,7 @@ from typing import Any
 
 from sinkscope.data.corpora.corpus import Corpus, CorpusEntry, read_text
 from sinkscope.errors import InputError
+from sinkscope.errors.invalid import first_line
 from sinkscope.files import cache_dir, cached_folder, write_json
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def _texts(name: str, config: str | None, split: str, field: str | None) -> Iter
     except InputError:
         raise
     except Exception as error:  # readers and transports of every kind are behind it, each with errors of its own
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"cannot read the dataset '{name}': {reason}") from error
 
 

@@ -116,6 +116,11 @@ def redistributed(
     """β o_S + o_R (1 + (1 − β) m / r).
 
     Not computed from (o − o_S) / (1 − m), which loses all digits where m is near 1.
+
+    Args:
+        on_sinks, on_rest: o_S, o_R: Σ A v over the sinks and over the other keys.
+        mass, remaining: m, r: Σ A over the same.
+        beta: β, the share that sinks keep, 0 to 1.
     """
     divisor = remaining.masked_fill(remaining == 0, 1.0)
     return beta * on_sinks + on_rest * (1 + (1 - beta) * mass / divisor)[..., None]

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.attention import Softmax, TokenAxis, Visibility, operation_of
+from sinkscope.attention.scores import wide
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import Invocation, OpenStream, family, hosted
 
@@ -243,9 +244,16 @@ def weights_on(
     scaling: float,
     hidden: Bool[Tensor, "_ _ _ _"],
 ) -> Float[Tensor, "batch heads query n"]:
-    """a_k = exp(scaling · q·k − L), 0 where hidden; L is the log-sum-exp over all visible keys.
+    """a_k = exp(scaling · q·k − L), 0 where hidden.
 
     Differentiable as far as L is: that of a kernel is not, silently.
+
+    Args:
+        query: q.
+        keys: Some keys k.
+        lse: L, the log-sum-exp over all visible keys, nats.
+        scaling: Factor of q·k.
+        hidden: (batch or 1, heads or 1, query or 1, n or 1): which of these keys a query does not see.
     """
     batch, heads, queries, dim = query.shape
     # (batch, kv_heads, group · query, dim): all queries of a group meet its keys in one product.
@@ -274,11 +282,6 @@ def columns_of(chosen: Bool[Tensor, "batch key"]) -> tuple[Columns, Bool[Tensor,
 def _outside_inference(value: Any) -> Any:
     """A copy of a tensor made in inference mode, which has no derivatives."""
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
-
-
-def wide(x: Tensor) -> Tensor:
-    """In the dtype of computations: fp32, or fp64 if the model is."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def check_call(module: nn.Module, arguments: dict[str, Any], opened: OpenStream) -> None:

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope.attention.scores import wide
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream, row_length
 from sinkscope.interventions.intervention import whole
 from sinkscope.interventions.residual import other_positions
-from sinkscope.interventions.reweigh.call import Call, columns_of, keys_at, slot_mass, wide
+from sinkscope.interventions.reweigh.call import Call, columns_of, keys_at, slot_mass
 from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
 
 PRECISE = 0.125  # below, the rest comes from a second pass: o − o_S loses its digits if the set has all the weight
@@ -95,6 +96,11 @@ def joined(
     """o' = (γ o_S + o_R) / (γ m + r), from the parts and masses of the set and of the rest.
 
     If both are 0 (γ = 0, and nothing else is visible), γ counts as 1.
+
+    Args:
+        on_set, on_rest: o_S, o_R: Σ A v over the set and over the other keys.
+        mass, remaining: m, r: Σ A over the same.
+        gamma: γ, the factor of the weights on the set, at least 0.
     """
     factor = torch.full_like(mass, gamma).masked_fill(gamma * mass + remaining == 0, 1.0)
     total = factor * mass + remaining

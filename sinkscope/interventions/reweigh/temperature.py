@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention import KeySlot, LatentSlots, operation_of
+from sinkscope.attention.scores import wide
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Editor, OpenStream, family
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.intervention import draw
-from sinkscope.interventions.reweigh.call import Call, check_call, wide
+from sinkscope.interventions.reweigh.call import Call, check_call
 from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, heads_of, opening, pairs, required
 from sinkscope.interventions.reweigh.reweigh import check_factor
 

@@ -33,7 +33,7 @@ def image_token(model: nn.Module) -> int | None:
 FIRST_LAYERS = 2  # without sinks
 EPSILON = 1e-6  # per image token, in the share of visual sinks, as in the authors' code
 NORM = 1e-6
-FOUND = 16  # largest activations, whose dimensions are used
+LARGEST = 16  # largest activations, whose dimensions are used
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class VisualRedistribution(Intervention):
             raise UnsupportedModelError(
                 f"family '{family(model)}': its configuration names no image token (looked for {', '.join(NAMES)})"
             )
-        activations = largest_activations(model, inputs, FOUND, batch_size)
+        activations = largest_activations(model, inputs, LARGEST, batch_size)
         dimensions = list(dict.fromkeys(activation.entry[2] for activation in activations))[:count]
         return cls(tuple(dimensions), token, **options)
 

@@ -22,8 +22,12 @@ def locate(
 ) -> tuple[Int[Tensor, "batch n"], Bool[Tensor, "batch n"]]:
     """Column of each row's p-th real token for p in `positions`, and whether this call has that column.
 
-    `real`: mask over every token so far, None if all are real; `like`: a tensor with these rows, on this device. The
-    call's columns are the `length` absolute positions from `start`.
+    Args:
+        positions: Indices among a row's real tokens, from 0.
+        real: Mask over every token so far; None if all are real.
+        like: A tensor with these rows, on this device.
+        start: Absolute position of the call's first column.
+        length: Number of the call's columns.
     """
     wanted = torch.tensor(positions, device=like.device).expand(len(like), -1)
     if real is None:

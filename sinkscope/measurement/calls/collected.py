@@ -38,7 +38,7 @@ from sinkscope.hooks import (
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.masks import DenseMask
 from sinkscope.measurement.calls.own import OwnCalls
-from sinkscope.measurement.calls.reading import Refusal, real_tokens
+from sinkscope.measurement.calls.reading import Refusal, on_device_of, real_tokens
 from sinkscope.measurement.observers.observer import Observer
 
 ENDING = "attentions"  # ending of the names under which maps are returned
@@ -211,7 +211,7 @@ class Collector:
         real, real_keys = (
             _seen(masks)[:, span]
             if axis in forward.elsewhere and axis == sides[1]
-            else _on(maps[0], real_tokens(forward, axis, span, refuse))
+            else on_device_of(maps[0], real_tokens(forward, axis, span, refuse))
             for axis, span in zip(sides, spans, strict=True)
         )
         stack = _Stack(name, maps, masks, start, real, real_keys)
@@ -282,10 +282,6 @@ def _made(taken: _Softmax, weights: Float[Tensor, "batch heads query key"]) -> b
     return bool((same.all(-1) | (rows == 0).all(-1)).all())
 
 
-def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.to(like.device)
-
-
 ALONE = "the family has attention of its own, of which weights are all that can be read"
 
 
@@ -296,7 +292,7 @@ class ReturnedMaps:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._collector, self._own = Collector(model), OwnCalls(model)
+        self._collector, self._calls = Collector(model), OwnCalls(model)
         self._request = Request(maps=False, as_tuple=False)
         self._unread: dict[str, str] = {}  # reason → the first layer
 
@@ -308,13 +304,13 @@ class ReturnedMaps:
 
         def attended(module: nn.Module, computed: Computed | str) -> None:
             if passes.under_way is not None:
-                self._own.take(module, computed)
+                self._calls.take(module, computed)
 
         stack.enter_context(following(model, attended))
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, all by name, that make the model return its maps."""
-        self._own.begin()
+        self._calls.begin()
         asked, self._request = self._collector.ask(args, kwargs)
         return asked
 
@@ -323,7 +319,7 @@ class ReturnedMaps:
     ) -> Iterator[tuple[AttentionCall, AttentionCall | None]]:
         """Each layer's map; with `vectors`, also a call with queries, keys and values if known."""
         for returned in self._collector.calls(output, forward, self._request.encoded):
-            known = self._own.call(returned) if vectors else None
+            known = self._calls.call(returned) if vectors else None
             if isinstance(known, str):
                 self._unread.setdefault(known, returned.layer.name)
                 known = None

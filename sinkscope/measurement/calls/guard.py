@@ -95,9 +95,9 @@ def _check_attached_output(call: AttentionCall, family: str, host: float) -> Non
         hidden = None if context.hidden is None else context.hidden[:, rows]
         bias = None if context.bias is None else _BiasFrom(context.bias, row)
         query, value = call.query[:, :, rows], call.value
-        own = value[:, :, call.own_keys][:, :, rows]
+        own_value = value[:, :, call.own_keys][:, :, rows]
         attended = operation(
-            query, call.key, value, visible, hidden, context.scaling, path="reference", bias=bias, own=own
+            query, call.key, value, visible, hidden, context.scaling, path="reference", bias=bias, own=own_value
         )
         weight = sum(w.abs().sum(-1).amax() for w in (attended.weights, attended.slot_weights) if w is not None)
         scale = (1 + weight) * (1 + value.abs().amax()) + attended.output.abs().amax()

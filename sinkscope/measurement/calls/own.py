@@ -42,26 +42,26 @@ class OwnCalls:
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = own_attention(model)
-        self._found: dict[Layer, tuple[nn.Module, Computed | str]] = {}
+        self._computed: dict[Layer, tuple[nn.Module, Computed | str]] = {}
         self._masks: list[Bool[Tensor, "batch _ query key"]] = []
 
     def begin(self) -> None:
         """Forget the last pass."""
-        self._found.clear()
+        self._computed.clear()
         self._masks.clear()
 
     def take(self, module: nn.Module, computed: Computed | str) -> None:
         """Keep one use of a module; layers share their mask."""
         layer = self._modules[module]
-        if layer in self._found:
+        if layer in self._computed:
             computed = "it is used several times in a pass"
         elif isinstance(computed, Computed):
             computed = replace(computed, visible=self._shared(computed.visible))
-        self._found[layer] = module, computed
+        self._computed[layer] = module, computed
 
     def call(self, returned: AttentionCall) -> AttentionCall | str:
         """The call of a returned map with queries, keys and values; or the reason why there is none."""
-        module, computed = self._found.pop(returned.layer, (None, "its queries, keys and values are made elsewhere"))
+        module, computed = self._computed.pop(returned.layer, (None, "its queries, keys and values are made elsewhere"))
         if module is None or isinstance(computed, str):
             return str(computed)
         try:
@@ -149,7 +149,7 @@ def _biases(computed: Computed, keys: int, scaling: float) -> Iterator[Float[Ten
     """
     batch, heads, queries = computed.query.shape[:3]
     for name in BIASES:
-        argument = computed.given.get(name)
+        argument = computed.arguments.get(name)
         if argument is None or argument.ndim < 3 or argument.shape[-1] < keys or argument.shape[-2] not in (1, queries):
             continue
         if argument.shape[:-2].numel() in (heads, batch * heads):

@@ -44,6 +44,15 @@ def read_call(
     lets some query see. Causality is read from the layer's mask; if that leaves it open (one query, a bidirectional
     prefix), earlier passes or the module decide.
 
+    Args:
+        invocation: The use of an attention function.
+        layer: Its layer.
+        forward: The model's pass that it belongs to.
+        sides: Which of the pass's token sequences the queries and the keys come from.
+        family: For messages.
+        written: Masks of this pass that were read already; None: none.
+        known: What earlier passes showed of this layer; None: nothing.
+
     Raises `UnsupportedModelError` for masks and caches whose keys cannot be identified, and for a layer that attends to
     tokens hidden by the model's mask.
     """
@@ -84,8 +93,10 @@ def read_call(
         query_start=start,
         key_start=key_start,
         own_keys=slice(keys - query.shape[2], keys) if shared else slice(0, keys),
-        real=_on(query, real_keys[:, start:] if shared and real_keys is not None else _queries(forward, sides, total)),
-        real_keys=_on(query, real_keys),
+        real=on_device_of(
+            query, real_keys[:, start:] if shared and real_keys is not None else _queries(forward, sides, total)
+        ),
+        real_keys=on_device_of(query, real_keys),
         softcap=arguments.get("softcap"),
         bias=_bias(arguments.get("position_bias"), query.shape[2], keys),
         sink=_sink(arguments),
@@ -231,7 +242,7 @@ def real_tokens(forward: Forward, axis: Axis, span: slice, refuse: Refusal) -> B
     return real[:, span]
 
 
-def _on(like: Tensor, mask: Tensor | None) -> Tensor | None:
+def on_device_of(like: Tensor, mask: Tensor | None) -> Tensor | None:
     """The mask on the device of a layer: a model may be split over devices."""
     return None if mask is None else mask.to(like.device)
 
@@ -292,8 +303,16 @@ def with_dropped_keys(
     """The arguments of an attention function with its kept keys at their columns among `total`, the others masked.
 
     A cache layer that drops keys says in `places` (batch, 1 or kv_heads, kept) which column each key it handed out is.
-    Memory is O(total) while a call is read. Raises if a key was handed out several times, rotated for different
-    queries.
+    Memory is O(total) while a call is read.
+
+    Args:
+        arguments: By name.
+        cache: The model's cache; None: nothing was dropped.
+        layer: Number of the layer in the cache.
+        total: Tokens so far, cached ones included.
+        refuse: Makes the error for a reason.
+
+    Raises if a key was handed out several times, rotated for different queries.
     """
     layers = getattr(cache, "layers", [])  # an encoder-decoder's cache has two caches instead, which drop nothing
     places = getattr(layers[layer], "places", None) if 0 <= layer < len(layers) else None

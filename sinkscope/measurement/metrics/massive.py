@@ -66,6 +66,12 @@ def massive_entries(
     depth in which it is massive, 0 to 1), `value` (signed mean over those), `over_median` (mean of |h| / median; inf
     where the median is 0). Per sample and depth, only entries kept by `MassiveActivations.top` are known: `truncated`
     tells where there may be more.
+
+    Args:
+        top: The largest entries of h, signed.
+        position, dimension: Where each of them is.
+        median: Of |h| over all entries of the sample at this depth.
+        magnitude, ratio: The thresholds of `is_massive`.
     """
     import pandas as pd
 

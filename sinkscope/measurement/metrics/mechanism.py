@@ -93,7 +93,18 @@ def head_kinds(
     to it writes almost nothing. "broadcast": a sink head with a larger value and an output of one direction,
     `output_rank_one` > rank_one: it writes the same to every token. "active": every other head. "" for a head that a
     layer does not have, or if a deciding number is NaN. Source: the two uses of a sink in Guo et al. 2024a; thresholds
-    ours. Raises `InputError` for thresholds outside (0, 1), and for a position that was not measured.
+    ours.
+
+    Args:
+        received: α, attention received, from 0 to 1.
+        value_norm: ‖v‖₂.
+        output_rank_one: Share of the outputs' energy along their main direction, 0 to 1.
+        position: Index s along the last axis.
+        epsilon: Share of attention above which a head is a sink head.
+        drained: Largest ‖v_s‖ of a no-op, relative to the other tokens.
+        rank_one: Smallest `output_rank_one` of a broadcast.
+
+    Raises `InputError` for thresholds outside (0, 1), and for a position that was not measured.
     """
     check_epsilon(epsilon)
     index_of(position, range(received.shape[-1]))

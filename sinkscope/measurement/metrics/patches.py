@@ -26,10 +26,15 @@ def artefact_patches(
 ) -> Bool[np.ndarray, "sample position"]:
     """Patch tokens of extreme norm: above `cutoff`, or above `times` the sample's median patch norm where it is None.
 
-    `norms`: ‖h‖₂ at the last depth; the first `prefix` tokens (CLS, registers) and the last `suffix` ones (detection
-    tokens) are not patches. Darcet et al. 2023 cut at 150 for DINOv2-g, which is between the two modes of that model's
-    histogram; a ratio to the median also fits models of another scale. Raises `InputError` for a cut-off that is not
-    positive.
+    Darcet et al. 2023 cut at 150 for DINOv2-g, which is between the two modes of that model's histogram; a ratio to the
+    median also fits models of another scale. Raises `InputError` for a cut-off that is not positive.
+
+    Args:
+        norms: ‖h‖₂ at the last depth.
+        prefix: Number of first tokens that are not patches: CLS, registers.
+        suffix: Number of last tokens that are not patches: detection tokens.
+        cutoff: The norm above which a patch is an artefact; None uses `times`.
+        times: In medians of the sample's patches.
     """
     border = times if cutoff is None else cutoff
     if border <= 0:
@@ -50,10 +55,15 @@ def patch_table(
 ) -> pd.DataFrame:
     """One row per kind of token: CLS and registers one by one, `suffix` tokens by kind, artefact and other patches.
 
-    `prefix`: names of the first tokens; `suffix`: number of last tokens of each kind.
-
     Columns: kind, tokens (per image), norm (mean), attention (mean over images, layers and heads of what each such
     token receives). Tokens whose norm is NaN are of no kind, and images without another are not counted.
+
+    Args:
+        norms: ‖h‖₂ at the last depth.
+        received: Attention received, 0 to 1; None leaves `attention` NaN.
+        prefix: Names of the first tokens.
+        artefacts: Which patches are artefacts, from `artefact_patches`.
+        suffix: Number of last tokens of each kind.
     """
     import pandas as pd
 

@@ -42,7 +42,15 @@ def sinks_by_token(
     A token is a sink where the percentage of (layer, head) pairs in which it receives more than `epsilon` exceeds
     `least`. Columns: token (its text), id, sinks (occurrences that are one), occurrences, share (percent of them),
     heads (mean percentage of pairs, over the sinks), alpha (largest attention received in a head), first, last
-    (positions). Sorted by sinks. Only `counted` places are used. Source: Sun et al. 2024; Yu et al. 2024.
+    (positions). Sorted by sinks. Source: Sun et al. 2024; Yu et al. 2024.
+
+    Args:
+        received: Attention received, 0 to 1.
+        ids: Token ids; −1 where there is none.
+        counted: The places that are used.
+        texts: Text of each id; ids without one are named "".
+        epsilon: Share of attention, 0 to 1.
+        least: Percentage of pairs, 0 to 100.
     """
     import pandas as pd
 
@@ -100,7 +108,11 @@ def sinks_by_kind(
 
     Columns: kind, occurrences, alpha (mean attention received, over samples, layers and heads), sink_rate (percent of
     (token, layer, head) in which it exceeds `epsilon`), largest (percent of (layer, head) pairs for the occurrence with
-    most). Source: for bidirectional encoders the denominator is T for every key.
+    most). Source: for bidirectional encoders the denominator is T for every key. Other arguments as in
+    `sinks_by_token`.
+
+    Args:
+        special: Ids of special tokens.
     """
     import pandas as pd
 

@@ -122,7 +122,16 @@ def unmeasured(subject: SurveyModel, kind: str, status: Status, reason: str) -> 
 def measured_row(
     subject: SurveyModel, kind: str, measurement: Measurement, epsilon: float, seconds: float | None, results: str
 ) -> SurveyRow:
-    """The row of a measurement. The threshold is applied here, so another epsilon needs no model."""
+    """The row of a measurement. The threshold is applied here, so another epsilon needs no model.
+
+    Args:
+        subject: The model, as the survey names it.
+        kind: The kind of input.
+        measurement: Of this model on this input.
+        epsilon: Share of attention above which a token is a sink.
+        seconds: Time to measure, without loading; None if unknown.
+        results: Folder of the stored measurement, relative to the survey's, or the path of a saved one.
+    """
     data, record = measurement.data, measurement.record
     interval = measurement.sink_rate_interval(0, epsilon)
     strongest = strongest_position(data, epsilon)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,7 +27,7 @@ from sinkscope.data import (
 )
 from sinkscope.data.media import MEDIA, media_digest, media_reading
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.files import check_writable, locked
+from sinkscope.files import check_writable, locked, sha256
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.measuring import measure, resolve_observers
 from sinkscope.measurement.models.rows import Status, SurveyRow, measured_row, unmeasured
@@ -33,6 +35,7 @@ from sinkscope.measurement.models.spec import AUTO, SurveySpec
 from sinkscope.measurement.models.store import Key, Store
 from sinkscope.measurement.models.subjects import Identity, SurveyModel, identity, survey_models
 from sinkscope.measurement.models.table import SURVEY_JSON, SURVEY_MARKDOWN, SURVEY_PAGE, SURVEY_TABLE, Survey
+from sinkscope.measurement.observers.observer import Observer
 from sinkscope.model import load, load_tokenizer
 from sinkscope.model.hub import configuration
 
@@ -116,6 +119,15 @@ def _report_batch(report: Callable[..., object], at: Callable[..., SurveyProgres
     report(at(done, samples))
 
 
+def result_key(spec: SurveySpec) -> Key:
+    """What the result of the only model of `spec` on its only input depends on.
+
+    Raises `InputError` for a model or text that cannot be identified.
+    """
+    [subject], [kind] = survey_models(spec), spec.inputs
+    return _Visit(spec, subject, Store(Path()), {}, load).key(kind)
+
+
 def settled(
     spec: SurveySpec, subject: SurveyModel, commit: str | None, tokenizer: Any
 ) -> tuple[SurveySpec, SurveyModel]:
@@ -164,15 +176,18 @@ class _Visit:
         try:
             if self.subject.saved is not None:
                 return self._saved(self.subject.saved)
-            commit = self._identity().commit
-            if kind in NEEDS_TEXT:
-                self.spec, self.subject = settled(self.spec, self.subject, commit, self.tokenizer)
-            key = Key(self._identity(), self._settings(kind))
+            key = self.key(kind)
             stored = self.store.find(key, self.subject, kind, self.spec.epsilon)
             return stored or self._measured(kind, key, progress)
         except Exception as error:
             status: Status = "skipped" if isinstance(error, _NoSuchInput) else "failed"
             return unmeasured(self.subject, kind, status, _reason(error))
+
+    def key(self, kind: str) -> Key:
+        """What the result of one input depends on."""
+        if kind in NEEDS_TEXT:
+            self.spec, self.subject = settled(self.spec, self.subject, self._identity().commit, self.tokenizer)
+        return Key(self._identity(), self._settings(kind))
 
     def end(self) -> None:
         """Free the model, and a GPU's memory with it."""
@@ -257,7 +272,7 @@ class _Visit:
                 settings["chat_template"] = self.subject.chat_template
                 settings |= {} if spec.windows == "within" else {"windows": spec.windows}
             settings["bos"] = self._bos(kind)
-        observers = [type(observer).__name__ for observer in resolve_observers(spec.observers)]
+        observers = [_described(observer) for observer in resolve_observers(spec.observers)]
         return {**settings, "dtype": spec.dtype, "attn": spec.attn, "observers": observers}
 
     def _identity(self) -> Identity:
@@ -302,6 +317,17 @@ class _Visit:
         except Exception as error:
             self.trouble = _reason(error)
             raise
+
+
+def _described(observer: Observer) -> dict[str, Any]:
+    """An observer and its parameters; one from elsewhere with the contents of its file, which no version names."""
+    kind = type(observer)
+    if kind.__module__.partition(".")[0] == "sinkscope":
+        return observer.describe()
+    try:
+        return {**observer.describe(), "code": sha256(inspect.getfile(kind))}
+    except (OSError, TypeError):  # defined in a notebook: nothing shows that it is still the same
+        return {**observer.describe(), "code": uuid.uuid4().hex}
 
 
 class _NoSuchInput(InputError):

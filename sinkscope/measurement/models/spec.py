@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from sinkscope.errors import InputError
 from sinkscope.errors.invalid import ConfigPart, in_one_line
 from sinkscope.files import read_fields
+from sinkscope.names import Media, media_folder
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
-MediaKind = Literal["images", "audio"]
 AUTO = "auto"  # a corpus that follows from the model, `data.corpus_of`
 DeviceMap = str | dict[str, str | int]
 
@@ -108,11 +108,9 @@ class SurveySpec(ConfigPart):
         return fields
 
     @property
-    def media(self) -> tuple[MediaKind, Path] | None:
+    def media(self) -> tuple[Media, Path] | None:
         """What is read instead of tokens, and its folder."""
-        if self.images is not None:
-            return "images", self.images
-        return None if self.audio is None else ("audio", self.audio)
+        return media_folder(self.images, self.audio)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SurveySpec:

@@ -79,7 +79,12 @@ class Store:
     def keep(
         self, key: Key, subject: SurveyModel, kind: str, measurement: Measurement, epsilon: float, seconds: float
     ) -> SurveyRow:
-        """Store a measurement and its row, both or neither, and return the row."""
+        """Store a measurement and its row, both or neither, and return the row.
+
+        Args:
+            key: Identity of weights, input and settings, by which it is found again.
+            subject, kind, measurement, epsilon, seconds: As in `measured_row`.
+        """
         place = self.folder / RESULTS / f"{_slug(subject.model)}-{kind}-{key.hash}"
         row = measured_row(subject, kind, measurement, epsilon, seconds, self._relative(place))
         about = {"identity": key.identity.digest, "commit": key.identity.commit, "settings": dict(key.settings)}

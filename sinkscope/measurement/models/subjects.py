@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from transformers.utils import cached_file, extract_commit_hash
-
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
 from sinkscope.measurement.models.spec import SurveyEntry, SurveySpec
 from sinkscope.model.checkpoints import MODEL, trained_models
-from sinkscope.model.hub import cannot_load, resolve
+from sinkscope.model.hub import UNCALIBRATED, commit_of, resolve
 from sinkscope.names import shortened
 
 MEASUREMENT = "measurement.nc"
@@ -71,11 +69,14 @@ def identity(subject: SurveyModel) -> Identity:
     """
     place = Path(resolve(subject.model))
     if place.is_dir():
-        folders = [place, *([Path(subject.tokenizer)] if subject.tokenizer else [])]
-        files = {str(path): sha256(path) for folder in folders for path in _files_that_matter(folder)}
+        # The weights of a model that is saved with a calibration are one level down.
+        folders = [place, place / UNCALIBRATED, *([Path(subject.tokenizer)] if subject.tokenizer else [])]
+        files = {
+            str(path): sha256(path) for folder in folders if folder.is_dir() for path in _files_that_matter(folder)
+        }
         contents = sorted((Path(name).name, digest) for name, digest in files.items())
         return Identity(hashlib.sha256(json.dumps(contents).encode()).hexdigest())
-    commit = _commit(subject)
+    commit = commit_of(subject.model, subject.revision)
     return Identity(hashlib.sha256(f"{subject.model}@{commit}".encode()).hexdigest(), commit)
 
 
@@ -85,17 +86,6 @@ def saved_measurement(name: str | Path) -> Path | None:
     if path.suffix == ".nc":
         return path
     return path / MEASUREMENT if (path / MEASUREMENT).is_file() else None
-
-
-def _commit(subject: SurveyModel) -> str:
-    try:
-        config = cached_file(subject.model, "config.json", revision=subject.revision)
-    except (OSError, ValueError) as error:
-        raise cannot_load(subject.model, error) from error
-    commit = extract_commit_hash(config, None)
-    if commit is None:
-        raise InputError(f"the commit of model '{subject.model}' is unknown")
-    return str(commit)
 
 
 def _files_that_matter(folder: Path) -> list[Path]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import unembedding
-from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.measurement.observers.rows import checked_count, checked_positions
+from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Piece, divide, in_every
+from sinkscope.measurement.observers.rows import ProbeObserver
 from sinkscope.statistics.spectral import band_slices, spectral_bands
 
 
@@ -48,7 +48,7 @@ class _Basis:
 
 @in_every
 @dataclass(frozen=True)
-class SpectralBands(Observer):
+class SpectralBands(ProbeObserver):
     """Share of ‖h_t‖² in each of `count` bands of the unembedding's right singular directions, strongest first.
 
     `band_energy` (sample, depth, probe_position, band) for the tokens at `positions` (counting real tokens),
@@ -60,20 +60,11 @@ class SpectralBands(Observer):
     """
 
     count: int = 20
-    positions: Sequence[int] = (0,)
     basis: _Basis | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        checked_count("count", self.count)
-        object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[int]]:
         return {"probe_position": self.positions, "band": range(self.count)}
-
-    @property
-    def reads_blocks(self) -> bool:
-        return True
 
     def bound(self, model: nn.Module) -> SpectralBands:
         weight = unembedding(model)

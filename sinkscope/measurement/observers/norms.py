@@ -49,11 +49,10 @@ class QueryKeyValueNorms(Observer):
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         own_keys, start = call.own_keys, call.key_start + call.own_keys.start
-        every = (
-            own_keys.stop - own_keys.start == call.key.shape[2]
-        )  # no cached tokens: they were counted when they were new
-        key = call.key_lengths if every else lengths(call.key[:, :, own_keys])
-        value = call.value_lengths if every else lengths(call.value[:, :, own_keys])
+        # Cached tokens were counted when they were new.
+        uncached = own_keys.stop - own_keys.start == call.key.shape[2]
+        key = call.key_lengths if uncached else lengths(call.key[:, :, own_keys])
+        value = call.value_lengths if uncached else lengths(call.value[:, :, own_keys])
         yield from _shown("query", call.query_lengths, call.query_start)
         yield from _shown("key", key.repeat_interleave(call.group, 1), start)
         yield from _shown("value", value.repeat_interleave(call.group, 1), start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from sinkscope.errors import InputError
-from sinkscope.measurement.observers.observer import Hidden, LayerSums, Piece
+from sinkscope.measurement.observers.observer import Hidden, LayerSums, Observer, Piece
 
 CONTINUED = "continued"
 SAMPLE = 4096  # sampled values that bracket a median
@@ -98,3 +99,19 @@ def checked_count(name: str, count: int) -> None:
     """Raises `InputError` unless `count` is positive."""
     if count < 1:
         raise InputError(f"{name} = {count}: expected a whole number from 1 on")
+
+
+@dataclass(frozen=True)
+class ProbeObserver(Observer):
+    """An observer that keeps `count` numbers of the residual stream for each token at `positions`."""
+
+    count: int
+    positions: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        checked_count("count", self.count)
+        object.__setattr__(self, "positions", checked_positions(self.positions))
+
+    @property
+    def reads_blocks(self) -> bool:
+        return True

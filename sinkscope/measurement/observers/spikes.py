@@ -30,17 +30,16 @@ from sinkscope.measurement.observers.observer import (
     LayerSums,
     ModuleCall,
     ModuleWatch,
-    Observer,
     Piece,
     divide,
     in_every,
 )
-from sinkscope.measurement.observers.rows import checked_count, checked_positions
+from sinkscope.measurement.observers.rows import ProbeObserver
 
 
 @in_every
 @dataclass(frozen=True)
-class SpikeDimensions(Observer):
+class SpikeDimensions(ProbeObserver):
     """The share of a token in its largest dimensions, and of its key due to them, for 1 … `count` dimensions.
 
     For the tokens at `positions` (counting real tokens), n = 1 … `count` on the axis `spikes`:
@@ -59,21 +58,12 @@ class SpikeDimensions(Observer):
     """
 
     count: int = 8
-    positions: Sequence[int] = (0,)
     sites: tuple[_Site, ...] = field(default=(), repr=False, compare=False)
     without_key: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        checked_count("count", self.count)
-        object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[int]]:
         return {"probe_position": self.positions, "spikes": range(1, self.count + 1)}
-
-    @property
-    def reads_blocks(self) -> bool:
-        return True
 
     def bound(self, model: nn.Module) -> SpikeDimensions:
         sites = tuple(_sites(model))

@@ -76,12 +76,12 @@ class StrongestKeys(Observer):
             yield Piece(name, padded[:, :, None], call.query_start, chunk.samples)
         yield Piece("generated", weights.new_ones((*weights.shape[:2], 1)), call.query_start, chunk.samples)
 
-    def arrays(self, found: LayerSums) -> dict[str, Array]:
-        if "generated" not in found.sums:
+    def arrays(self, layer: LayerSums) -> dict[str, Array]:
+        if "generated" not in layer.sums:
             return {}
-        there = found.sums["generated"][..., None] > 0
+        there = layer.sums["generated"][..., None] > 0
         return {
-            f"strongest_{name}": Array(torch.where(there, found.sums[name], torch.nan), "query", ("strongest",))
+            f"strongest_{name}": Array(torch.where(there, layer.sums[name], torch.nan), "query", ("strongest",))
             for name in PARTS
         }
 

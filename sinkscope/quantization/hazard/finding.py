@@ -280,7 +280,11 @@ def _tokens(mask: Tensor, columns: TokenColumns) -> pd.DataFrame:
 def advice_of(
     table: pd.DataFrame, casts: pd.DataFrame, tokens: pd.DataFrame, ranked: pd.DataFrame, record: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """One row per finding: `what` to do, `where`, and `why`."""
+    """One row per finding: `what` to do, `where`, and `why`.
+
+    Args:
+        table, casts, tokens, ranked, record: Fields of `Hazards`, of which `table` is `sites`.
+    """
     left = record["tokens_left"]
     rows = [
         *_token_advice(table, tokens, ranked, record),

@@ -173,7 +173,7 @@ class _Rounding(Editor):
         keys, rotation = front.to(key), self.turned[module]
         if not self.before_rotation or rotation is None:
             return front.back(self._rounded(module, keys, left, keys=True))
-        columns = self.protected.every
+        columns = self.protected.columns
         if not torch.equal(columns.order, columns.index):
             raise InputError("packed documents restart their positions: before_rotation needs one document per row")
         places = torch.arange(keys.shape[2], device=keys.device)

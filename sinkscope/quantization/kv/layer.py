@@ -51,8 +51,15 @@ class Closed:
         blocks: int,
         batch: int,
     ) -> None:
-        """Close blocks, in order. `where`: each one's row and number, or numbers that every row closes, row by row;
-        `blocks`: how many the row with most of them has then."""
+        """Close blocks, in order.
+
+        Args:
+            x: The numbers of n blocks.
+            protected: Tokens that set no range; None: none.
+            where: Each block's row and number, or numbers that every row closes, row by row.
+            blocks: How many the row with most of them has then.
+            batch: Number of rows.
+        """
         self._width = x.shape[-1]
         new = self._encoded(x, protected)
         self._make_room(blocks, batch, new)

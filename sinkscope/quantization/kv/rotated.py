@@ -46,7 +46,7 @@ def plain_readers(model: nn.Module) -> frozenset[int]:
     if own_attention(model) or any(operation_of(each) is not None for each in attention_layers(model)):
         return frozenset()  # before what is known: operations come and go
     if model not in _known:
-        _known[model] = _found(model)
+        _known[model] = _compare_layers(model)
     return _known[model]
 
 
@@ -79,7 +79,7 @@ class _Comparing(Editor):
         return arguments
 
 
-def _found(model: nn.Module) -> frozenset[int]:
+def _compare_layers(model: nn.Module) -> frozenset[int]:
     twin = unobserved(model)
     modules = [each for each in attention_layers(twin) if dispatches(each)]
     cache = _RecordedCache(text_config(model))

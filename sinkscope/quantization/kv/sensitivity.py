@@ -32,8 +32,16 @@ def find_codebooks(
 ) -> Codebooks:
     """`Codebooks` for a model's keys and values, from texts as it will read them: one pass and its gradient.
 
-    Raises `InputError` for bits outside 1…8, shares outside 0…½, and texts of one token; `UnsupportedModelError` as
-    `QuantizeCache` does. Source: Hooper et al. 2024 (KVQuant), whose 1 % of outliers is the default.
+    Args:
+        model: A decoder whose cache holds keys and values.
+        inputs: As in `measure`.
+        bits: Of a code, 1 to 8.
+        outliers: Share of numbers that stay unchanged, 0 to ½; 1 % by default, as in the paper.
+        protect: Tokens that calibration leaves out; None: none.
+        batch_size: Samples per pass.
+
+    Raises `InputError` for bits or shares out of range and texts of one token; `UnsupportedModelError` as
+    `QuantizeCache` does. Source: Hooper et al. 2024 (KVQuant).
     """
     check_codebooks(bits, outliers)
     model = unwrapped(model)

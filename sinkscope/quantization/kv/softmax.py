@@ -91,7 +91,17 @@ def two_versions(
     rounded: tuple[Tensor, Tensor],
     rounds: Tensor,
 ) -> TwoVersions:
-    """From the arguments of an attention function. Raises `UnsupportedModelError` unless it is a plain softmax."""
+    """From the arguments of an attention function.
+
+    Args:
+        module: The attention layer.
+        implementation: Name of the function; None is eager.
+        arguments: By name, with keys and values in full precision.
+        rounded: Keys and values as stored, in the same order.
+        rounds: (batch, query, key): the pairs that use the rounded key and value.
+
+    Raises `UnsupportedModelError` unless it is a plain softmax.
+    """
     query, key, value, mask = (arguments.get(name) for name in ("query", "key", "value", "attention_mask"))
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)

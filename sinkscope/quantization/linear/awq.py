@@ -60,6 +60,14 @@ class AWQ(Transform):
     ) -> AWQ:
         """Searched for weights on `grid`, on all real, unprotected tokens of `inputs`.
 
+        Args:
+            model: Any transformers model.
+            inputs: Calibration texts, as in `measure`.
+            grid: What weights will be rounded to.
+            protect: Tokens that calibration leaves out; None: none.
+            skip: Maps to leave out, as in `linear_maps`.
+            batch_size: Samples per pass.
+
         Raises `InputError` for maps that no token reached, and for groups that do not divide a map's inputs.
         """
         maps = linear_maps(model, skip)

@@ -62,6 +62,13 @@ def is_transposed(module: nn.Module, path: str) -> bool:
 def edit_experts(module: nn.Module, path: str, parameter: str, edit: Edit, stack: ExitStack) -> None:
     """Let `edit` change the input of one of the two maps until `stack` closes.
 
+    Args:
+        module: The expert layer.
+        path: Its name, for messages.
+        parameter: Name of the map's stacked weights.
+        edit: Called with the map's input and its routing; returns the input to use.
+        stack: Undoes the edit.
+
     Raises `UnsupportedModelError` for experts with custom code, whose second map's input is not visible from outside.
     """
     if any(not hasattr(module, name) for name in DECLARED) or getattr(module, "_is_expert_parallel", False):

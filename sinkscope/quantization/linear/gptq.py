@@ -55,7 +55,16 @@ class GPTQ(Rounding):
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> GPTQ:
-        """Calibrated on all real, unprotected tokens of `inputs`, with `transform` active.
+        """Calibrated on all real, unprotected tokens of `inputs`.
+
+        Args:
+            model: Any transformers model.
+            inputs: Calibration texts, as in `measure`.
+            damp: Share of the mean of H's diagonal that is added to it.
+            protect: Tokens that calibration leaves out; None: none.
+            skip: Maps to leave out, as in `linear_maps`.
+            transform: Is active meanwhile, so that H is that of the transformed inputs; None: none.
+            batch_size: Samples per pass.
 
         Raises `InputError` if no token reaches a map, and for a damping that is not positive.
         """

@@ -202,7 +202,7 @@ def linear_maps(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, Li
 
 def reachable(model: nn.Module) -> dict[str, LinearMap]:
     """All known linear maps by path."""
-    return {one.path: one for one in _every(unwrapped(model))}
+    return {one.path: one for one in _all_maps(unwrapped(model))}
 
 
 def chosen(model: nn.Module, paths: Iterable[str], what: str) -> dict[str, LinearMap]:
@@ -224,7 +224,7 @@ def left_out(model: nn.Module, skip: Sequence[str] = (HEAD,)) -> dict[str, int]:
     return {path: one.numel() for path, one in matrices.items() if id(one) not in reached}
 
 
-def _every(model: nn.Module) -> Iterator[LinearMap]:
+def _all_maps(model: nn.Module) -> Iterator[LinearMap]:
     block_of = {module: block for block in blocks(model) for module in block.module.modules()}
     crossing = _crossing(model)
     by_module: dict[nn.Module, list[Projection]] = {}

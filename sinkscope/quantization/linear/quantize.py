@@ -247,9 +247,18 @@ def calibrated(
 ) -> Static:
     """The ranges of each map's input over all real tokens of `inputs`, for a grid over "tensor".
 
-    The minimum and maximum over all batches, not a running mean. `protect`: tokens that are part of no range; whether
-    they are protected later is up to the quantizer. Raises `InputError` for other grids, and for a map that no token
-    reached.
+    The minimum and maximum over all batches, not a running mean.
+
+    Args:
+        model: Any transformers model.
+        inputs: Calibration texts, as in `measure`.
+        grid: What inputs will be rounded to.
+        protect: Tokens that are part of no range; whether they are protected later is up to the quantizer. None: none.
+        skip: Maps to leave out, as in `linear_maps`.
+        transform: Is active meanwhile; None: none.
+        batch_size: Samples per pass.
+
+    Raises `InputError` for other grids, and for a map that no token reached.
     """
     if grid.over != "tensor":
         raise InputError(f"a static range is shared by all tokens: give a grid over 'tensor', not '{grid.over}'")

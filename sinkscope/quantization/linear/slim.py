@@ -62,7 +62,13 @@ class SliM(Rounding):
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> SliM:
-        """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map gets."""
+        """Calibrated as `GPTQ.of`; bits are chosen on the first 256 tokens that each map gets.
+
+        Other arguments as in `GPTQ.of`.
+
+        Args:
+            salient: How much salient entries count in the choice of ranges; 1: as much as others.
+        """
         options: dict[str, Any] = {"protect": protect, "skip": skip, "transform": transform, "batch_size": batch_size}
         hessians = GPTQ.of(model, inputs, damp, **options).hessians
         maps = linear_maps(model, skip)

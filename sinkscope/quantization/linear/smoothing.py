@@ -59,6 +59,14 @@ class SmoothQuant(Transform):
     ) -> SmoothQuant:
         """Calibrated on all real, unprotected tokens of `inputs`.
 
+        Args:
+            model: Any transformers model.
+            inputs: Calibration texts, as in `measure`.
+            alpha: α, how much of the outliers moves from x to W: 0 nothing, 1 all.
+            protect: Tokens that calibration leaves out; None: none.
+            skip: Maps to leave out, as in `linear_maps`.
+            batch_size: Samples per pass.
+
         Raises `InputError` for α outside 0…1, and for maps that no token reached.
         """
         if not 0 <= alpha <= 1:

@@ -70,7 +70,14 @@ class Prefix(Intervention):
         tokenizer: Any = None,
         bos: int | None = None,
     ) -> Prefix:
-        """The prefix of these tokens. `bos`: the token that begins a text, if the configuration does not name it.
+        """The prefix of these tokens.
+
+        Args:
+            model: A decoder, whose full-precision cache is kept.
+            ids: Token ids, in order.
+            found: How they were chosen, JSON-able, for the record.
+            tokenizer: Gives the texts of the tokens; None: none are kept.
+            bos: The token that begins a text, if the configuration does not name it.
 
         Raises `InputError` for no tokens, tokens outside the vocabulary, as many tokens as the model has positions, and
         two BOS; `UnsupportedModelError` for a model that returns no cache.

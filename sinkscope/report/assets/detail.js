@@ -48,8 +48,8 @@
     if (!rows) return undefined;
     const word = (position) => escaped(`${position}${tokens[position] === undefined ? "" : ` “${tokens[position]}”`}`);
     const seen = rows.map((row, query) => row.map((weight, key) => (key > query && !weight ? null : weight)));
-    const told = (weight, query, key) => `${word(query)} looks at ${word(key)}: ${number(weight)}`;
-    const text = seen.map((row, query) => row.map((weight, key) => told(weight, query, key)));
+    const sentence = (weight, query, key) => `${word(query)} looks at ${word(key)}: ${number(weight)}`;
+    const text = seen.map((row, query) => row.map((weight, key) => sentence(weight, query, key)));
     return fill(plot, { z: [seen], text: [text] }, { autosize: true }); // its width was unknown while it was hidden
   }
 

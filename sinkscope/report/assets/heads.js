@@ -78,13 +78,13 @@
       pen.font = "10px system-ui, sans-serif";
       pen.textBaseline = "middle";
       pen.textAlign = "right";
-      const every = (count, room) => [1, 2, 5, 10, 20, 50, 100].find((step) => step * room >= 16) ?? count;
-      for (let layer = 0; layer < data.layers.length; layer += every(data.layers.length, cell.height)) {
+      const stride = (count, room) => [1, 2, 5, 10, 20, 50, 100].find((step) => step * room >= 16) ?? count;
+      for (let layer = 0; layer < data.layers.length; layer += stride(data.layers.length, cell.height)) {
         const label = data.layers[layer].split(" ").at(-1);
         pen.fillText(label, MARGIN.left - 5, corner(layer, 0)[1] + cell.height / 2);
       }
       pen.textAlign = "center";
-      for (let head = 0; head < data.heads; head += every(data.heads, cell.width)) {
+      for (let head = 0; head < data.heads; head += stride(data.heads, cell.width)) {
         pen.fillText(head, corner(0, head)[0] + cell.width / 2, MARGIN.top + cell.height * data.layers.length + 9);
       }
     }
@@ -113,8 +113,8 @@
     }
 
     board.addEventListener("click", (event) => {
-      const found = under(event);
-      if (found) selection.select(...found);
+      const place = under(event);
+      if (place) selection.select(...place);
     });
     board.addEventListener("mousemove", (event) => tell(...(under(event) ?? [])));
     board.addEventListener("mouseleave", () => tell());

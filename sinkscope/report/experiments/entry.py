@@ -104,8 +104,10 @@ class ExperimentEntry:
         `shown` metrics that its runs have.
         """
         both = [metric for metric in self.read if metric in self.published]
-        metrics = list(dict.fromkeys([*both, *self.published, *self.read])) or self._shown() or ["sink_0"]
-        return sorted(metrics, key=lambda metric: metric == "loss")
+        metrics = list(dict.fromkeys([*both, *self.published, *self.read]))
+        if not metrics:
+            metrics = [metric for metric in self.shown if any(metric in run.metrics for _, run in self.runs)]
+        return sorted(metrics or ["sink_0"], key=lambda metric: metric == "loss")
 
     @property
     def tabled(self) -> list[str]:
@@ -115,9 +117,6 @@ class ExperimentEntry:
     def title(self, metric: str) -> str:
         """A metric, or a curve, in the words of its task."""
         return names.title(metric, self.titles)
-
-    def _shown(self) -> list[str]:
-        return [metric for metric in self.shown if any(metric in run.metrics for _, run in self.runs)]
 
     @property
     def seconds(self) -> float:
@@ -141,7 +140,7 @@ def entry(question: Question, findings: Findings | None, scale: str = "nano") ->
         findings,
         question.shared,
         base,
-        _reason(question, findings, scale),
+        "" if findings is not None else question.not_at.get(scale, "no runs"),
         question.note,
         question.shown,
         titles,
@@ -178,12 +177,6 @@ def _base(question: Question, scale: str) -> tuple[dict[str, Any], Mapping[str, 
     job = question.base(scale, {"seed": 0})
     fields = job.model_dump(mode="json")
     return {**fields.get("recipe", {}), **fields}, job.titles
-
-
-def _reason(question: Question, findings: Findings | None, scale: str) -> str:
-    if findings is not None:
-        return ""
-    return next((why for name, why in question.not_at.items() if name == scale), "no runs")
 
 
 def _reads(assertion: Assertion, findings: Findings | None) -> dict[str, tuple[str, ...]]:

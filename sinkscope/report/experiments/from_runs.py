@@ -19,7 +19,11 @@ LAST = {"loss": VALIDATION_LOSS, "train_loss": LOSS, "sink_0": SINK, "strongest"
 def entry_of_runs(runs: Sequence[StoredRun]) -> ExperimentEntry:
     """Runs by variation. Runs of one recipe differ by their seeds; a second run with the same seed gets its name."""
     recipes = [dict(_leaves(run.record.get("recipe", {}))) for run in runs]
-    differing = [name for name in dict(_all(recipes)) if _differs(name, recipes)]
+    differing = [
+        name
+        for name in dict.fromkeys(name for recipe in recipes for name in recipe)
+        if len({json.dumps(recipe.get(name), sort_keys=True) for recipe in recipes}) > 1
+    ]
     variations: dict[str, Variation] = {}
     by_label: dict[str, dict[int, Observed]] = {}
     for run, recipe in zip(runs, recipes, strict=True):
@@ -68,15 +72,6 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield from _leaves(value, f"{dotted}.")
         else:
             yield dotted, value
-
-
-def _all(recipes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for recipe in recipes:
-        yield from recipe.items()
-
-
-def _differs(name: str, recipes: Sequence[Mapping[str, Any]]) -> bool:
-    return len({json.dumps(recipe.get(name), sort_keys=True) for recipe in recipes}) > 1
 
 
 def _seed(run: StoredRun) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sinkscope.experiments import Observed, Variation
+from sinkscope.experiments import Variation
 from sinkscope.report.experiments.entry import FAILED, USUAL, ExperimentEntry, Judged, evidence
 from sinkscope.report.experiments.names import cost, effect, in_words, number, sizes
 from sinkscope.report.table import MISSING, Cell, PageTable
@@ -72,7 +72,8 @@ def runs_table(entry: ExperimentEntry, prefix: str) -> PageTable:
         has_curves = run.curves and run.steps
         button = Cell("curves", look="button", id=str(index)) if has_curves else Cell(MISSING)
         spent = Cell(MISSING if run.status == FAILED else cost(run.seconds), number=True)
-        facts = [Cell(label), Cell(str(run.seed), number=True), name, _status(run)]
+        status = Cell(run.status, look="" if run.status == "finished" else "odd")
+        facts = [Cell(label), Cell(str(run.seed), number=True), name, status]
         rows.append([*facts, *(figure(run[metric]) for metric in columns), spent, button, Cell(run.reason)])
     head = ["variation", "seed", "run", "status", *map(entry.title, columns), "cost", "over training", "reason"]
     return PageTable(head, rows, "Runs", "runs")
@@ -97,10 +98,6 @@ def verdict_row(entry: ExperimentEntry, judged: Judged, place: str, several_scal
         ),
     ]
     return VerdictRow(cells, verdict.grade, words.lower())
-
-
-def _status(run: Observed) -> Cell:
-    return Cell(run.status, look="" if run.status == "finished" else "odd")
 
 
 def _value(entry: ExperimentEntry, variation: Variation, name: str) -> Cell:

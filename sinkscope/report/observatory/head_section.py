@@ -32,8 +32,12 @@ def head_section(
 ) -> Section:
     """Every metric of every head as linked maps, with a panel for the selected head.
 
-    `position`: the position of the sink. `map_command`: the command line that, followed by "layer.head", adds an
-    attention map.
+    Args:
+        data: The data of a measurement.
+        epsilon: The attention, 0 to 1, above which a head has a sink.
+        position: The position of the sink.
+        maps: Attention maps of some heads; None for none.
+        map_command: The command line that adds a map if "layer.head" is appended; None to show none.
     """
     if maps is not None:
         maps.check(data)
@@ -105,18 +109,13 @@ def start(data: xr.Dataset, position: int) -> list[int]:
 
 
 def _strongest(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
-    """The table of heads; of many heads, those in which the position receives most, the strongest first."""
-    frame = _numbers(data, values, position)
-    received = next((metric.heading(position) for metric in values if metric.name == "alpha"), None)
-    return frame if len(frame) <= ROWS or received is None else frame.nlargest(ROWS, received)
-
-
-def _numbers(data: xr.Dataset, values: Mapping[HeadMetric, np.ndarray], position: int) -> pd.DataFrame:
-    """The table of heads with column names for readers."""
+    """The table of heads with column names for readers; of many heads, those in which the position receives most."""
     frame = head_table(data, values)
     rows = zip(data["stack"].values, data["layer_index"].values, strict=True)
     labels = dict(zip(rows, layer_labels(data), strict=True))
     frame["layer"] = [labels[key] for key in zip(frame["stack"], frame["layer"], strict=True)]
+    if len(frame) > ROWS and "alpha" in frame:
+        frame = frame.nlargest(ROWS, "alpha")
     return frame.drop(columns="stack").rename(columns={metric.name: metric.heading(position) for metric in values})
 
 

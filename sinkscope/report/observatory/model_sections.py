@@ -190,7 +190,15 @@ def extremes(data: xr.Dataset) -> tuple[go.Figure, pd.DataFrame]:
 def over_depth(
     data: xr.Dataset, lines: dict[str, np.ndarray], title: str, *, log: bool = False, sink: str | None = None
 ) -> tuple[go.Figure, pd.DataFrame]:
-    """Up to three lines over the depths, and their table; the one named `sink` is orange."""
+    """Lines over the depths, and their table.
+
+    Args:
+        data: The data of a measurement, for the labels of depths.
+        lines: Up to three lines by name, each with a value per depth.
+        title: Title of the vertical axis.
+        log: Use a logarithmic axis.
+        sink: The name of the line in the sink's color.
+    """
     depths = depth_labels(data)
     result = figure(height=300, legend=len(lines) > 1)
     others = [name for name in lines if name != sink]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +73,11 @@ def observatory_page(
     position = sink_position(data, epsilon)
     heads = [head_section(data, epsilon, position, maps, map_command)] if applicable(data, position) else []
     places = [
-        *([strip_section(data, epsilon, measurement.record)] if _has_tokens(data) else []),
+        *(
+            [strip_section(data, epsilon, measurement.record)]
+            if "attention_received" in data and "token_id" in data.coords
+            else []
+        ),
         *([_tokens(tokens)] if tokens is not None and len(tokens) else []),
         *([_positions(data, epsilon)] if "attention_received" in data else []),
     ]
@@ -87,12 +90,13 @@ def observatory_page(
         *([sections.values({"": data})] if "value_norm" in data and has_position(data, 0) else []),
         *depth_sections(data, position),
     ]
-    parts = [
-        *_asked("In which heads?", heads),
-        *_asked("At which tokens?", places),
-        *_asked("By which definition, and how firmly?", strengths),
-        *_asked("By which mechanism?", mechanism),
-    ]
+    answers = {
+        "In which heads?": heads,
+        "At which tokens?": places,
+        "By which definition, and how firmly?": strengths,
+        "By which mechanism?": mechanism,
+    }
+    parts = [replace(section, question=question) for question, group in answers.items() for section in group]
     lead = (
         f"A sink is a token that receives more than ε = {epsilon:g} of the attention of a head, on average over the "
         "tokens that see it. This page shows where this model has one, in which heads, and by which mechanism. "
@@ -106,13 +110,9 @@ def observatory_page(
         facts([], {title: measurement.record}),
         SCRIPTS,
         STYLES,
-        answer(measurement, epsilon, intervene),
+        answer(measurement.data, epsilon, intervene),
         bool(heads),
     )
-
-
-def _asked(question: str, parts: Iterable[Section]) -> list[Section]:
-    return [replace(part, question=question) for part in parts]
 
 
 def sink_position(data: xr.Dataset, epsilon: float) -> int:
@@ -121,10 +121,6 @@ def sink_position(data: xr.Dataset, epsilon: float) -> int:
         return 0
     strongest = strongest_position(data, epsilon)
     return int(data["position"].values[0]) if strongest is None else strongest.position
-
-
-def _has_tokens(data: xr.Dataset) -> bool:
-    return "attention_received" in data and "token_id" in data.coords
 
 
 def _positions(data: xr.Dataset, epsilon: float) -> Section:
@@ -164,8 +160,8 @@ def headlines(measurement: Measurement, epsilon: float) -> list[Headline]:
     return [
         *_broken(record),
         *(_rates(data, epsilon) if "attention_received" in data else []),
-        *_slots(data, epsilon),
-        *(_ratios(measurement)),
+        *([] if (mass := slot_mass(data, epsilon)) is None else [slot_card(mass)]),
+        *_ratios(measurement),
         *(_massive(measurement) if {*TOP} <= {*data.data_vars} else []),
     ]
 
@@ -197,11 +193,6 @@ def _rates(data: xr.Dataset, epsilon: float) -> list[Headline]:
     else:
         cards.append(Headline("none", f"no position exceeds ε = {epsilon:g} in any head"))
     return cards
-
-
-def _slots(data: xr.Dataset, epsilon: float) -> list[Headline]:
-    mass = slot_mass(data, epsilon)
-    return [] if mass is None else [slot_card(mass)]
 
 
 def slot_card(slots: SlotMass, name: str = "") -> Headline:

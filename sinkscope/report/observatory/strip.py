@@ -27,25 +27,20 @@ CONTINUES = "◂"  # the token consists of further bytes of the previous charact
 def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> Section:
     """Needs `attention_received` and the coordinate `token_id`; texts come from the record if it has them."""
     payload = strip_payload(data, epsilon, record)
+    remarks = ""
+    if any(CONTINUES in sample["split"].values() for sample in payload["samples"]):
+        remarks += f" {CONTINUES}: a token with further bytes of the previous character."
+    if payload["tokens"] > payload["most"]:
+        remarks += f" The first {payload['most']} of {payload['tokens']} tokens are shown."
     return Section(
         "Token by token",
         "The text as the model read it. The stronger the color of a token, the more attention it receives, averaged "
         f"over heads and the tokens that see it. Framed with ◆: a sink, over ε = {epsilon:g} in a head. Pale letters: "
         "in causal models, at most half of the tokens see it, so it is not marked. Hover, or move with the arrow keys, "
-        f"for the numbers; the layer can follow the head selected above.{_parts(payload)}{_cut(payload)}",
+        f"for the numbers; the layer can follow the head selected above.{remarks}",
         table=token_table(payload),
         widget=Widget("strip.html", {DATA: payload}),
     )
-
-
-def _parts(payload: dict[str, Any]) -> str:
-    split_tokens = any(CONTINUES in sample["split"].values() for sample in payload["samples"])
-    return f" {CONTINUES}: a token with further bytes of the previous character." if split_tokens else ""
-
-
-def _cut(payload: dict[str, Any]) -> str:
-    shown, tokens = payload["most"], payload["tokens"]
-    return f" The first {shown} of {tokens} tokens are shown." if tokens > shown else ""
 
 
 def token_stack(data: xr.Dataset) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,20 @@ import torch
 from filelock import FileLock
 
 from benchmarks import cuda_kernels
-from sinkscope.attention.kernels import Agreement, Machine, Outcome, Specialization, confirm, confirmation, known
+from sinkscope.attention.kernels import Machine, Outcome, Specialization, confirm, confirmation, known
+from sinkscope.attention.kernels.comparison import LIMITS, KernelCase, plain
 from sinkscope.attention.normalizers import Elu, Sigmoid
+from sinkscope.attention.oracle import ParityRow
 
 CPU = torch.device("cpu")
 HERE = Machine("some GPU", "9.0", "2.13.0", "3.7.1", "abc")
 SIGMOID = Specialization(Sigmoid(), False, torch.float32, 8, 8)
 ELU = replace(SIGMOID, normalizer=Elu())
-FINE = {"output": 1e-7, "query": 2e-7, "key": 3e-7, "value": 0.0}
+FINE = {"output": 1e-7, "dquery": 2e-7, "dkey": 3e-7, "dvalue": 0.0}
+
+
+def row(case: KernelCase, errors: dict[str, float]) -> ParityRow:
+    return ParityRow.judged(str(case), plain(case.dtype), errors, LIMITS[case.dtype])
 
 
 class Lab:
@@ -32,20 +39,21 @@ class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._monkeypatch, self.folder = monkeypatch, folder
         self.made = 0
-        self.differences: dict[str, float] = FINE
-        self.raised: str | None = None
+        self.errors: dict[str, float] = FINE
+        self.raised: Exception | None = None
         self.takes = 0.0
         monkeypatch.setattr(confirmation, "compared", self.compared)
         self.cache(folder)
         self.machine(HERE)
         self.new_process()
 
-    def compared(self, cases: object, device: object) -> list[Agreement]:
+    def compared(self, cases: Iterable[KernelCase], device: object) -> list[ParityRow]:
         self.made += 1
         time.sleep(self.takes)
-        listed = list(cases)  # type: ignore[call-overload]
-        bad = Agreement(listed[1], {} if self.raised else self.differences, self.raised)
-        return [Agreement(listed[0], FINE), bad, *(Agreement(case, FINE) for case in listed[2:])]
+        rows = [row(case, self.errors if number == 1 else FINE) for number, case in enumerate(cases)]
+        if self.raised:
+            rows[1] = ParityRow.of_error(rows[1].case, rows[1].dtype, self.raised, rows[1].limit)
+        return rows
 
     def cache(self, folder: Path) -> None:
         self._monkeypatch.setenv("SINKSCOPE_CACHE", str(folder))
@@ -103,15 +111,15 @@ def test_the_machine_is_this_torch_this_triton_and_these_sources(
     confirmation.machine.cache_clear()
     assert (confirmation.machine(asked).gpu, confirmation.machine(asked).capability) == ("GPU 1", "9.0")
     confirmation.machine.cache_clear()
-    for path in confirmation.SOURCES.glob("*.py"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(confirmation, "SOURCES", tmp_path)
+    assert {path.name for path in confirmation.SOURCES} >= {"passes.py", "comparison.py", "comparing.py"}
+    copies = [shutil.copy(path, tmp_path / f"{number}.py") for number, path in enumerate(confirmation.SOURCES)]
+    monkeypatch.setattr(confirmation, "SOURCES", copies)
     found = {confirmation.fingerprint.__wrapped__()}
     assert found == {here.kernels}
-    for path in tmp_path.glob("*.py"):
+    for path in copies:
         path.write_text(path.read_text() + "#")
         found.add(confirmation.fingerprint.__wrapped__())
-    assert len(found) == 1 + len(list(tmp_path.glob("*.py")))
+    assert len(found) == 1 + len(copies)
 
 
 def other(kept: bytes) -> bytes:
@@ -183,16 +191,14 @@ def test_a_user_without_a_home_has_no_cache(lab: Lab, monkeypatch: pytest.Monkey
     assert lab.made == 1
 
 
-@pytest.mark.parametrize("name", ["output", "query", "key", "value"])
+@pytest.mark.parametrize("name", FINE)
 @pytest.mark.parametrize("amount", [2e-5, float("nan")])
 def test_one_difference_refuses_and_is_kept(lab: Lab, name: str, amount: float) -> None:
-    lab.differences = FINE | {name: amount}
+    lab.errors = FINE | {name: amount}
     with pytest.warns(UserWarning, match="the fused kernels are refused on some GPU"):
         outcome = confirm(SIGMOID, CPU)
-    what = "the output" if name == "output" else f"the gradient of the {name}"
-    assert (outcome.problem or "").startswith(
-        f"{what} differs by {amount:.2g}, at most 1e-05 (sigmoid; causal; B=2 T=63/63"
-    )
+    words = f"{name} is off by {amount:.1e}, at most 1.0e-05 (sigmoid; causal; B=2 T=63/63"
+    assert (outcome.problem or "").startswith(words)
     assert (outcome.largest is None) == (amount != amount)
     lab.new_process()
     assert known(SIGMOID, CPU) == outcome
@@ -200,7 +206,7 @@ def test_one_difference_refuses_and_is_kept(lab: Lab, name: str, amount: float) 
 
 
 def test_a_process_warns_once_of_all_that_is_refused(lab: Lab) -> None:
-    lab.differences = FINE | {"key": 1.0}
+    lab.errors = FINE | {"dkey": 1.0}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for what in (SIGMOID, SIGMOID, ELU):
@@ -214,7 +220,7 @@ def test_a_process_warns_once_of_all_that_is_refused(lab: Lab) -> None:
 
 
 def test_what_was_raised_refuses_for_this_process_alone(lab: Lab) -> None:
-    lab.raised = "RuntimeError: no compiler"
+    lab.raised = RuntimeError("no compiler")
     with pytest.warns(UserWarning, match="RuntimeError: no compiler"):
         assert (confirm(SIGMOID, CPU).problem or "").startswith("RuntimeError: no compiler (sigmoid;")
     assert confirm(SIGMOID, CPU).problem is not None
@@ -226,7 +232,7 @@ def test_what_was_raised_refuses_for_this_process_alone(lab: Lab) -> None:
 
 
 def test_a_warning_that_is_an_error_leaves_the_outcome_known(lab: Lab) -> None:
-    lab.differences = FINE | {"key": 1.0}
+    lab.errors = FINE | {"dkey": 1.0}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="refused"):

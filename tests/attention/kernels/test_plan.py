@@ -34,7 +34,7 @@ def test_everything_that_is_compared_has_a_plan_and_meets_every_weight() -> None
     listed = list(every())
     cases = [case for what in listed for case in what.cases()]
     assert all(plan_of(case.normalizer, case.mask) for case in cases)
-    assert len({str(case) for case in cases}) == len(cases)
+    assert len({(str(case), case.dtype) for case in cases}) == len(cases)
     assert {what.normalizer for what in listed if what.dtype == torch.bfloat16} == set(FAMILY)
     assert {what.bidirectional for what in listed} == {False, True}
     assert {case.dtype for case in cases} == set(LIMITS)

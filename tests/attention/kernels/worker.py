@@ -36,6 +36,7 @@ from sinkscope.attention.kernels.comparison import (  # noqa: E402
 from sinkscope.attention.kernels.plan import KernelPlan, plan_of  # noqa: E402
 from sinkscope.attention.masks import Full, Window  # noqa: E402
 from sinkscope.attention.normalizers import Elu, Normalizer, Relu, Sigmoid, Softpick  # noqa: E402
+from sinkscope.attention.oracle.comparing import relative_error  # noqa: E402
 from sinkscope.attention.paths import fused as fused_path  # noqa: E402
 from sinkscope.errors import InputError  # noqa: E402
 
@@ -51,8 +52,8 @@ def small(normalizer: Normalizer, **changes: object) -> KernelCase:
 
 
 def judged(cases: Iterator[KernelCase]) -> list[Found]:
-    found = [compare(case, "cpu") for case in cases]
-    return [{"case": str(one.case), "agrees": one.agrees, "differences": one.differences} for one in found]
+    rows = [compare(case, "cpu") for case in cases]
+    return [{"case": row.case, "agrees": row.outcome == "agrees", "errors": row.errors} for row in rows]
 
 
 def lengths() -> list[Found]:
@@ -109,7 +110,7 @@ def planted() -> list[Found]:
 
 def _instead(case: KernelCase, plan: KernelPlan) -> bool:
     with patch.object(comparison, "plan_of", lambda *_: plan):
-        return compare(case, "cpu").agrees
+        return compare(case, "cpu").outcome == "agrees"
 
 
 def golden() -> list[Found]:
@@ -248,7 +249,7 @@ class Seen(TorchDispatchMode):
 def modes() -> list[Found]:
     """A comparison inside each of a caller's modes, which must not matter to it, nor it to them."""
     seen, case = Seen(), small(Softpick(), queries=9)
-    wanted = compare(case, "cpu").differences
+    wanted = compare(case, "cpu").errors
     entered: dict[str, Callable] = {
         "inference": torch.inference_mode,
         "no_grad": torch.no_grad,
@@ -261,10 +262,10 @@ def modes() -> list[Found]:
     for name, mode in entered.items():
         state, grads = torch.get_rng_state(), torch.is_grad_enabled()
         with mode():
-            (agreement,) = compared([case], "cpu")
+            (row,) = compared([case], "cpu")
         kept = bool((torch.get_rng_state() == state).all()) and torch.is_grad_enabled() == grads
         kept = kept and torch.are_deterministic_algorithms_enabled() and seen.count == 0
-        found.append({"mode": name, "same": agreement.differences == wanted, "kept": kept, "raised": agreement.raised})
+        found.append({"mode": name, "same": row.errors == wanted, "kept": kept, "outcome": row.outcome})
     return found
 
 
@@ -281,7 +282,7 @@ def _through_autograd(case: KernelCase) -> Found:
     assert plan is not None
     output = fused(*leaves, plan.activation, plan.normalized)
     slopes = torch.autograd.grad(output, leaves, upstream, retain_graph=True)
-    worst = max(comparison._difference(*pair) for pair in zip((output.detach(), *slopes), wanted, strict=True))
+    worst = max(relative_error(*pair, least=1.0) for pair in zip((output.detach(), *slopes), wanted, strict=True))
     twice = _message(lambda: torch.autograd.grad(output, leaves, upstream, create_graph=True))
     return {"case": str(case), "agrees": worst <= 1e-5, "twice": twice}
 

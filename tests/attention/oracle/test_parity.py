@@ -383,8 +383,17 @@ def test_it_is_printed_as_text_and_html(capsys):
     assert "4 agrees, 2 differs" in result.summary
     assert "drops the sink" in str(result)
     page = result._repr_html_()
-    assert page.count("<tr>") == 1 + len(FEW)
+    assert page.count("<tr") == 1 + len(FEW)
     assert "drops the sink" in page
+
+
+def test_what_a_function_raises_is_text_in_a_notebook():
+    def broken(*args, **options):
+        raise ValueError("<script>alert(1)</script>")
+
+    page = zoo.parity(broken, cases=FEW)._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
 
 
 @pytest.mark.parametrize(

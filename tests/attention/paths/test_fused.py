@@ -78,7 +78,7 @@ class OnGpu(torch.Tensor):
 
 HERE = Machine("some GPU", "9.0", "2.13.0", "3.7.1", "abc")
 EXACT = Outcome(HERE, "sigmoid", None, 2e-7, 1e-5)
-OFF = Outcome(HERE, "sigmoid", "the output differs by 0.3, at most 1e-05 (a case)", 0.3, 1e-5)
+OFF = Outcome(HERE, "sigmoid", "output is off by 3.0e-01, at most 1.0e-05 (a case)", 0.3, 1e-5)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def on_gpu() -> str | None:
 def test_on_a_gpu_what_the_comparison_finds_decides(found) -> None:
     assert on_gpu() is None
     found["find"] = OFF
-    assert on_gpu() == "fused kernels: refused on some GPU: the output differs by 0.3, at most 1e-05 (a case)"
+    assert on_gpu() == "fused kernels: refused on some GPU: output is off by 3.0e-01, at most 1.0e-05 (a case)"
 
 
 def test_what_an_earlier_process_refused_is_refused_with_a_warning(monkeypatch) -> None:
@@ -111,7 +111,7 @@ def test_what_an_earlier_process_refused_is_refused_with_a_warning(monkeypatch) 
     monkeypatch.setattr(confirmation, "_warning", threading.Lock())
     what = Specialization(Sigmoid(), False, torch.float32, 4, 4)
     monkeypatch.setattr(confirmation, "_met", {(HERE, what): OFF})
-    with pytest.warns(UserWarning, match="the fused kernels are refused on some GPU: the output differs") as told:
+    with pytest.warns(UserWarning, match="the fused kernels are refused on some GPU: output is off") as told:
         reasons = [on_gpu(), on_gpu()]
     assert all("refused on some GPU" in (reason or "") for reason in reasons)
     assert len(told) == 1
@@ -135,7 +135,7 @@ def test_explain_says_what_is_known_of_the_kernels(found) -> None:
     found["known"] = OFF
     assert told().kernel == "streamed"
     assert str(told()).endswith(
-        "the fused kernel is refused on some GPU: the output differs by 0.3, at most 1e-05 (a case)"
+        "the fused kernel is refused on some GPU: output is off by 3.0e-01, at most 1.0e-05 (a case)"
     )
     found["known"] = EXACT
     assert (told().path, told().kernel) == ("fast", "fused")

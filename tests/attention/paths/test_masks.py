@@ -131,11 +131,14 @@ def test_samples_of_different_documents_go_one_by_one():
     places = torch.arange(1024)
     apart = torch.stack([places // 128, (places > 900).long()])
     alike = torch.stack([places // 128, places // 128])
-    sizes = []
+    parts, reached = [], []
     for numbers in (apart, alike):
         visibility = zoo.Visibility.of(CAUSAL & zoo.Document(), 1024, 1024, documents=numbers)
-        sizes.append([samples for samples, _ in flash._Map(visibility, 1.0).blocks(2)])
-    assert sizes == [[slice(0, 1)] * 4 + [slice(1, 2)] * 4, [slice(0, 2)] * 4]
+        blocks = list(flash._Map(visibility, 1.0).blocks(2))
+        parts.append([samples for samples, _ in blocks])
+        reached.append([block.keys.stop - block.keys.start for _, block in blocks])
+    assert parts == [[slice(0, 1)] * 4 + [slice(1, 2)] * 4, [slice(0, 2)] * 4]
+    assert reached == [[256] * 4 + [256, 512, 768, 1024], [256] * 4]
 
 
 class Largest(TorchDispatchMode):

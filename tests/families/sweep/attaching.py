@@ -71,13 +71,11 @@ def write(kinds: list[str]) -> None:
 
 
 def section() -> str:
-    """The part of `docs/families.md` about attaching."""
+    """The part of the site's page of families about attaching."""
     version, rows = committed()
     counts = Counter(result for result, _ in rows.values())
     named = {result: ", ".join(kind for kind, row in rows.items() if row[0] == result) for result in counts}
     lines = [
-        "## What takes an operation",
-        "",
         "`ss.attach` checks each model: with softmax attached, its outputs must stay the same, on whole rows,",
         "on padded rows and continued from a cache. No list of families decides. The check was run",
         f"on the {len(rows)} model types of transformers {version} that write text, as tiny random models:",
@@ -96,7 +94,7 @@ def section() -> str:
         "|---|---|",
         *(f"| {kind} | {_reason(why)} |" for kind, (result, why) in rows.items() if result == "refused"),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _reason(why: str) -> str:

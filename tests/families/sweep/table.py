@@ -1,4 +1,4 @@
-"""The committed outcomes of the sweep, and the table of them in `docs/families.md`.
+"""The committed outcomes of the sweep, and the table of them on the site's page of families.
 
 `python -m tests.families.sweep.table [MODEL_TYPE …]` measures again, everything or these, and writes the outcomes down.
 """
@@ -16,7 +16,6 @@ from tests.families.sweep import zoo
 from tests.families.sweep.check import NEEDS, OUTCOMES, Result, outcome
 
 FILE = Path(__file__).with_name("outcomes.json")
-TITLE = "## Every model type of transformers"
 HEAD = "| model type | class | inputs | outcome |"
 MEANINGS = {
     "equal": "agrees with the model's own eager attention to 1e-5 (padded: 1e-4), also under `sdpa`",
@@ -58,8 +57,6 @@ def section() -> str:
     counts = Counter(row.outcome for row in rows.values())
     said = "\n".join(f"- **{counts[name]} {name}**: {MEANINGS[name]}" for name in OUTCOMES if counts[name])
     lines = [
-        TITLE,
-        "",
         f"All {len(rows)} model types of transformers {version} that have attention in their code, or in that of their",
         "default parts: one class each, as a tiny random model that is built by rule from the configuration's fields.",
         "Each reads two rows, the second shorter: alone, padded right and padded left (sounds and images only right),",
@@ -76,7 +73,7 @@ def section() -> str:
         "|---|---|---|---|",
         *(f"| {row.kind} | {row.model} | {row.inputs} | {_said(row)} |" for row in rows.values()),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _said(row: Result) -> str:

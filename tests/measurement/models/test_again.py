@@ -10,8 +10,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from sinkscope.measurement import Measurement, SurveySpec
-from sinkscope.measurement.models.running import digest_of_text, settled
+from sinkscope.measurement.models.running import digest_of_text, result_key, settled
 from sinkscope.measurement.models.subjects import identity, survey_models
+from sinkscope.model.hub import UNCALIBRATED
 
 
 @pytest.mark.slow
@@ -64,6 +65,46 @@ def test_settings_that_decide_no_number_are_not(run, zoo, loads):
     first, second = run(zoo / "lab"), run(zoo / "lab", batch_size=3, device="cpu", inputs=["repeated", "random"])
     assert loads == ["lab"]
     assert {row.results for row in first.rows} == {row.results for row in second.rows}
+
+
+OBSERVER = """
+from dataclasses import dataclass
+from sinkscope.measurement import Observer
+
+@dataclass(frozen=True)
+class Mine(Observer):
+    factor: float = 2.0
+
+    def arrays(self, layer):
+        return {}
+
+THREE = Mine(3.0)
+"""
+
+
+def test_an_observer_of_ones_own_counts_with_its_values_and_its_file(zoo, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "observer_of_mine.py"
+    path.write_text(OBSERVER)
+
+    def key(name: str) -> str:
+        names = ("few", f"observer_of_mine:{name}")
+        return result_key(SurveySpec(models=[str(zoo / "lab")], inputs=["random"], observers=names)).hash
+
+    before = key("Mine")
+    assert key("Mine") == before != key("THREE")
+    path.write_text(OBSERVER.replace("return {}", "return {} if layer else {}"))
+    assert key("Mine") != before
+
+
+def test_a_calibrated_model_is_known_by_its_weights(tmp_path):
+    """They are one level down, and what lies above them may be the same for two models."""
+    for name, weights in (("one", b"1"), ("two", b"2")):
+        (tmp_path / name / UNCALIBRATED).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / UNCALIBRATED / "model.safetensors").write_bytes(weights)
+    one, two = (identity(survey_models(SurveySpec(models=[str(tmp_path / name)]))[0]) for name in ("one", "two"))
+    assert one != two
 
 
 @pytest.mark.slow

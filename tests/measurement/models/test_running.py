@@ -129,7 +129,7 @@ def test_a_hub_model_is_loaded_at_the_commit_that_identified_it(run, zoo, monkey
     """Even if its branch has moved since; under a new commit it is measured again."""
     commits, asked = ["a" * 40], []
     monkeypatch.setattr(
-        import_module("sinkscope.measurement.models.subjects"),
+        import_module("sinkscope.model.hub"),
         "cached_file",
         lambda name, file, revision: f"/hub/models--some--model/snapshots/{commits[-1]}/{file}",
     )

@@ -9,8 +9,8 @@ import pytest
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import SurveySpec
-from sinkscope.measurement.models import subjects as subjects_module
 from sinkscope.measurement.models.subjects import SurveyModel, identity, survey_models
+from sinkscope.model import hub
 
 
 def made(*models, **options):
@@ -100,7 +100,7 @@ def test_a_hub_model_is_its_commit(monkeypatch, tmp_path):
     def cached(name: str, file: str, revision: str | None = None) -> str:
         return f"{tmp_path}/models--some--model/snapshots/{commits[revision]}/{file}"
 
-    monkeypatch.setattr(subjects_module, "cached_file", cached)
+    monkeypatch.setattr(hub, "cached_file", cached)
     main, other = (identity(SurveyModel("some/model", "x", revision)) for revision in (None, "v1"))
     assert (main.commit, other.commit) == ("a" * 40, "b" * 40)
     assert main.digest != other.digest

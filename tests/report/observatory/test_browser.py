@@ -28,8 +28,8 @@ def path(tmp_path_factory, complete):
     return write_page(page, tmp_path_factory.mktemp("page") / "figure.html")
 
 
-def opening(browser, path, scheme="light", width=1280):
-    context = context_of(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
+def opening(browser, path, width=1280):
+    context = context_of(browser, color_scheme="light", viewport={"width": width, "height": 900})
     page = context.new_page()
     page.complaints = []
     page.requests = []
@@ -37,7 +37,7 @@ def opening(browser, path, scheme="light", width=1280):
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("request", lambda asked: page.requests.append(asked.url))
     page.goto(path.as_uri())
-    page.wait_for_selector(FILLED.format(scheme))
+    page.wait_for_selector(FILLED.format("light"))
     page.eval_on_selector_all("details.question", "questions => questions.forEach((each) => { each.open = true; })")
     return page
 
@@ -50,11 +50,9 @@ def opened(browser, path):
     page.context.close()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1600), pytest.param("dark", 1280, marks=pytest.mark.release), ("light", 390)]
-)
-def test_it_opens_offline_without_a_complaint_and_fits(browser, path, scheme, width):
-    page = opening(browser, path, scheme, width)
+@pytest.mark.parametrize("width", [1600, 390])
+def test_it_opens_offline_without_a_complaint_and_fits(browser, path, width):
+    page = opening(browser, path, width)
     assert page.complaints == []
     assert page.requests == [path.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -62,6 +60,9 @@ def test_it_opens_offline_without_a_complaint_and_fits(browser, path, scheme, wi
     assert page.locator(".board canvas").count() == DRAWN
     heights = page.eval_on_selector_all(".map:not([hidden]) canvas", "all => all.map(canvas => canvas.clientHeight)")
     assert min(heights) > 40
+    for place in ("h1", ".headlines", "#first-map canvas"):  # on the first screen
+        box = page.locator(place).bounding_box()
+        assert box["y"] + box["height"] <= 900, place
     page.context.close()
 
 
@@ -69,8 +70,7 @@ def selected(page):
     return {*page.eval_on_selector_all(".board", "boards => boards.map(board => board.dataset.selected)")}
 
 
-@pytest.mark.release
-def test_the_arrow_keys_move_the_selection_in_every_map_and_in_the_panel(opened, complete):
+def test_the_keyboard_moves_the_selection_in_every_map_and_in_the_panel(opened, complete):
     layer, head = next(iter(selected(opened))).split(".")
     assert opened.evaluate(NAME) == f"Layer {layer}, head {head}"
     opened.locator("[data-metric=value_ratio] .board").focus()
@@ -85,17 +85,17 @@ def test_the_arrow_keys_move_the_selection_in_every_map_and_in_the_panel(opened,
     numbers = opened.locator("#head-numbers > div").all_inner_texts()
     assert len(numbers) == DRAWN
     assert any(text.split("\n")[-1] == ratio.split(": ")[1] for text in numbers)
-
-
-@pytest.mark.release
-def test_the_selection_stops_at_the_edges(opened):
-    opened.locator(".board").first.focus()
-    for key in ("PageUp", "End", "ArrowUp", "ArrowRight"):
+    for key in ("PageUp", "End", "ArrowUp", "ArrowRight"):  # it stops at the edges
         opened.keyboard.press(key)
     assert selected(opened) == {"3.2"}
+    opened.locator("#head-position input").focus()
+    opened.keyboard.press("ArrowRight")
+    shown = opened.locator("[data-metric=alpha] output").inner_text()
+    expected = float(complete.data["attention_received"][:, 3, 2, 1].mean())
+    assert float(shown.split(": ")[1]) == pytest.approx(expected, rel=1e-2)
 
 
-def test_a_click_selects_and_lists_select_too(opened):
+def test_a_click_and_lists_select_and_the_selection_survives_a_change_of_scheme(opened):
     canvas = opened.locator("[data-metric=key_ratio] canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
@@ -105,6 +105,19 @@ def test_a_click_selects_and_lists_select_too(opened):
     opened.select_option("#head-head", "1")
     assert selected(opened) == {"2.1"}
     assert opened.evaluate(NAME) == "Layer 2, head 1"
+    shown = "document.querySelectorAll('#head-other .map:not([hidden])').length"
+    assert opened.evaluate(shown) == 1
+    names = opened.eval_on_selector_all("#head-metric option", "all => all.map(option => option.textContent)")
+    assert len(names) > 3
+    opened.select_option("#head-metric", label=names[2])
+    assert opened.evaluate(shown) == 1
+    assert opened.text_content("#head-other .map:not([hidden]) h3").startswith(names[2])
+    light = opened.locator("#head-maps").screenshot()
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_selector(FILLED.format("dark"))
+    assert opened.locator("#head-maps").screenshot() != light
+    assert selected(opened) == {"2.1"}
+    assert opened.evaluate(FIRST) > 0
 
 
 def test_the_attention_map_is_shown_for_its_head_alone(opened):
@@ -116,16 +129,6 @@ def test_the_attention_map_is_shown_for_its_head_alone(opened):
     opened.select_option("#head-head", "0")
     assert not figure.is_visible()
     assert opened.locator("#head-note").inner_text().endswith("sinkscope measure planted --map 3.0")
-
-
-@pytest.mark.release
-def test_the_position_of_the_maps_can_be_chosen(opened, complete):
-    opened.locator("#head-position input").focus()
-    opened.keyboard.press("ArrowRight")
-    layer, head = (int(part) for part in next(iter(selected(opened))).split("."))
-    shown = opened.locator("[data-metric=alpha] output").inner_text()
-    expected = float(complete.data["attention_received"][:, layer, head, 1].mean())
-    assert float(shown.split(": ")[1]) == pytest.approx(expected, rel=1e-2)
 
 
 def test_the_strip_follows_the_keyboard_and_the_sample(opened, complete):
@@ -154,37 +157,3 @@ def test_the_strip_can_follow_the_selected_layer(opened):
     for layer, sinks in (("0", 0), ("3", 1)):
         opened.select_option("#head-layer", layer)
         assert opened.locator("#strip-tokens .sink").count() == sinks
-
-
-@pytest.mark.release
-def test_light_and_dark_differ_and_the_selection_survives_the_change(browser, path):
-    page = opening(browser, path)
-    page.select_option("#head-layer", "1")
-    light = page.locator("#head-maps").screenshot()
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_selector(FILLED.format("dark"))
-    assert page.locator("#head-maps").screenshot() != light
-    assert {place.split(".")[0] for place in selected(page)} == {"1"}
-    assert page.evaluate(FIRST) > 0
-    assert page.complaints == []
-    page.context.close()
-
-
-@pytest.mark.parametrize("width", [1280, pytest.param(400, marks=pytest.mark.release)])
-def test_the_first_screen_has_title_cards_and_a_map(browser, path, width):
-    page = opening(browser, path, "light", width)
-    for place in ("h1", ".headlines", "#first-map canvas"):
-        box = page.locator(place).bounding_box()
-        assert box["y"] + box["height"] <= 900, place
-    page.context.close()
-
-
-@pytest.mark.release
-def test_maps_beside_the_chief_ones_come_one_at_a_time(opened):
-    shown = "document.querySelectorAll('#head-other .map:not([hidden])').length"
-    assert opened.evaluate(shown) == 1
-    names = opened.eval_on_selector_all("#head-metric option", "all => all.map(option => option.textContent)")
-    assert len(names) > 3
-    opened.select_option("#head-metric", label=names[2])
-    assert opened.evaluate(shown) == 1
-    assert opened.text_content("#head-other .map:not([hidden]) h3").startswith(names[2])

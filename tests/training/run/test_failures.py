@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.training import Recipe, Run, TrainingDiverged, train
 from sinkscope.training.trainer import RecipeTrainer
 from tests.training.helpers import assert_same_run, patched, trained
+from tests.victims import no_file_above
 
 Make = Callable[..., Recipe]
 
@@ -153,23 +152,8 @@ def test_a_run_that_is_none(tmp_path: Path) -> None:
         _ = Run(tmp_path).record
 
 
-@pytest.mark.release
-def test_a_limit_on_file_size_stops_a_real_save(corpus: str, runs: Path) -> None:
+@pytest.mark.slow
+def test_a_limit_on_file_size_stops_a_real_save(tiny: Make, runs: Path) -> None:
     """The operating system itself refuses to write, inside safetensors' and torch's own code."""
-    program = f"""
-import resource, signal, sys
-from sinkscope.errors import InputError
-from sinkscope.training import load_recipe, train
-from tests.training.conftest import TINY
-recipe = load_recipe("nano", [*TINY, "data.corpus={corpus}", "model.hidden_size=128"])
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-try:
-    train(recipe, "{runs}", progress=False, device="cpu")
-except InputError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("cannot save")
-    assert "there is none before it" in done.stdout
-    assert done.stdout.count("\n") == 1
+    with no_file_above(400_000), pytest.raises(InputError, match=r"^cannot save .*there is none before it$"):
+        trained(tiny("model.hidden_size=128"), runs)
