@@ -13,8 +13,8 @@ from sinkscope.statistics import Interval
 
 
 def test_a_card_becomes_lines_and_a_model_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = Row("vllm-fp8", "vllm-fp8", Interval(0.001, 0.0, 0.002), "KL a token", 24, "free")
-    parts = (Part("engines", "As engines cache", {"prose": Answered(rows=(row,))}),)
+    row = Row("vllm-fp8", "vllm-fp8", Interval(0.001, 0.0, 0.002), "KL a token", 24, "free", advice="use it")
+    parts = (Part("cache", "Bits of the cache", {"prose": Answered(rows=(row,))}),)
     card = Card({"model": "nano", "texts": [{"name": "prose", "says": "24 texts", "n": 24, "sha256": ""}]}, parts)
     (tmp_path / "card").mkdir()
     (tmp_path / "card" / "card.json").write_text(json.dumps(card.to_json()))
