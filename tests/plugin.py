@@ -53,6 +53,11 @@ hypothesis.settings.load_profile("same")
 gc.disable()  # until everything is imported
 
 
+def pytest_runtest_setup() -> None:
+    """Tables are as wide as COLUMNS says, which a terminal sets, and some library in the process of the tests."""
+    os.environ.pop("COLUMNS", None)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """No tier takes a job for releases: neither `not slow` nor, in the Makefile, `slow and not release`."""
