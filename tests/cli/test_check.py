@@ -26,7 +26,7 @@ def test_a_card_is_printed_and_written(sinkscope, tmp_path: Path):
 @pytest.mark.slow
 def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
     first = sinkscope("check", "nano", "--only", "bos", "--texts", 4, "--json", "--out", tmp_path / "a")
-    assert first.json["sections"]["bos"]["on"]["code"]["facts"]["tokenizer_adds"] == 1
+    assert first.json["sections"]["bos"]["on"]["plain code"]["facts"]["tokenizer_adds"] == 1
     again = sinkscope(
         "check", "nano", "--only", "bos", "--texts", 4, "--json", "--out", "a", "--against", "a/card.json"
     )
