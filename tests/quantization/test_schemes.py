@@ -146,7 +146,7 @@ def test_more_bits_cost_less(tiny_llama: LlamaForCausalLM) -> None:
     assert scheme_trial(tiny_llama, ids, "w4", {}).mean("w4").value > 0
 
 
-ROOMY = re.compile("w4-awq-g128|nvfp4|q[48]_0|turboquant")
+ROOMY = re.compile("w4-awq-g128|nvfp4|q[458]_[01]|iq4_nl|turboquant")
 
 
 @pytest.mark.slow

@@ -95,13 +95,13 @@ def test_figures_are_drawn_once_they_are_opened_and_follow_the_run_and_the_schem
     count = "document.querySelector('#x1 [data-plot=training]').data.length"
     before = opened.evaluate(count)
     opened.locator("#x1 button[data-run='2']").click()
-    opened.wait_for_function(f"{count} === {before + 2}", timeout=60_000)
+    assert opened.evaluate(count) == before + 2
     last = "document.querySelector('#x1 [data-plot=training]').data.at(-1)"
     steps, values = opened.evaluate(f"[{last}.x, {last}.y]")
     assert (steps, values) == ([100, 200, 300], [7, 9, 20])
     assert "0, seed 2" in opened.locator("#x1 .selected").inner_text()
     opened.get_by_role("button", name="show no single run").first.click()
-    opened.wait_for_function(f"{count} === {before}", timeout=60_000)
+    assert opened.evaluate(count) == before
     assert opened.locator("#x1 .selected").is_hidden()
     paper = "getComputedStyle(document.querySelector('#x1 [data-plot=training] .main-svg')).background"
     assert "rgb(255, 255, 254)" in opened.evaluate(paper)
