@@ -176,6 +176,7 @@ def main() -> None:
     asked = parser.parse_args()
     title, tokenizer, model = Path(asked.model).name, load_tokenizer(asked.model), ss.load(asked.model)
     model = model.to_llama().eval() if hasattr(model, "to_llama") else model.eval()
+    model.config.name_or_path = title  # in results, where a path would be the machine's
     lengths, behind = (SHORT, 25) if title == "nano" else (LONG, 65)
     inputs = inputs_of(model, tokenizer, sum(lengths) + behind, asked.texts)
     path = REAL / ("joined_chunks_nano.json" if title == "nano" else "joined_chunks.json")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import typer
 
 from sinkscope.cli.app import app
+from tools.pages import ROOT
 from tools.results_real import FOLDER, rows
 
 
@@ -29,3 +31,9 @@ def test_stored_rows_of_one_corpus_read_the_same_texts() -> None:
             hashes.setdefault(texts, set()).add(result["texts_sha256"])
     assert hashes
     assert all(len(each) == 1 for each in hashes.values()), hashes
+
+
+def test_no_stored_result_has_a_path_of_the_machine_that_made_it() -> None:
+    stored = [*(ROOT / "results").rglob("*.json"), *(ROOT / "replication").rglob("*.json*")]
+    assert len(stored) > 20
+    assert [path.name for path in stored if re.search(r'"/[A-Za-z]+/', path.read_text(encoding="utf-8"))] == []
