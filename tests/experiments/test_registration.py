@@ -69,7 +69,7 @@ def test_notes_of_several_questions_stand_side_by_side(tmp_path):
     ],
 )
 def test_what_a_hash_does_not_cover_makes_a_question_unregistered(line, named, mine):
-    """Margins in a module beside the file could be loosened after the runs, and the file's hash stays."""
+    """Margins in another module could be loosened after the runs without a change of the file's hash."""
     (mine.parent / "margins.py").write_text("MARGIN = 3.0\n")
     text = FILE + line + "\n"
     mine.write_text(text)

@@ -266,7 +266,7 @@ def test_the_types_and_the_name_in_the_file_come_with_the_model(tmp_path: Path):
     for _ in range(2):  # dequantized, then from the cache
         about = ss.load(path).gguf
         assert (about["name"], about["basename"]) == ("Tiny Llama 2 layers", "tiny")
-        # Of the 48 inputs of down_proj no blocks of 32 can be made. Embeddings and norms are not counted.
+        # down_proj has 48 inputs, which make no blocks of 32. Embeddings and norms are not counted.
         assert about["types"] == {"Q4_1": 2 * 32 * (32 + 2 * 16 + 32 + 2 * 48), "F32": 2 * 32 * 48}
     ss.load(path).save_pretrained(tmp_path / "saved")
     assert not hasattr(ss.load(tmp_path / "saved"), "gguf")  # they may have been changed since

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from sinkscope.cli.demo.plan import DemoPlan
-
-WORDS = ["def", "return", "attention", "sink", "token", "first", "value", "key", "self", "import"]
+from tests.cli.conftest import prose
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +13,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six steps of a model with 8 dimensions and 64 positions."""
     folder = tmp_path_factory.mktemp("recipes")
     for index in range(8):
-        draw = random.Random(index)
-        (folder / f"{index}.txt").write_text(" ".join(draw.choice(WORDS) for _ in range(600)))
+        (folder / f"{index}.txt").write_text(prose(index), encoding="utf-8")
     path = folder / "tiny.yaml"
     path.write_text(
         f"""
