@@ -304,7 +304,13 @@ def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for key in ("core_minutes", "step", "rate", "loss")
         )
         estimated = step * SECONDS * attempt.cost / 60
-        numbers = (f"{minutes:.1f}", f"{estimated:.1f}", f"{step:,.0f}", f"{rate:.1f} %", f"{loss:.2f}")
+        numbers: tuple[str, ...] = (
+            f"{minutes:.1f}",
+            f"{estimated:.1f}",
+            f"{step:,.0f}",
+            f"{rate:.1f} %",
+            f"{loss:.2f}",
+        )
         if not math.isfinite(step):
             numbers = ("–",) * len(numbers)
         counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
