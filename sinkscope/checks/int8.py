@@ -6,22 +6,24 @@ that recover its cost.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from sinkscope.checks.modules import module_rows
+from sinkscope.checks.modules import map_arms, module_rows, ranked_modules
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
-from sinkscope.quantization import hazards
+from sinkscope.quantization import hazards, scheme_named
 from sinkscope.quantization.as_read import weights_as_read
+from sinkscope.sinks import Measured, NothingChosenError, Outliers
 from sinkscope.statistics import mean_interval
-from sinkscope.trials import Rescue, Trial, rescue, scheme_trial
+from sinkscope.trials import Arm, OnePass, Rescue, SchemeArms, Trial, protected_arm, rescue, run, split
 
 RANGES = ("token", "tensor", "static")
-PROTECT = "measured+outliers"
+PROTECT = Measured() + Outliers()
 KEPT_WEIGHTS = 16  # bits that leave weights as they are
 STATIC = "static range (NPU, ONNX, TensorRT)"
 WORST = 2  # sites that the answer names
@@ -34,44 +36,28 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     """The cost of rounding to 8 bits with each kind of range, and how much protecting tokens recovers."""
     weights = weights_as_read(subject.model)
     activations_only = weights.rounded
+    bits = KEPT_WEIGHTS if activations_only else 8
+    schemes = {f"a8-{one}" if activations_only else f"w{bits}a8-{one}": f"w{bits}a8-{one}" for one in RANGES}
+    ranking = ranked_modules(subject, texts)
+    trial, refused = _trial(subject, texts, schemes, ranking.verified, progress)
     rows: list[Row] = []
-    findings: list[str] = []
+    findings = [f"{name}: {reason}" for name, reason in refused.items()]
     unsafe: dict[str, str] = {}  # the scheme to run by the name on the card
-    for number, ranges in enumerate(RANGES):
-        scheme = f"w{KEPT_WEIGHTS if activations_only else 8}a8-{ranges}"
-        name = f"a8-{ranges}" if activations_only else scheme
-
-        def watch(done: int, total: int, news: str, number: int = number) -> None:
-            if progress is not None:
-                progress(number * total + done, len(RANGES) * total, news)
-
-        try:
-            trial = scheme_trial(
-                subject.model,
-                texts.ids,
-                scheme,
-                PROTECT,
-                subject.controls,
-                calibrate_on=texts.calibration,
-                batch_size=subject.batch_size,
-                seed=subject.seed,
-                progress=watch,
-            )
-        except InputError as error:
-            findings.append(f"{name}: {error}")
+    for name, scheme in schemes.items():
+        if name in refused:
             continue
-        scheme_rows = _rows(trial, scheme, name)
+        scheme_rows = _rows(trial, name)
         rows += scheme_rows
         if scheme_rows[0].word in UNSAFE:
             unsafe[name] = scheme
         if protected := _when_protected(scheme_rows):
             findings.append(f"{name} {protected}")
-    map_rows, rankings = module_rows(subject, texts, progress)
+    map_rows = module_rows(trial, ranking.verified)
     rows += map_rows
     if map_rows and map_rows[0].number is not None:
         path, kl = map_rows[0].key.removeprefix("alone:"), map_rows[0].number.value
-        findings.append(f"dearest map alone: {path} (KL {kl:.3f})")
-    facts: dict[str, Any] = {"activations_alone": activations_only, **rankings}
+        findings.append(f"most expensive map alone: {path} (KL {kl:.3f})")
+    facts: dict[str, Any] = {"activations_alone": activations_only, **ranking.facts}
     for name, scheme in unsafe.items() if texts is subject.sets[0] else ():
         rescued = _rescue(subject, texts, scheme, progress)
         rescue_rows = _rescue_rows(rescued, name)
@@ -79,8 +65,8 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         findings += [f"{row.finding} {row.why}" for row in rescue_rows]
         data = {key: value for key, value in rescued.to_json().items() if key not in ("tried", "ranked")}
         facts.setdefault("rescue", {})[name] = data
-    schemes = [row for row in rows if row.key.startswith(("w8a8-", "a8-")) and "-protected" not in row.key]
-    words = [f"{row.finding} {row.word}" for row in schemes]
+    schemes_alone = [row for row in rows if row.key in schemes]
+    words = [f"{row.finding} {row.word}" for row in schemes_alone]
     if len(words) > 1:
         words[1] = f"under a {STATIC} {words[1]}"
     sentences = [", ".join(words), f"Activations alone are rounded ({weights.says})" if activations_only else ""]
@@ -89,28 +75,71 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     return Answered(" ".join(f"{sentence}." for sentence in sentences if sentence), tuple(rows), facts)
 
 
-def _rows(trial: Trial, scheme: str, name: str) -> list[Row]:
-    """The scheme, then the scheme with protected tokens. `name`: the scheme's name on the card."""
+def _trial(
+    subject: CheckedModel, texts: TextSet, schemes: Mapping[str, str], maps: Sequence[str], progress: Progress | None
+) -> tuple[Trial, dict[str, str]]:
+    """All arms beside one unchanged model: each scheme, with protected tokens and without, and each map alone.
+
+    Returns also why a scheme cannot run on this model, by its name. Raises `InputError` if none can.
+    """
+    model = subject.model
+    parts = split(model, texts.ids, "fits", calibrate_on=texts.calibration)
+    arms: list[Arm] = []
+    refused: dict[str, str] = {}
+    for name, scheme in schemes.items():
+        built = SchemeArms(model, scheme_named(scheme), parts.scored, parts.fitted_on, subject.seed)
+        scheme_arms = [built.arm(name, None, None)]
+        try:
+            with scheme_arms[0].open(model, parts.scored.part(slice(0, 1))):
+                pass  # fits ranges, which may be refused
+            tokens = built.tokens(PROTECT, parts.scored)
+            fitted = built.tokens(PROTECT, parts.fitted_on) if built.scheme.fits else None
+            scheme_arms.append(built.arm(protected_arm(name), tokens, fitted))
+        except NothingChosenError:
+            pass  # no token is a sink or an outlier, so the scheme stands alone
+        except InputError as error:
+            refused[name] = str(error)
+            continue
+        arms += scheme_arms
+    if not arms:
+        raise InputError("; ".join(dict.fromkeys(refused.values())))
+    trial = run(
+        model,
+        parts.scored,
+        [*arms, *map_arms(subject, texts, maps)],
+        reading=OnePass(),
+        controls=subject.controls,
+        calibrated_on=parts.record,
+        batch_size=subject.batch_size,
+        seed=subject.seed,
+        about={"kind": "check-int8"},
+        progress=progress,
+    )
+    return trial, refused
+
+
+def _rows(trial: Trial, name: str) -> list[Row]:
+    """The scheme, then the scheme with protected tokens."""
     rows = []
-    tokens = trial.record["arms"].get(PROTECT, {}).get("tokens_per_text")
-    for arm in [arm for arm in (scheme, PROTECT) if arm in trial.arms]:
+    kept = protected_arm(name)
+    for arm in [arm for arm in (name, kept) if arm in trial.arms]:
         grade = trial.grade(arm)
         why = grade.why
         finding = name
-        advice = f"{name} is safe" if grade.word in ADVISED and arm == scheme else ""
-        if arm == PROTECT:
-            recovered = trial.recovered(arm, of=scheme)
-            finding = f"{name}, {tokens:.1f} tokens kept" if tokens is not None else f"{name}, tokens kept"
+        advice = f"{name} is safe" if grade.word in ADVISED and arm == name else ""
+        if arm == kept:
+            recovered = trial.recovered(arm, of=name)
+            finding = f"{name}, {trial.record['arms'][arm]['tokens_per_text']:.1f} tokens kept"
             if np.isfinite(recovered.value):
                 low, high = 100 * recovered.low, 100 * recovered.high
                 why = f"gives back {100 * recovered.value:.0f} % ({low:.0f} to {high:.0f})"
             if trial.controls(arm) and trial.difference(arm).high >= 0:
                 why = "; ".join(filter(None, (why, "no more than random tokens")))
-            if grade.word in ADVISED and trial.word(scheme) not in ADVISED:
+            if grade.word in ADVISED and trial.word(name) not in ADVISED:
                 advice = f"{name} with sinks and outliers in full precision"
         rows.append(
             Row(
-                f"{name}{'-protected' if arm == PROTECT else ''}",
+                f"{name}{'-protected' if arm == kept else ''}",
                 finding,
                 trial.cost(arm),
                 "KL a token",

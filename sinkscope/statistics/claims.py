@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
@@ -184,10 +185,15 @@ class Count:
         return min(n) >= self.fewest and self.p_values(best)[0] <= LEVEL
 
     def _decides_at(self, counts: Sequence[ModelCount]) -> int | None:
-        for n in range(max(self.fewest, *(each.n for each in counts)), MOST + 1):
-            if min(self.p_values([ModelCount(round(each.share * n), n) for each in counts])) <= LEVEL:
-                return n
-        return None
+        return _decides_at(self, tuple(counts))
+
+
+@lru_cache(maxsize=4096)  # hundreds of tests for each, and the same few counts again in all claims
+def _decides_at(rule: Count, counts: tuple[ModelCount, ...]) -> int | None:
+    for n in range(max(rule.fewest, *(each.n for each in counts)), MOST + 1):
+        if min(rule.p_values([ModelCount(round(each.share * n), n) for each in counts])) <= LEVEL:
+            return n
+    return None
 
 
 @validated(frozen=True, config=_STRICT)

@@ -45,8 +45,8 @@ BASE = "everything rounded"
 class Costs:
     """The cost of rounding as estimated by a backward pass, in nats of KL per token.
 
-    `maps`: by path, the dearest first; `tokens`: what protecting each token of each text would give back, over all maps
-    together, (text, token).
+    `maps`: by path, the most expensive first; `tokens`: what protecting each token of each text would give back, over
+    all maps together, (text, token).
     """
 
     maps: Mapping[str, float]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import StreamingCache
 from sinkscope.checks import SECTIONS, Answered, Card, Part, Row, check, int8
@@ -75,6 +76,20 @@ def test_a_base_that_was_rounded_gets_its_activations_alone_rounded() -> None:
     assert {"a8-token", "a8-tensor", "a8-static"} <= keys
     assert not [key for key in keys if key.startswith("w8")]
     assert "(weights in GGUF Q4_K and Q6_K, read in float32)" in card.part("int8").answer
+
+
+@pytest.mark.slow
+def test_a_model_without_sinks_and_outliers_still_learns_what_int8_costs() -> None:
+    tokenizer = load_tokenizer("nano")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    part = check(LlamaForCausalLM(config).eval(), tokenizer, count=4, tokens=48, only=["int8"]).part("int8")
+    keys = [row.key for row in part.rows]
+    assert keys[:3] == ["w8a8-token", "w8a8-tensor", "w8a8-static"]
+    assert not [key for key in keys if "protected" in key]
+    assert "no sink" not in part.answer
 
 
 @pytest.mark.slow

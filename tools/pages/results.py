@@ -190,7 +190,7 @@ def fold_layers() -> str:
 
 
 def fold_heads() -> str:
-    """Nats of the heads that were folded for certain, the dearest estimate first."""
+    """Nats of the heads that were folded for certain, the largest estimate first."""
     rows = []
     for model, title in MODELS.items():
         part = _real("fold", model)["parts"]["heads"]
