@@ -30,7 +30,10 @@ ABOUT_PLAN = (
 
 @contextmanager
 def watching() -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar with the news; in a pipe, one line every ten seconds. Yields `watch(done, total, news)`."""
+    """A progress bar with the news; in a pipe, one line every ten seconds. Yields `watch(done, total, news)`.
+
+    A total that changes, or fewer readings than before, begin a new stage, whose time left is that of its own pace.
+    """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from sinkscope.live import pulse
@@ -38,7 +41,8 @@ def watching() -> Iterator[Callable[[int, int, str], None]]:
     columns = (BarColumn(bar_width=30), TaskProgressColumn(), TimeRemainingColumn())
     label = TextColumn("{task.description}", markup=False)
     console = stderr()
-    began, state = time.monotonic(), (0, 0, "")
+    began = latest = time.monotonic()
+    state = (0, 0, "")
 
     def line() -> str:
         done, total, news = state
@@ -54,7 +58,11 @@ def watching() -> Iterator[Callable[[int, int, str], None]]:
         task = bar.add_task("preparing", total=None)
 
         def watch(done: int, total: int, news: str) -> None:
-            nonlocal state
+            nonlocal began, latest, state
+            if state[1] and (total != state[1] or done < state[0]):
+                began = latest  # the last stage ended with its last reading
+                bar.reset(task, total=total)
+            latest = time.monotonic()
             state = done, total, news
             bar.update(task, completed=done, total=total, description=news)
 

@@ -67,3 +67,20 @@ def test_a_pipe_gets_lines_before_the_first_reading_and_after_it(capsys, monkeyp
     assert lines[0].startswith("preparing, for ")
     assert lines[-1].startswith("25 %, about ")
     assert lines[-1].endswith("left (1 of 4 readings); nearest so far: a")
+
+
+@pytest.mark.slow
+def test_the_time_left_of_a_stage_is_at_its_own_pace(capsys, monkeypatch):
+    """As in a report card, whose sections come one after the other."""
+    monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.02))
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    with watching() as watch:
+        for total, second in ((2, 1000), (3, 10), (3, 40)):
+            watch(0, total, "")
+            clock[0] += second
+            watch(1, total, "")
+            time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert "33 %, about 20 s left (1 of 3 readings)" in lines
+    assert lines[-1] == "33 %, about 80 s left (1 of 3 readings)"
