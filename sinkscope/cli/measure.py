@@ -112,8 +112,9 @@ def measure(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="all: every definition and mechanism; few: sink rate and norms, faster. Add others by class name, and "
-            "your own as module:Name: all,my_module:Mine. Default: all for one model, few for several.",
+            help="all: every definition and mechanism but those of SpectralBands; few: sink rate and norms, faster. "
+            "Add others by class name, and your own as module:Name: all,my_module:Mine. Default: all for one model, "
+            "few for several.",
         ),
         options.MEASURES,
     ] = None,

@@ -12,7 +12,7 @@ import xarray as xr
 from transformers import PreTrainedModel
 
 from sinkscope.attention import CATALOG, AttentionSpec
-from sinkscope.measurement import Measurement, every
+from sinkscope.measurement import Measurement, SpectralBands, every
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.families.registry import FAMILIES
 from tests.measurement.planted import measured, small_dataset
@@ -20,9 +20,9 @@ from tests.measurement.planted import measured, small_dataset
 # What a pass over a cache, or a row alone, adds to: without what is made of whole rows, of a few kept samples, or only
 # for some models.
 WHOLE = {"MassiveActivations", "OutlierStatistics", "MatrixEntropy", "Mixing", "HiddenSimilarity"}
-WHOLE |= {"KeyVectors", "HiddenVectors", "SpectralBands", "ExpertPeaks"}
+WHOLE |= {"KeyVectors", "HiddenVectors", "ExpertPeaks"}
 ADDITIVE = tuple(observer for observer in every() if type(observer).__name__ not in WHOLE)
-EXPERTLESS = tuple(observer for observer in every() if type(observer).__name__ != "ExpertPeaks")
+EXPERTLESS = (*(observer for observer in every() if type(observer).__name__ != "ExpertPeaks"), SpectralBands())
 
 DECODERS = ["llama", "mistral", "gpt2", "gpt_neox", "opt", "phi", "qwen3", "gemma2", "gemma3", "gpt_oss", "granite_swa"]
 DECODERS += ["jamba", "qwen3_next", "deepseek_v3", "cohere2"]

@@ -14,12 +14,13 @@ from tests.families.registry import FAMILIES
 from tests.measurement.planted import edited_record
 from tests.planted.factory import NULL, Plant, null_model, planted_ids, planted_model
 
+ALL = ("all", "SpectralBands")  # what every definition needs
 BY_ATTENTION = ["attention received", "strong sink", "five times uniform", "most attended"]
 BY_ACTIVATION = ["massive activation", "massive, relative alone", "outlier token", "high-norm token"]
 
 
 def measured(plant: Plant, tokens: int = 32) -> Measurement:
-    return measure(planted_model(plant), planted_ids(plant, tokens=tokens), "all")
+    return measure(planted_model(plant), planted_ids(plant, tokens=tokens), ALL)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_all_definitions_agree_on_a_textbook_sink(first: Measurement) -> None:
 
 
 def test_none_finds_anything_in_the_null_model() -> None:
-    measurement = measure(null_model(), planted_ids(NULL), "all")
+    measurement = measure(null_model(), planted_ids(NULL), ALL)
     assert (measurement.definitions()["sinks"] == 0).all()
     assert (measurement.agreement().values == 1).all(), "all agree that there is nothing"
 
@@ -159,7 +160,7 @@ def test_a_model_that_overflows_in_half_precision_has_no_verdict() -> None:
         model.model.embed_tokens.weight.abs_()
         mlp.down_proj.weight.fill_(6e4)
     with pytest.warns(UserWarning, match="NaN or infinite"):
-        found = measure(model, FAMILIES["llama"].inputs()["input_ids"], "all")
+        found = measure(model, FAMILIES["llama"].inputs()["input_ids"], ALL)
     table = found.definitions().set_index("definition")
     by_state = table.loc[[*BY_ACTIVATION, "like the first token"]]
     assert by_state[["sinks", "position_0", "agreement"]].isna().all(axis=None)
@@ -215,7 +216,7 @@ def test_padded_rows_raise_no_doubt() -> None:
     ids = planted_ids(plant)
     mask = torch.ones_like(ids)
     mask[0, -9:] = 0
-    found = measure(planted_model(plant), {"input_ids": ids, "attention_mask": mask}, "all")
+    found = measure(planted_model(plant), {"input_ids": ids, "attention_mask": mask}, ALL)
     assert (found.definitions()["note"] == "").all()
     assert (found.definitions()["sinks"] == 1).all()
 

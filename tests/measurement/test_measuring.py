@@ -36,6 +36,7 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     everything = measure(llama, ids, "all")
     observed = {each["name"] for each in everything.record["observers"]}
     assert observed == {type(observer).__name__ for observer in every()} - {"ExpertPeaks"}
+    assert "SpectralBands" not in observed
     assert set(data.data_vars) < set(everything.data.data_vars)
     assert "slot_received" in measure(build("gpt_oss"), ids, "all").data
     for name in ("attention_received", "hidden_norm", "value_norm"):

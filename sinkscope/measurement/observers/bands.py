@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -56,9 +56,10 @@ class SpectralBands(ProbeObserver):
     `metrics.spectral_bands` says; shares of all bands add up to 1. Passes over a cache add their tokens. Streams whose
     width is not the unembedding's (a vision tower) have no bands. Raises `UnsupportedModelError` for models without an
     unembedding, or narrower than `count`. Cost: a product T × width × width per block (about 8 % of a GPT-2 block);
-    once per model O(width² · vocabulary + width³). Source: Cancedda 2024.
+    once per model O(width² · vocabulary + width³), so it is not part of "all". Source: Cancedda 2024.
     """
 
+    in_all: ClassVar[bool] = False
     count: int = 20
     basis: _Basis | None = field(default=None, repr=False, compare=False)
 

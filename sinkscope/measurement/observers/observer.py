@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -149,6 +149,9 @@ class LayerSums:
 class Observer(ABC):
     """Base class of all observers. Each docstring states the cost."""
 
+    in_all: ClassVar[bool] = True
+    """Whether `observers="all"` includes it; otherwise it runs where it is named, as in `["all", "SpectralBands"]`."""
+
     @property
     def reads_blocks(self) -> bool:
         """Whether the residual stream between blocks is needed."""
@@ -236,16 +239,14 @@ class WeightsObserver(Observer):
 
 
 def in_every(kind: type[Kind]) -> type[Kind]:
-    """Register a built-in class of observers: `observers="all"`, the tests and the page of observers include it.
-
-    Other packages use `sinkscope.observer`."""
+    """Register a built-in class of observers, so that its name is known; other packages use `sinkscope.observer`."""
     OBSERVERS.own[kind.__name__] = kind
     return kind
 
 
 def every() -> tuple[Observer, ...]:
     """What `observers="all"` takes: one of each registered class, with its defaults."""
-    return tuple(kind() for kind in OBSERVERS.values())
+    return tuple(kind() for kind in OBSERVERS.values() if kind.in_all)
 
 
 def divide(sums: Tensor, counts: Tensor | None) -> Tensor:
