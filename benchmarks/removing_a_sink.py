@@ -6,7 +6,7 @@ forward passes under bfloat16 autocast, weights and measurements in fp32. What a
 own: 0.1 for its logits and biases, 1e-3 for matrices; the model's weights at 1e-4, those of LoRA (rank 16 on every
 linear map but the unembedding, α = 16) at 5e-4. LoRA is merged before it is measured.
 
-Figures before training and after 30, 100 and 300 steps: negative log-likelihood, sink rate (ε = 0.3) and mean
+Figures before training and after 100 and 300 steps: negative log-likelihood, sink rate (ε = 0.3) and mean
 attention of position 0, its share of all attention to tokens, mass of slots, the largest ratio over depths of the norm
 at position 0 to that of the others, the largest ratio of maximum to median that a linear map reads, and what rounding
 to 8 bits what linear maps read costs, with a range per text and one per token: KL to the arm itself, not rounded.
@@ -41,7 +41,7 @@ from sinkscope.quantization import hazards, linear_maps
 from sinkscope.statistics import mean_interval
 from sinkscope.trials import scheme_trial
 
-TOKENS, ROWS, HELD, STAGES, EPSILON = 128, 2, 16, (30, 100, 300), 0.3
+TOKENS, ROWS, HELD, STAGES, EPSILON = 128, 2, 16, (100, 300), 0.3
 CORPUS, SHARE = "python:prose", 0.02
 WEIGHTS, LOGITS, MATRICES, LORA = 1e-4, 0.1, 1e-3, 5e-4  # learning rates
 RANK = 16
