@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,11 @@ class Card:
         """
         texts = "; ".join(each["says"] for each in self.record["texts"])
         weights = f", {self.record['weights']}" if self.record.get("weights") else ""
-        missing = [f"{part.title.lower()} ({part.first.missing})" for part in self.parts if part.first.missing]
+        reasons: dict[str, list[str]] = {}
+        for part in self.parts:
+            if part.first.missing:
+                reasons.setdefault(part.first.missing, []).append(part.title.lower())
+        missing = [f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items()]
         paragraphs = [
             f"{self.record['model']}{weights}: {texts}; {self.record['seconds']:.0f} s.",
             *(part.line if brief else f"{part.title}: {part.answer}" for part in self.parts if part.answer),
@@ -198,11 +204,16 @@ class Card:
     def cells(self, max_rows: int | None = None) -> tuple[list[str], list[list[str]]]:
         """Heads and cells of the table on a terminal: rows with a grade or advice.
 
-        If they are more than `max_rows`: first those with advice, then the others, worst first; in the card's order.
+        If they are more than `max_rows`: first those with advice, each section's first ones before the second ones of
+        any, then the others, worst first; in the card's order.
         """
-        rows = [row for part in self.parts for row in part.rows if row.word or (row.advice and row.number)]
+        shown = [[row for row in part.rows if row.word or (row.advice and row.number)] for part in self.parts]
+        rows = [row for rows_of_part in shown for row in rows_of_part]
         if max_rows is not None and len(rows) > max_rows:
-            ranked = sorted(rows, key=lambda row: (not row.advice, ORDER.index(row.word) if row.word else len(ORDER)))
+            advised = [enumerate(row for row in rows_of_part if row.advice) for rows_of_part in shown]
+            ranked = [row for _, row in sorted(chain(*advised), key=itemgetter(0))]
+            others = [row for row in rows if not row.advice]
+            ranked += sorted(others, key=lambda row: ORDER.index(row.word) if row.word else len(ORDER))
             kept = {id(row) for row in ranked[: max(0, max_rows)]}
             rows = [row for row in rows if id(row) in kept]
         cells = [[row.finding, row.shown(unit=False), str(row.n), row.word, held(row), row.advice] for row in rows]

@@ -247,7 +247,7 @@ class _TextMaker:
         plain = self._windows(kind, width, self.count + CALIBRATION)
         ids, form = (self._in_chat(plain), " in the chat format") if template else (self._as_tokenized(plain), "")
         if len(ids) >= 4 and len(ids.unique(dim=0)) < 4:
-            return self._random("its tokenizer spells no text: they all read the same")
+            return self._random("its tokenizer spells no text")
         if len(ids) < 4:
             raise InputError(
                 f"{kind}: {len(ids)} texts of {self.length} tokens are too few: give longer texts, or more"

@@ -159,6 +159,28 @@ def test_what_was_measured_on_one_kind_of_texts_alone_is_no_advice() -> None:
     assert "on prose alone" in part.rows[0].why
 
 
+def test_sections_that_were_not_run_for_one_reason_are_named_together() -> None:
+    parts = [Part(name, name, {"prose": Answered(missing=reason)}) for name, reason in zip("abc", "xyx", strict=True)]
+    card = Card({"model": "m", "texts": [], "seconds": 1.0}, tuple(parts))
+    assert card.lines()[1:] == ["Not run: a, c (x); b (y)."]
+
+
+def test_a_short_table_has_advice_of_every_section_before_more_of_one() -> None:
+    def part(name: str, *words: str) -> Part:
+        rows = [
+            Row(f"{name} {place}", f"{name} {place}", Interval(0.05, 0.04, 0.06), "KL a token", 24, word, advice="so")
+            for place, word in enumerate(words)
+        ]
+        rows.append(Row(f"{name} breaks", f"{name} breaks", Interval(9, 8, 10), "KL a token", 24, "breaks"))
+        return Part(name, name, {"prose": Answered(rows=tuple(rows))})
+
+    card = Card({}, (part("cache", "small", "small", "small"), part("int8", "free")))
+    names = [[cell[0] for cell in card.cells(count)[1]] for count in (2, 4, 5)]
+    assert names[0] == ["cache 0", "int8 0"]
+    assert names[1] == ["cache 0", "cache 1", "cache 2", "int8 0"]
+    assert names[2] == [*names[1][:3], "cache breaks", "int8 0"]
+
+
 def test_a_card_of_all_sections_fits_a_screen_with_its_rows() -> None:
     number = Interval(0.05, 0.04, 0.06)
     words = ("small", "costs", "free", "breaks")
