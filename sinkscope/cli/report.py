@@ -12,7 +12,7 @@ from sinkscope.files import check_writable
 from sinkscope.report.terminal import plain, show, show_json
 
 PATHS = (
-    "Runs and folders of runs, measurements (.nc) and folders of them, trials, calibrations, verdicts.json, "
+    "Runs and folders of runs; measurements, trials, calibrations, report cards, or their folders; verdicts.json, "
     "experiments (results/experiments, or one record). For the records of your own question, also its Python file."
 )
 

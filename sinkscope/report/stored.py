@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sinkscope.checks import Card
 from sinkscope.errors import InputError
 from sinkscope.experiments import QUESTIONS, SCALES, Findings, Question, questions_in, with_rows
 from sinkscope.files.netcdf import read_netcdf
 from sinkscope.measurement import SURVEY_JSON, Measurement, Survey
 from sinkscope.quantization import Hazards
+from sinkscope.report.check_page import check_page
 from sinkscope.report.experiments.entry import ExperimentEntry, entry, unknown_entry
 from sinkscope.report.hazards_page import hazards_page
 from sinkscope.report.page import Page
@@ -24,10 +26,12 @@ from sinkscope.trials import load, stored_choice
 
 VERDICTS = "verdicts.json"
 TRIALS = ("trial.nc", "study.nc", "comparison.nc")  # studies and comparisons of caches were trials before
-HAZARDS, CHOICE = "hazards.json", "choice.nc"
+HAZARDS, CHOICE, CARD = "hazards.json", "choice.nc", "card.json"
+MEASUREMENT = "measurement.nc"
 KINDS = (
-    "a run folder, a folder of runs, a measurement, a trial or a calibration (.nc or its folder), a survey's "
-    "folder, a record (.json) or folder of experiments, a question's rows (.jsonl), or verdicts (verdicts.json)"
+    "a run folder, a folder of runs, a measurement, a trial or a calibration (.nc or its folder), a report card "
+    "(card.json or its folder), a survey's folder, a record (.json) or folder of experiments, a question's rows "
+    "(.jsonl), or verdicts (verdicts.json)"
 )
 
 
@@ -41,7 +45,7 @@ class Stored:
     entries: list[ExperimentEntry] = field(default_factory=list)
     claims: dict[str, Sequence[Verdict]] = field(default_factory=dict)
     pages: dict[str, Page] = field(default_factory=dict)
-    """Pages of results that have one of their own: trials, hazards, calibrations."""
+    """Pages of results that have one of their own: trials, hazards, calibrations, report cards."""
 
 
 def read_results(paths: Iterable[Path]) -> Stored:
@@ -62,13 +66,15 @@ def read_results(paths: Iterable[Path]) -> Stored:
 
 
 def page_of(path: Path) -> Page | None:
-    """The page of a stored trial, hazards or a calibration: of their file, or of their command's folder.
+    """The page of a stored trial, hazards, calibration or report card: of their file, or of their command's folder.
 
     None for anything else. Raises `InputError` for one that is damaged.
     """
-    for name in (*TRIALS, HAZARDS, CHOICE):
+    for name in (*TRIALS, HAZARDS, CHOICE, CARD):
         if (path / name).is_file():
             return page_of(path / name)
+    if path.name == CARD and path.is_file():
+        return check_page(Card.load(path))
     if path.name == HAZARDS and path.is_file():
         return hazards_page(_hazards(path))
     kind = _netcdf_kind(path) if path.suffix == ".nc" else ""
@@ -122,6 +128,8 @@ def _add(stored: Stored, path: Path, questions: Mapping[str, Question]) -> None:
         stored.pages[_free(path.stem if path.is_file() else path.name, stored.pages)] = page
     elif path.suffix == ".nc":
         stored.measurements[_free(path.stem, stored.measurements)] = Measurement.load(path)
+    elif (path / MEASUREMENT).is_file():
+        stored.measurements[_free(path.name, stored.measurements)] = Measurement.load(path / MEASUREMENT)
     elif folders := _run_folders(path):
         stored.runs += [read_run(folder) for folder in folders]
     elif (path / SURVEY_JSON).is_file():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from sinkscope.checks import check
 from sinkscope.errors import InputError
 from sinkscope.experiments import find, findings, keys, write_rows
 from sinkscope.files import write_json
-from sinkscope.measurement import Survey, SurveyRow
+from sinkscope.measurement import Survey, SurveyRow, measure
 from sinkscope.report.stored import read_results, records_in
 from sinkscope.statistics.claims import CaseValue, Claim, EachWithin
 from tests.report.experiments.conftest import found, run
@@ -81,6 +83,8 @@ def test_a_survey_and_the_verdicts_of_theory(tmp_path):
         ("other.json", '{"a": 1}'),
         ("nano/broken.json", '{"question": "x", "scale": "nano", "seeds": 1, "runs": 5, "failed": {}}'),
         ("survey.json", "{"),
+        ("card.json", "{"),
+        ("card.json", '{"a": 1}'),
         ("verdicts.json", '{"a": 1}'),
         ("verdicts.json", '[{"claim": 3}]'),
         ("mine.py", "nothing ="),
@@ -96,13 +100,25 @@ def test_what_is_damaged_or_something_else_is_named(tmp_path, name, content):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["nano/broken.json", "survey.json", "verdicts.json"])
+@pytest.mark.parametrize("name", ["nano/broken.json", "survey.json", "verdicts.json", "card.json"])
 def test_what_is_damaged_in_a_folder_is_named(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("{")
     with pytest.raises(InputError, match=path.name):
         read_results([tmp_path])
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_measurement_and_of_a_report_card_are_results(tmp_path, tiny_llama):
+    measurement = measure(tiny_llama, torch.arange(48).reshape(2, 24))
+    for name in ("one", "two"):
+        measurement.save(tmp_path / name / "measurement.nc")
+    write_json(tmp_path / "card" / "card.json", check("nano", count=4, tokens=32, only=["sink"]).to_json())
+    stored = read_results([tmp_path / "one", tmp_path / "two", tmp_path / "card"])
+    assert list(stored.measurements) == ["one", "two"]
+    assert stored.pages["card"].title == "Report card of nano"
+    assert read_results([tmp_path / "card" / "card.json"]).pages["card"].sections[0].title == "Sink"
 
 
 def test_json_of_other_numbers_is_no_record(tmp_path):
