@@ -163,10 +163,12 @@ def _versions() -> dict[str, str]:
 
 
 def _identity(subject: CheckedModel) -> dict[str, Any]:
-    """Everything except texts that the numbers of sections depend on."""
+    """Everything except a set of texts that the numbers of sections depend on."""
     return {
         "layout": LAYOUT,
         "model": model_digest(subject.model),
+        "tokenizer": subject.tokenizer_sha256,
+        "source": subject.source_sha256,
         "dtype": str(next(subject.model.parameters()).dtype),
         "controls": subject.controls,
         "seed": subject.seed,

@@ -100,6 +100,8 @@ class CheckedModel:
         controls: Random controls per arm.
         seed: Seed of the texts and of random draws.
         long_texts: Makes the texts for long contexts, of the kind of a set, when a section needs them.
+        source_sha256: A hash of the user's texts as a whole, of which sections may read other parts; None for those
+            that come along.
     """
 
     name: str
@@ -110,6 +112,7 @@ class CheckedModel:
     controls: int = 1
     seed: int = 0
     long_texts: Callable[[TextSet], TextSet] | None = None
+    source_sha256: str | None = None
     _measurements: dict[str, Measurement] = field(default_factory=dict)
     _sinks: dict[str, Tokens | None] = field(default_factory=dict)
 
@@ -119,6 +122,16 @@ class CheckedModel:
         if self.tokenizer is None:
             return None
         return hashlib.sha256(repr(sorted(self.tokenizer.get_vocab().items())).encode()).hexdigest()
+
+    @cached_property
+    def tokenizer_sha256(self) -> str | None:
+        """A hash of what makes ids of texts and chats, BOS and template included; None without a tokenizer."""
+        if self.tokenizer is None:
+            return None
+        rules = getattr(self.tokenizer, "backend_tokenizer", None)
+        template = getattr(self.tokenizer, "chat_template", None)
+        parts = (rules.to_str() if rules is not None else self.vocabulary_sha256, template, self.tokenizer.encode("a"))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @cached_property
     def bos(self) -> int | None:
@@ -211,7 +224,15 @@ def checked_model(
     maker = _TextMaker(model, tokenizer, vocabulary, length, count, options.get("seed", 0), user_texts, field)
     sets = [maker.text_set(kind, chat=number == 0) for number, kind in enumerate(maker.kinds[: 2 if full else 1])]
     try_out(model, fed(model, sets[0].ids))
-    return CheckedModel(name, model, tokenizer, tuple(sets), long_texts=maker.long_texts, **options)
+    return CheckedModel(
+        name,
+        model,
+        tokenizer,
+        tuple(sets),
+        long_texts=maker.long_texts,
+        source_sha256=maker.source_sha256,
+        **options,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +247,20 @@ class _TextMaker:
     seed: int
     user_texts: Sequence[str] | str | Path | None
     field: str | None
+
+    @cached_property
+    def documents(self) -> list[str] | None:
+        """The user's texts; None if there are none."""
+        if (source := self.user_texts) is None:
+            return None
+        return list(texts(Path(source))) if isinstance(source, str | Path) else list(source)
+
+    @property
+    def source_sha256(self) -> str | None:
+        """See `CheckedModel`."""
+        if self.tokenizer is None or self.documents is None:
+            return None
+        return hashlib.sha256(repr(self.documents).encode()).hexdigest()
 
     @property
     def kinds(self) -> list[str]:
@@ -278,9 +313,8 @@ class _TextMaker:
 
     def _windows(self, kind: str, width: int, count: int) -> Tensor:
         """Windows of `width` tokens without added ones, from as many documents as possible."""
-        if (source := self.user_texts) is not None:
-            documents = list(texts(Path(source))) if isinstance(source, str | Path) else list(source)
-            return _document_windows(self.tokenizer, documents, width, count)
+        if self.documents is not None:
+            return _document_windows(self.tokenizer, self.documents, width, count)
         if kind == CODE:
             return natural_windows(self.tokenizer, width, count, self.seed, corpus="python").input_ids
         # No document of the prose is long enough for long texts.

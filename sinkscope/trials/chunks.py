@@ -49,7 +49,7 @@ def chunk_trial(
 
     - "first": the first k of each chunk (LegoLink of EPIC, Hu et al. 2024).
     - "received": the k of each chunk that receive most attention when it is read alone (mean over layers and heads,
-      among tokens that enough queries see): its sinks first.
+      among tokens that enough queries see, then the first others): its sinks first.
     - "deviating": those of all later chunks whose values at layer 1 differ most from reading at once, by which
       CacheBlend (Yao et al. 2024) chooses; that look, two layers over all tokens, is not counted.
 
@@ -311,13 +311,14 @@ def _drawn(free: Tensor, counts: Tensor, draw: int, texts: Texts) -> Bool[Tensor
 
 
 def _received_alone(model: nn.Module, ids: Tensor, lengths: Sequence[int]) -> Float[Tensor, "text token"]:
-    """α of every token in its chunk read alone, mean over layers and heads; −1 where too few queries see it."""
+    """α of every token in its chunk read alone, mean over layers and heads; below 0 where too few queries see it, the
+    earlier tokens first."""
 
     def received(rows: Tensor) -> Tensor:
         data = measure(model, rows, [AttentionReceived()], batch_size=len(rows)).data
         mean = data["attention_received"].mean(("layer", "head")).transpose("sample", "position").values
         seen = counted(data["visible_queries"].isel(layer=0).transpose("sample", "position").values)
-        return torch.from_numpy(np.where(seen, mean, -1.0)).float()
+        return torch.from_numpy(np.where(seen, mean, -1.0 - np.arange(rows.shape[1]))).float()
 
     return _each_alone(ids, lengths, received)
 

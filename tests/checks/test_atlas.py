@@ -25,7 +25,7 @@ def card() -> Card:
     rate = Row("rate", "position 0 (<bos>)", Interval(77.0, 74.0, 79.0), "% of heads", 24, values=(77.0,) * 24)
     bits = Row("kv4", "4 bits", Interval(0.01, 0.009, 0.011), "KL a token", 24, "small", bytes=100.0, of_16=0.3)
     parts = (
-        Part("sink", "Sink", {"prose": Answered("Yes.", (rate,), {"position": 0, "block": 11})}, 1.0),
+        Part("sink", "Sink", {"prose": Answered("Yes.", (rate,), {"position": 0, "block": 11, "by_head": [[0]]})}, 1.0),
         Part("cache", "Cache bits", {"prose": Answered("4 bits small.", (bits,))}, 2.0),
     )
     record: dict[str, Any] = {"model": "some/model", "model_sha256": SHA, "weights": "weights in bfloat16"}
@@ -42,6 +42,7 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
     assert found["revision"] == "abc"
     assert "<bos>" not in path.read_text()
     assert "Yes." not in path.read_text()
+    assert "by_head" not in path.read_text()
     [row] = table([found]).to_dict(orient="records")
     assert row["heads with a sink, %"] == "77 (74 to 79)"
     assert row["block of the jump"] == 11
@@ -68,6 +69,9 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
         (("sections", "sink", "on", "prose", "rows", 0, "value"), float("nan"), "should be a finite number"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 170.0, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), 70.0, "not within its interval"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), 90.0, "not within its interval"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), -1.0, "out of bounds"),
+        (("sections", "sink", "on", "prose", "rows", 0, "value"), None, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "n"), 1, "at least 4 texts"),
         (("sections", "cache", "on", "prose", "rows", 0, "word"), "great", "word: Input should be ''"),
         (("sections", "cache", "on", "prose", "rows", 0, "values"), [1.0], "values: Extra inputs are not permitted"),
@@ -103,6 +107,15 @@ def test_a_field_that_is_missing_is_named(card: Card) -> None:
 )
 def test_a_file_has_the_name_of_its_model(card: Card, name: str, gguf: dict[str, str], expected: str) -> None:
     assert model_id(replace(card, record={**card.record, "model": name, "gguf": gguf})) == expected
+
+
+def test_the_table_says_fewest_bits_that_hold_on_both_texts(card: Card) -> None:
+    data = submission(card)
+    first = data["sections"]["cache"]["on"]["prose"]
+    [four] = first["rows"]
+    first["rows"] = [{**four, "key": f"kv{bits}"} for bits in (2, 4, 8)]
+    data["sections"]["cache"]["on"]["code"] = {"rows": [{**four, "key": "kv2", "word": "costs"}], "facts": {}}
+    assert table([data])["bits the cache bears"].tolist() == [4]
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:

@@ -195,6 +195,38 @@ def test_cards_of_two_tokenizers_are_compared_per_byte(card: Card) -> None:
 
 
 @pytest.mark.slow
+def test_a_section_is_answered_anew_for_another_tokenizer(nano: tuple[Any, Any], tmp_path: Path) -> None:
+    """The plain texts that it reads stay the same."""
+    model, tokenizer = nano
+    cards = [check(model, each, count=4, only=["bos"], out=tmp_path) for each in (tokenizer, twice(tokenizer))]
+    assert [card.raises("bos-twice") for card in cards] == [False, True]
+
+
+@pytest.mark.slow
+def test_a_section_is_answered_anew_for_texts_that_differ_where_only_it_reads(
+    nano: tuple[Any, Any], tmp_path: Path
+) -> None:
+    """Long texts go on where the scored windows end."""
+    words = ["def", "return", "class", "for", "if", "else", "self", "name"]
+    draw = np.random.default_rng(0)
+    beginnings = [" ".join(draw.choice(words, 100)) for _ in range(12)]
+    cards = [
+        check(
+            *nano,
+            [f"{each} {' '.join(draw.choice(words, 300))}" for each in beginnings],
+            count=4,
+            tokens=32,
+            only=["stream"],
+            out=tmp_path,
+        )
+        for _ in range(2)
+    ]
+    assert cards[0].record["texts"] == cards[1].record["texts"]
+    first, second = (card.part("stream").first.facts["sha256"] for card in cards)
+    assert first != second
+
+
+@pytest.mark.slow
 def test_a_finished_section_is_reused(nano: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = check(*nano, count=4, only=["bos"], out=tmp_path)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -11,11 +14,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sinkscope.caches import StreamingCache
 from sinkscope.checks import SECTIONS, Answered, Card, Part, Row, check, int8
 from sinkscope.checks.card import smallest
-from sinkscope.checks.modules import layer_costs
+from sinkscope.checks.modules import layer_costs, map_arms, module_rows, ranked_modules
 from sinkscope.checks.streaming import _arm
+from sinkscope.checks.subject import checked_model
+from sinkscope.errors import InputError
 from sinkscope.model import load, load_tokenizer
+from sinkscope.quantization import scheme_named
+from sinkscope.sinks import Measured, Outliers
 from sinkscope.statistics import Interval
-from sinkscope.trials import OnePass, cached, run, stream_nll
+from sinkscope.trials import OnePass, cached, run, scheme_trial, stream_nll
 
 
 @pytest.mark.slow
@@ -79,6 +86,28 @@ def test_a_base_that_was_rounded_gets_its_activations_alone_rounded() -> None:
 
 
 @pytest.mark.slow
+def test_a_token_that_outlies_and_is_no_sink_is_protected() -> None:
+    tokenizer = load_tokenizer("nano")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config).eval()
+    subject = checked_model("planted", model, tokenizer, count=4, tokens=48)
+    texts = subject.sets[0]
+    token = int(texts.ids[0, 20])
+    table, block = model.model.embed_tokens.weight, model.model.layers[0]
+    with torch.no_grad():
+        table[:, 0] = block.self_attn.o_proj.weight[0] = 0
+        table[token] = torch.eye(32)[0]
+        block.mlp.gate_proj.weight[0, 0] = block.mlp.up_proj.weight[0, 0] = 10
+        block.mlp.down_proj.weight[:, 0] = 0  # it stays in this map's input
+    rows = {row.key: row for row in int8.run_section(subject, texts, None).rows}
+    kept = float((texts.ids == token).sum(1).double().mean())
+    assert rows["w8a8-tensor-protected"].finding == f"w8a8-tensor, {kept:.1f} tokens kept"
+
+
+@pytest.mark.slow
 def test_a_model_without_sinks_and_outliers_still_learns_what_int8_costs() -> None:
     tokenizer = load_tokenizer("nano")
     torch.manual_seed(0)
@@ -90,6 +119,86 @@ def test_a_model_without_sinks_and_outliers_still_learns_what_int8_costs() -> No
     assert keys[:3] == ["w8a8-token", "w8a8-tensor", "w8a8-static"]
     assert not [key for key in keys if "protected" in key]
     assert "no sink" not in part.answer
+
+
+@pytest.mark.slow
+def test_int8_arms_are_those_of_a_trial_of_one_scheme() -> None:
+    """They share the unchanged pass with others, and ranges are fitted without the protected tokens."""
+    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=4, tokens=48, controls=2)
+    texts = subject.sets[0]
+    trial, refused = int8._trial(subject, texts, {name: name for name in ("w8a8-tensor", "w8a8-static")}, (), None)
+    assert not refused
+    for name in ("w8a8-tensor", "w8a8-static"):
+        options: dict[str, Any] = {"calibrate_on": texts.calibration, "seed": subject.seed}
+        alone = scheme_trial(subject.model, texts.ids, name, {"kept": Measured() + Outliers()}, 2, **options)
+        np.testing.assert_allclose(trial.values(name), alone.values(name), rtol=1e-5)
+        np.testing.assert_allclose(trial.values(f"{name}, protected"), alone.values("kept"), rtol=1e-5)
+        np.testing.assert_allclose(
+            trial.values(f"controls of {name}, protected"), alone.values("controls of kept"), rtol=1e-5
+        )
+        rows = int8._rows(trial, name)
+        assert [row.word for row in rows] == ["small", "free"]
+        assert [bool(row.advice) for row in rows] == [True, False]
+
+
+@pytest.mark.slow
+def test_a_map_alone_costs_what_rounding_its_input_by_hand_costs() -> None:
+    model = load("nano")
+    subject = checked_model("nano", model, load_tokenizer("nano"), count=4, tokens=48)
+    texts = subject.sets[0]
+    ranking = ranked_modules(subject, texts)
+    assert ranked_modules(subject, replace(texts, ids=texts.ids.flip(1))) == ranking, "not by the scored texts"
+    assert list(ranking.verified) == [path for path, _ in ranking.modules[:3]]
+    arms = map_arms(subject, texts, ranking.verified)
+    trial = run(model, texts.ids, arms, reading=OnePass(), controls=0, batch_size=subject.batch_size)
+
+    def rounded(_: object, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        step = args[0].abs().amax((1, 2), keepdim=True) / 127  # a range for each text
+        return ((args[0] / step).round() * step,)
+
+    with torch.no_grad():
+        full = model(texts.ids).logits[:, :-1].double().log_softmax(-1)
+        for path, row in zip(ranking.verified, module_rows(trial, ranking.verified), strict=True):
+            hook = model.get_submodule(path).register_forward_pre_hook(rounded)
+            changed = model(texts.ids).logits[:, :-1].double().log_softmax(-1)
+            hook.remove()
+            expected = (full.exp() * (full - changed)).sum(-1).mean(1)
+            assert row.key == f"alone:{path}"
+            np.testing.assert_allclose(row.values, expected, rtol=1e-3)
+            assert row.number is not None
+            assert row.number.value == pytest.approx(float(expected.mean()), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_refused_scheme_is_named_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise InputError("no ranges of this model")
+
+    def named(name: str) -> Any:
+        return replace(scheme_named(name), make=refused) if name.endswith("static") else scheme_named(name)
+
+    monkeypatch.setattr(int8, "scheme_named", named)
+    part = check(load("nano"), load_tokenizer("nano"), count=4, tokens=48, only=["int8"]).part("int8")
+    keys = {row.key for row in part.rows}
+    assert {"w8a8-token", "w8a8-tensor", "w8a8-tensor-protected"} <= keys
+    assert not [key for key in keys if "static" in key]
+    assert "w8a8-static: no ranges of this model" in part.answer.replace("W8a8", "w8a8")
+
+
+@pytest.mark.slow
+def test_unsafe_activations_alone_run_as_the_scheme_that_leaves_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_as: list[str] = []
+
+    def rescued(_: object, __: object, scheme: str, *___: object) -> Any:
+        run_as.append(scheme)
+        return SimpleNamespace(to_json=dict, best=lambda unit: None)
+
+    monkeypatch.setattr(int8, "_rescue", rescued)
+    monkeypatch.setattr(int8, "UNSAFE", ("free", "small"))
+    model = load("nano")
+    model.gguf = {"types": {"Q4_K": 1}}
+    check(model, load_tokenizer("nano"), count=4, tokens=48, only=["int8"])
+    assert run_as == ["w16a8-token", "w16a8-tensor", "w16a8-static"]
 
 
 @pytest.mark.slow
@@ -149,6 +258,8 @@ def test_the_best_advice_is_the_best_of_those_that_hold_on_both_texts() -> None:
 
     part = Part("cache", "Cache bits", {"prose": answered("small"), "code": answered("costs")})
     assert part.advice == "Use 4 bits: 30 % of the bytes of a 16-bit cache."
+    both = Part("cache", "Cache bits", {"prose": answered("small"), "code": answered("small")})
+    assert both.advice == "Use 2 bits: 20 % of the bytes of a 16-bit cache."
     assert Answered.from_json(answered("small").to_json()) == answered("small")
 
 
@@ -179,6 +290,28 @@ def test_a_short_table_has_advice_of_every_section_before_more_of_one() -> None:
     assert names[0] == ["cache 0", "int8 0"]
     assert names[1] == ["cache 0", "cache 1", "cache 2", "int8 0"]
     assert names[2] == [*names[1][:3], "cache breaks", "int8 0"]
+
+
+def test_words_hold_only_where_both_texts_have_some() -> None:
+    row = Row("kv2", "2 bits", Interval(0.05, 0.04, 0.06), "KL a token", 24, "small", advice="use 2 bits")
+    first = Answered("2 bits small.", (row,), advised_by=("kv2",), otherwise="Leave it.")
+    without_a_word = Answered("A rate.", (replace(row, word="", advice=""),))
+
+    def answer(one: Answered, other: Answered) -> str:
+        return Part("cache", "Cache bits", {"prose": one, "code": other}).answer
+
+    assert answer(first, Answered("8 bits small.", (replace(row, key="kv8"),))) == "2 bits small. Leave it."
+    not_run = Answered(missing="too few texts")
+    assert answer(first, not_run) == "2 bits small. Not run on code: too few texts. Leave it."
+    assert answer(without_a_word, without_a_word) == "A rate."
+
+
+def test_a_line_cuts_the_finding_rather_than_the_advice() -> None:
+    row = Row("kv2", "2 bits", Interval(0.05, 0.04, 0.06), "KL a token", 24, "small", advice="use 2 bits", of_16=0.2)
+    long = Answered("A finding that is long and has numbers " * 6, (row,), advised_by=("kv2",))
+    part = Part("cache", "Cache bits", {"prose": long})
+    assert part.line.endswith(f" …. {part.advice}")
+    assert len(part.line) <= 118
 
 
 def test_a_card_of_all_sections_fits_a_screen_with_its_rows() -> None:

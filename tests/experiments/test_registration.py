@@ -12,6 +12,8 @@ import pytest
 from sinkscope.errors import InputError
 from sinkscope.experiments import Observed, find
 from sinkscope.experiments.registration import REGISTERED, Registration, register, registered, standing
+from sinkscope.experiments.running import _register
+from sinkscope.training import RECORD
 
 FILE = """from sinkscope.experiments import Has, Question, Variation, most_models
 mine = Question("mine", "?", "me", (Variation("a"),),
@@ -56,6 +58,17 @@ def test_notes_of_several_questions_stand_side_by_side(tmp_path):
     assert registered(tmp_path / "run") == {"one": {"sha256": "1"}, "two": {"sha256": "2"}}
     (tmp_path / "run" / REGISTERED).write_text("{")
     assert registered(tmp_path / "run") == {}
+
+
+def test_a_run_that_is_resumed_keeps_the_hash_with_which_it_started(mine, tmp_path):
+    first, started, fresh = find(str(mine)), tmp_path / "started", tmp_path / "fresh"
+    _register(first, [started])
+    (started / RECORD).write_text("{}")
+    mine.write_text(FILE + "# margins loosened\n")
+    second = find(str(mine))
+    _register(second, [started, fresh])
+    hashes = [registered(folder)["mine"]["sha256"] for folder in (started, fresh)]
+    assert hashes == [first.registration.sha256, second.registration.sha256]
 
 
 @pytest.mark.parametrize(

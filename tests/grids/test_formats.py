@@ -182,6 +182,12 @@ def test_the_levels_of_iq4_nl_are_those_of_the_package_gguf() -> None:
     assert pytest.importorskip("gguf.quants").IQ4_NL.kvalues == IQ4_NL.levels == KVALUES_IQ4NL
 
 
+def test_halves_between_the_levels_of_iq4_nl_go_up() -> None:
+    halves = [(low + high) / 2 for low, high in pairwise(KVALUES_IQ4NL)]
+    x = torch.tensor([-127.0, *halves, *halves, 0.0])  # d' = 1
+    torch.testing.assert_close(IQ4_NL().rounded(x), torch.tensor(ggml(x.tolist(), "iq4_nl")))
+
+
 @pytest.mark.parametrize("name", NAIVE)
 def test_dtype_shape_and_gradient_are_those_of_the_numbers(name: str) -> None:
     numbers = NAIVE[name][0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -67,6 +68,27 @@ def test_layers_may_have_heads_of_unequal_width(form: Any) -> None:
         return
     torch.testing.assert_close(under(model, replace(fold, gone=True), text), under(model, fold, text))
     assert not torch.allclose(under(model, fold, text), logits(model, input_ids=text), atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["logit", "logit+value", "key+value"])
+def test_layers_may_have_fewer_heads(form: Any) -> None:
+    model = a_model("llama")
+    config = model.config.__class__.from_dict(model.config.to_dict())
+    config.num_attention_heads, config.num_key_value_heads = 2, 1
+    config.head_dim = model.model.layers[0].self_attn.head_dim
+    config._attn_implementation = model.config._attn_implementation
+    torch.manual_seed(1)
+    model.model.layers[1].self_attn = LlamaAttention(config, 1).eval()
+    text = ids(1, 12)
+    fold = ss.fold(model, text if form == "key+value" else ids(3, 12, 7), form, on=(0,), after=AFTER)
+    assert fold.constants.logits[AFTER][1].isnan()[:, 0].tolist() == [False] * 2 + [True] * (
+        model.config.num_attention_heads - 2
+    )
+    if form == "key+value":
+        torch.testing.assert_close(under(model, fold, text), logits(model, input_ids=text))
+        return
+    torch.testing.assert_close(under(model, replace(fold, gone=True), text), under(model, fold, text))
+    assert not torch.allclose(under(model, fold, text), logits(model, input_ids=text), atol=1e-4)
 
 
 @pytest.mark.parametrize("form", ["logit", "logit+value"])

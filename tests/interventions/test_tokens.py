@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertConfig, BertForSequenceClassification
 
 from sinkscope.errors import InputError
 from sinkscope.interventions import ExtraToken, Rearrange
@@ -38,6 +39,27 @@ def test_a_token_is_moved_to_the_front_too() -> None:
     with Rearrange("move", 4, 1).applied(model), torch.no_grad():
         found = model(text).logits
     assert torch.equal(found, logits(model, input_ids=text[:, [0, 4, 1, 2, 3, 5, 6, 7, 8]]))
+
+
+def test_the_control_takes_another_token_between_the_two_or_one_behind() -> None:
+    model, inputs = a_model("llama"), {"input_ids": ids()}
+
+    def sources(change: Rearrange) -> set[int]:
+        return {change.control(torch.Generator().manual_seed(n), model, inputs).source for n in range(60)}
+
+    assert sources(Rearrange("move", 2, 6)) == sources(Rearrange("move", 6, 2)) == {3, 4, 5}
+    assert sources(Rearrange("swap", 2, 3)) == {4, 5, 6, 7, 8}
+
+
+def test_labels_of_whole_rows_stay() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(vocab_size=90, **sizes)).eval()
+    text, labels = ids(), torch.tensor([0, 1])
+    with torch.no_grad():
+        expected = model(text[:, [4, 1, 2, 3, 0, 5, 6, 7, 8]], labels=labels).loss
+        with Rearrange("swap", 0, 4).applied(model):
+            assert torch.equal(model(text, labels=labels).loss, expected)
 
 
 @pytest.mark.parametrize("at", [0, 1, 9])

@@ -45,6 +45,9 @@ def test_weights_on_a_four_bit_grid_are_told_from_others() -> None:
         ({"Q4_K": 600, "Q6_K": 100}, "weights in GGUF Q4_K and Q6_K, read in float32", True),
         ({"Q8_0": 700}, "weights in GGUF Q8_0, read in float32", True),
         ({"F16": 700}, "weights in GGUF F16, read in float32", False),
+        ({"BF16": 700}, "weights in GGUF BF16, read in float32", False),
+        ({"F16": 700, "Q8_0": 60}, "weights in GGUF F16 and Q8_0, read in float32", False),
+        ({"Q4_K": 700, "F32": 60, "F16": 60}, "weights in GGUF Q4_K, F32 and F16, read in float32", True),
         (
             {"Q4_K": 500, "Q5_K": 200, "Q6_K": 90, "F32": 1},
             "weights in GGUF Q4_K, Q5_K and Q6_K, read in float32",

@@ -24,9 +24,7 @@ def ids(smollm2: tuple[Any, Any]) -> Tensor:
 
 def test_the_sink_folds_into_constants_only_with_its_value(smollm2: tuple[Any, Any], ids: Tensor) -> None:
     arms = ("fold-sink", "fold-logit")
-    trial = matters(
-        smollm2[0], ids[CHOOSING:], arms, on=(0,), calibrate_on=ids[:CHOOSING], controls=1, batch_size=6
-    )
+    trial = matters(smollm2[0], ids[CHOOSING:], arms, on=(0,), calibrate_on=ids[:CHOOSING], controls=1, batch_size=6)
     assert abs(trial.cost("fold-sink", "nats").value) < 0.1
     assert trial.cost("fold-logit", "nats").low > 0.3
 

@@ -110,6 +110,9 @@ def test_open_counts_say_how_many_models_would_decide():
     assert (decided.grade, decided.decides_at) == ("confirmed", None)
     assert claim(Count()).judge((ModelCount(n - 1, n - 1), ModelCount(round((n - 1) / 2), n - 1))).grade == "open"
     assert claim(Count()).judge((ModelCount(3, 6), ModelCount(3, 6))).decides_at is None
+    assert claim(Count(fewest=20)).judge((ModelCount(6, 6), ModelCount(0, 6))).decides_at == 20
+    unequal = claim(Count()).judge((ModelCount(30, 30), ModelCount(2, 3)))
+    assert (unequal.grade, unequal.decides_at) == ("open", 30), "so many of one there are"
     assert f"decided by {n} models each at today's numbers" in verdict.graded
 
 
@@ -180,6 +183,11 @@ def test_an_open_size_says_how_many_models_would_decide():
     mean, deviation = 1.8, np.std(around(1.8), ddof=1)
     holds = [mean - stats.t.ppf(0.99, each - 1) * deviation / math.sqrt(each) > 1 for each in (n - 2, n + 1)]
     assert (verdict.grade, holds) == ("open", [False, True])
+    many = sized(around(1.3), Size(1, symmetric=True)).decides_at
+    enough = [stats.t.ppf(0.99, each - 1) * deviation / math.sqrt(each) < 0.3 for each in range(2, 200)].index(True) + 2
+    assert enough > 30
+    assert many == pytest.approx(enough, abs=2)
+    assert sized(around(3), Size(1)).decides_at == 12, "on a scale that may have a tail"
 
 
 @pytest.mark.parametrize(

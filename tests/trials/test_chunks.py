@@ -13,6 +13,7 @@ import sinkscope as ss
 from sinkscope.caches import join_chunks
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.trials import Arm, Texts, ThroughCache, chunk_arms, chunk_sinks, chunk_trial, feeding, run
+from sinkscope.trials.chunks import _Encoder
 from tests.families.registry import FAMILIES
 from tests.planted.factory import null_model, planted_ids, planted_model
 from tests.trials.caches import llama, texts
@@ -103,6 +104,52 @@ def test_sinks_of_later_chunks_are_dropped_and_the_control_drops_as_many_others(
             1,
             len(places) - 1,
         ]
+
+
+def test_controls_of_dropped_sinks_spare_them_and_differ_between_chunks_of_one_length() -> None:
+    model, ids = planted_model(), planted_ids(samples=1, tokens=CONTEXT)
+    ids[0, [20, 40]] = int(ids[0, 0])
+    arm = next(arm for arm in chunk_arms((20, 20, 20), (1,)) if arm.name == "sinks dropped")
+    assert arm.control is not None
+    whole = join_chunks(model, ids[:, :TOTAL], (20, 20, 20)).layers[0][0][0, 0]
+    draws = set()
+    for draw in range(60):
+        control = arm.control(draw, Texts.of_ids(ids))
+        assert control is not None
+        with feeding(model, control, ids, 0) as feed:
+            kept = feed.cache.layers[0].keys[0, 0]
+        draws.add(tuple((~(whole[:, None] == kept[None]).all(-1).any(-1)).nonzero()[:, 0].tolist()))
+    assert not {20, 40} & {place for places in draws for place in places}
+    assert any(second != first + 20 for first, second in draws)
+
+
+def test_the_strongest_token_is_one_that_enough_queries_see() -> None:
+    """Where every token attends to itself, the last of a chunk receives all that it could, from itself alone."""
+    model = llama()
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        wide = attention.k_proj.weight.detach().unflatten(0, (-1, attention.head_dim))
+        wide = wide.repeat_interleave(attention.num_key_value_groups, 0).flatten(0, 1)
+        attention.q_proj.weight.data = 1e3 * wide
+    mask = _Encoder(LENGTHS).strongest(model, texts(2, TOTAL), 1)
+    found = mask.nonzero()[:, 1].view(2, 2)
+    assert (found >= torch.tensor([20, 38])).all()
+    assert (found <= torch.tensor([38, TOTAL]) - 17).all()
+
+
+def test_a_chunk_with_fewer_tokens_that_enough_queries_see_gives_its_first_ones() -> None:
+    """Of the 18 tokens of the second chunk, 17 queries see two."""
+    mask = _Encoder(LENGTHS).strongest(llama(), texts(2, TOTAL), 4)
+    assert mask[:, 20:38].nonzero()[:, 1].tolist() == [0, 1, 2, 3] * 2
+
+
+def test_a_chunk_behind_the_first_token_is_read_after_that_token() -> None:
+    ids = texts(2, CONTEXT)
+    values = chunks_of(arm_named("behind first"), ids)[1].layers[-1].values
+    for start, length in ((20, 18), (38, 22)):
+        with torch.no_grad():
+            alone = llama()(torch.cat([ids[:, :1], ids[:, start : start + length]], 1), use_cache=True).past_key_values
+        torch.testing.assert_close(values[:, :, start : start + length], alone.layers[-1].values[:, :, 1:])
 
 
 def test_sinks_of_chunks_are_counted_with_what_they_take() -> None:

@@ -156,6 +156,50 @@ def test_controls_are_as_large_and_of_something_else() -> None:
     assert near.arm("isolate").control(0, texts) is None, "no token between"
 
 
+def test_drawn_channels_move_as_far_to_the_same_side() -> None:
+    """An entry moves from the sink's mean to the median of the others; a drawn channel as much, from its own median."""
+    model, texts = planted_model(), Texts.of(planted_model(), planted_ids(F3, samples=6, tokens=24))
+    made_of = anatomy(model, texts, 0, 8)
+    draws = [made_of.others(np.random.default_rng(number)) for number in range(200)]
+    own = {dim for *_, dim in made_of.entries}
+    assert not own & {dim for drawn in draws for *_, dim in drawn}
+    drawn = draws[0]
+    (entries, values), (others, moved) = made_of.lasting(), made_of.lasting(drawn)
+    for (depth, _, dim), value, (_, _, other), there in zip(entries, values, others, moved, strict=True):
+        assert value == made_of.medians[depth][dim]
+        far = float(value - made_of.means[depth][dim])
+        assert abs(far) > 5
+        assert there - float(made_of.medians[depth][other]) == pytest.approx(far, abs=1e-4)
+    plain, change = made_of.normed(), made_of.normed(drawn)
+    assert set(plain.values) == set(made_of.readings)
+    depths = {int(path.split(".")[2]) for path in made_of.readings if path.startswith("model.layers.")}
+    assert depths == set(range(F3.onset, model.config.num_hidden_layers))
+    for path, (medians, means) in made_of.readings.items():
+        for dim, value, other, there in zip(
+            plain.dims, plain.values[path], change.dims, change.values[path], strict=True
+        ):
+            assert value == medians[dim]
+            far = float(value - means[dim])
+            assert abs(far) > 0.5
+            assert there - float(medians[other]) == pytest.approx(far, abs=1e-4)
+
+
+def test_controls_of_every_draw_leave_the_sink_its_step_and_take_a_neighbor() -> None:
+    made_of = SimpleNamespace(sink=0, step=1, others=lambda drawn: ())
+    arms = OriginArms(made_of, 8, 24, 0.3, 0)  # type: ignore[arg-type]
+    draws = [[arms.change(what, np.random.default_rng(n)) for n in range(200)] for what in ("mute-step", "move-first")]
+    assert {position for change in draws[0] for position in change.positions} == set(range(1, 24))
+    assert {change.source for change in draws[1]} == {1, 2, 3, 4}
+
+
+def test_rates_are_those_of_their_control_whatever_the_seed() -> None:
+    found = origin_trial(planted_model(), planted_ids(F3, samples=12, tokens=24), ("mute-step",), controls=2, seed=5)
+    assert len(found.named("control")) == 2
+    assert (
+        found.values("controls of mute-step", "rate_at_sink").min() > 0.5 > found.mean("mute-step", "rate_at_sink").high
+    )
+
+
 def test_texts_that_fill_the_model_leave_no_place_for_an_extra_token() -> None:
     model = llama()
     model.config.max_position_embeddings = 40

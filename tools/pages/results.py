@@ -29,6 +29,9 @@ FOLDS = {
 KEPT = " [freed memory: kept]"
 
 
+RATIOS = ("norm_ratio", "max_median")
+
+
 def atlas() -> str:
     """One row per model, from all submissions."""
     frame = models(read_entries(RESULTS / "models"))
@@ -240,6 +243,47 @@ def fold_tuning() -> str:
                 cells = [_signed(row[step][against]) for step in ("0", "10", "30", "100")]
                 rows.append((f"{title}, {stored['scored']}", arm, *cells))
     return table("model, texts | arm | 0 steps | 10 steps | 30 steps | 100 steps", rows)
+
+
+def retrofit() -> str:
+    """What training with an attached operation changed in SmolLM2, before and after the last step."""
+    return _retrofitted("removing_a_sink")
+
+
+def retrofit_nano() -> str:
+    """The same of `nano`."""
+    return _retrofitted("removing_a_sink_nano")
+
+
+def _retrofitted(name: str) -> str:
+    rows = []
+    for arm, stages in _real(name)["arms"].items():
+        before, (steps, after) = stages["0"], max(stages.items(), key=lambda item: int(item[0]))
+        costs = [_moved(before, after, each, 3) for each in ("a8-tensor", "a8-token")]
+        ratios = [f"{before[each]:.3g} → {after[each]:.3g}" if each in after else "" for each in RATIOS]
+        slots = f"{100 * before['slots']:.2g} → {100 * after['slots']:.2g}" if "sink_logit" in arm else ""
+        learned = f"`{arm.partition(',')[0]}`{arm[arm.index(',') :]}".replace("`softmax`", "none")
+        rows.append(
+            (
+                learned,
+                steps,
+                _moved(before, after, "nll"),
+                _moved(before, after, "sink_rate", 1),
+                slots,
+                *ratios,
+                *costs,
+            )
+        )
+    head = "operation, what learns | steps | NLL | sink rate, % | slots, % | norm × | largest × | a8-tensor | a8-token"
+    return table(head, rows)
+
+
+def _moved(before: dict[str, Any], after: dict[str, Any], name: str, digits: int = 2) -> str:
+    """A number before and after, with the interval after."""
+    if name not in after:
+        return ""
+    (first, *_), (value, low, high) = before[name], after[name]
+    return f"{first:.{digits}f} → {value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def origin() -> str:
@@ -455,6 +499,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "many_models": (inputs,),
     "measure_a_large_model": (overhead,),
     "origin": (origin,),
+    "put_off_by_one_on_your_llama": (retrofit, retrofit_nano),
     "quantized_cache": (protected_caches,),
     "quantized_linear": (int8,),
     "rotated_caches": (rotation,),

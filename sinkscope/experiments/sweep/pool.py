@@ -135,7 +135,7 @@ class _Worker:
         self.number = number
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                (*COMMAND, *sys.path, os.getcwd()),
+                (*COMMAND, *filter(None, sys.path), os.getcwd()),
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -83,10 +83,22 @@ def test_a_worker_makes_one_run_after_another(tmp_path):
 @pytest.mark.slow
 def test_modules_in_the_working_directory_hide_none_of_python(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "COMMAND", COMMAND)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as at a prompt
     monkeypatch.chdir(tmp_path)
     (tmp_path / "json.py").write_text("raise ImportError('not the standard library')")
     worker = pool._Worker(dict(os.environ), tmp_path / "log", 0)
     worker.orders.close()
+    assert worker.process.wait(60) == 0, (tmp_path / "log").read_text()
+    worker.end()
+
+
+def test_modules_of_ones_own_are_found_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        pool, "COMMAND", (sys.executable, "-S", "-c", "import sys; sys.path[:] = sys.argv[1:]; import mine")
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    worker = pool._Worker(dict(os.environ), tmp_path / "log", 0)
     assert worker.process.wait(60) == 0, (tmp_path / "log").read_text()
     worker.end()
 

@@ -8,7 +8,10 @@ import math
 import pytest
 
 from sinkscope.experiments import Findings, Observed, run, verdicts
+from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.observed import RATES
+from sinkscope.experiments.sweep.store import known, observed
+from sinkscope.training import LOG, RECORD, Run
 from tests.experiments.helpers import Here
 
 LAYERS, HEADS = 2, 2
@@ -60,3 +63,22 @@ def test_of_windows_of_16_tokens_no_rate_is_kept_and_the_reason_is_told(kept, sm
     findings = Findings("small", "nano", 1, {"one": {0: short}, "two": {0: kept[32]}})
     (verdict, _) = verdicts(question, findings)
     assert verdict.grade == "open"
+
+
+def test_a_run_names_its_text_also_where_an_earlier_version_observed_it(tmp_path):
+    class Trained(LabTraining):
+        @classmethod
+        def rated_on(cls, run: Run) -> None:
+            return None
+
+    record = {"status": "diverged", "seed": 0, "seconds": 1.0, "reason": "no number", "data": {"text_sha256": "a" * 64}}
+    (tmp_path / RECORD).write_text(json.dumps(record))
+    (tmp_path / LOG).write_text("")
+    assert observed(Run(tmp_path), Trained).text == "a" * 64
+    path = tmp_path / Trained.observed
+    kept = json.loads(path.read_text())
+    assert kept.pop("text") == "a" * 64
+    path.write_text(json.dumps(kept))
+    again = known(Run(tmp_path), Trained)
+    assert again is not None
+    assert again.text == "a" * 64
