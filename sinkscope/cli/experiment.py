@@ -323,6 +323,8 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
         ]
         show(table(CLAIM_COLUMNS, rows, numbers_from=len(CLAIM_COLUMNS)))
         show(plain(f"\n{standing_of(each.question, findings).words}"))
+        if each.question.note:
+            show(plain(each.question.note))
         if findings and (warning := without_sinks(each.question, findings)):
             note(warning)
 

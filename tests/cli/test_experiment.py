@@ -22,7 +22,7 @@ b = Variation("b", {"attention": "sigmoid"})
 q = Question("mine", "Is it so?", "me", (Variation("a"), b),
     (more_models("a", "b", Has("sink_0", 3.0), "fewer", "fewer models of b have a sink", "me"),
      above(1.0, gap("sink_mass", "a", "b"), "lower", "b is lower", "me")),
-    records=Path(__file__).parent / "runs.jsonl", seeds=5)
+    records=Path(__file__).parent / "runs.jsonl", seeds=5, note="All of one text.")
 """
 
 REGISTERED = """
@@ -51,6 +51,10 @@ def mine(tmp_path: Path) -> Path:
     }
     write_rows(tmp_path / "runs.jsonl", runs)
     return path
+
+
+def test_a_question_s_own_reservation_stands_under_its_verdict(sinkscope, mine):
+    assert "All of one text." in sinkscope("experiment", "verdict", str(mine)).out
 
 
 def test_rows_and_the_own_record_are_judged_together(sinkscope, mine, tmp_path):
