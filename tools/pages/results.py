@@ -246,36 +246,33 @@ def fold_tuning() -> str:
 
 
 def retrofit() -> str:
-    """What training with an attached operation changed in SmolLM2, before and after the last step."""
-    return _retrofitted("removing_a_sink")
+    """What training with an attached operation changed in SmolLM2, before it and after some steps."""
+    return _retrofitted("removing_a_sink", ("30", "100"))
 
 
 def retrofit_nano() -> str:
     """The same of `nano`."""
-    return _retrofitted("removing_a_sink_nano")
+    return _retrofitted("removing_a_sink_nano", ("300",))
 
 
-def _retrofitted(name: str) -> str:
+def _retrofitted(name: str, shown: tuple[str, ...]) -> str:
     rows = []
     for arm, stages in _real(name)["arms"].items():
-        before, (steps, after) = stages["0"], max(stages.items(), key=lambda item: int(item[0]))
-        costs = [_moved(before, after, each, 3) for each in ("a8-tensor", "a8-token")]
-        ratios = [f"{before[each]:.3g} → {after[each]:.3g}" if each in after else "" for each in RATIOS]
-        slots = f"{100 * before['slots']:.2g} → {100 * after['slots']:.2g}" if "sink_logit" in arm else ""
-        learned = f"`{arm.partition(',')[0]}`{arm[arm.index(',') :]}".replace("`softmax`", "none")
-        rows.append(
-            (
-                learned,
-                steps,
-                _moved(before, after, "nll"),
-                _moved(before, after, "sink_rate", 1),
-                slots,
-                *ratios,
-                *costs,
-            )
-        )
+        before = stages["0"]
+        for steps in (steps for steps in shown if steps in stages):
+            after = stages[steps]
+            slots = f"{100 * before['slots']:.2g} → {100 * after['slots']:.2g}" if "sink_logit" in arm else ""
+            ratios = [f"{_ratio(before[each])} → {_ratio(after[each])}" if each in after else "" for each in RATIOS]
+            costs = [_moved(before, after, each, 3) for each in ("a8-tensor", "a8-token")]
+            moved = _moved(before, after, "nll"), _moved(before, after, "sink_rate", 1)
+            learned = f"`{arm.partition(',')[0]}`{arm[arm.index(',') :]}".replace("`softmax`", "none")
+            rows.append((learned, steps, *moved, slots, *ratios, *costs))
     head = "operation, what learns | steps | NLL | sink rate, % | slots, % | norm × | largest × | a8-tensor | a8-token"
     return table(head, rows)
+
+
+def _ratio(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 else f"{x:.2g}"
 
 
 def _moved(before: dict[str, Any], after: dict[str, Any], name: str, digits: int = 2) -> str:
