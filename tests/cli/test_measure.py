@@ -52,7 +52,8 @@ def test_every_definition_is_printed_and_stored(whole):
     stored = Measurement.load(folder / "measurement.nc")
     rows = list(csv.DictReader((folder / "definitions.csv").read_text().splitlines()))
     assert [row["definition"] for row in rows] == stored.definitions()["definition"].tolist()
-    assert all(row["note"] == "" for row in rows)
+    unobserved = {row["definition"]: row["note"] for row in rows if row["note"]}
+    assert unobserved == {"dark signal": "not observed: band_energy"}  # --observers all,SpectralBands
     assert "massive" in out
     assert "agreement" in out
 
