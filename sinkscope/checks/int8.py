@@ -95,7 +95,7 @@ def _trial(
         alone = built.arm(name, None, None)
         try:
             with alone.open(model, parts.scored.part(slice(0, 1))):
-                pass  # fits ranges, which may be refused
+                pass  # ranges are fitted and maps changed, either of which may be refused
         except InputError as error:
             refused[name] = str(error)
             continue

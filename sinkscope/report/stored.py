@@ -74,7 +74,10 @@ def page_of(path: Path) -> Page | None:
         if (path / name).is_file():
             return page_of(path / name)
     if path.name == CARD and path.is_file():
-        return check_page(Card.load(path))
+        try:
+            return check_page(Card.load(path))
+        except KeyError as error:
+            raise InputError(f"{path} is no whole report card: it has no {error}") from error
     if path.name == HAZARDS and path.is_file():
         return hazards_page(_hazards(path))
     kind = _netcdf_kind(path) if path.suffix == ".nc" else ""

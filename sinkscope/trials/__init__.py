@@ -54,12 +54,12 @@ from sinkscope.trials.rescue import Rescue as Rescue
 from sinkscope.trials.rescue import rescue as rescue
 from sinkscope.trials.rescue import rounding_costs as rounding_costs
 from sinkscope.trials.rotating import key_shapes as key_shapes
-from sinkscope.trials.rotating import protected_arm as protected_arm
 from sinkscope.trials.rotating import reconstruction_errors as reconstruction_errors
 from sinkscope.trials.rotating import redundancy as redundancy
 from sinkscope.trials.rotating import rotation_trial as rotation_trial
 from sinkscope.trials.run import run as run
 from sinkscope.trials.schemes import SchemeArms as SchemeArms
+from sinkscope.trials.schemes import protected_arm as protected_arm
 from sinkscope.trials.schemes import scheme_trial as scheme_trial
 from sinkscope.trials.speed import Speed as Speed
 from sinkscope.trials.speed import speeds as speeds

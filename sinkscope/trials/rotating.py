@@ -18,7 +18,7 @@ from sinkscope.quantization.protected import Protect
 from sinkscope.sinks import Tokens, parse
 from sinkscope.trials.arm import Arm, ThroughCache
 from sinkscope.trials.run import Progress, run
-from sinkscope.trials.schemes import SchemeArms, as_many, looks_for_positions
+from sinkscope.trials.schemes import SchemeArms, as_many, looks_for_positions, protected_arm
 from sinkscope.trials.texts import Uses, split
 from sinkscope.trials.trial import SENTENCES, Trial
 from sinkscope.trials.words import TOLERANCE, redundant
@@ -125,11 +125,6 @@ def _arms(built: SchemeArms, scheme: QuantizationScheme, tokens: Tokens, context
             chosen = as_many(tokens, end)
             arms.append(replace(built.arm(f"{scheme.name}, {word} kept", chosen, None), control=None))
     return arms
-
-
-def protected_arm(scheme: str) -> str:
-    """The name of the arm of a scheme in which the tokens are protected."""
-    return f"{scheme}, protected"
 
 
 def redundancy(trial: Trial) -> pd.DataFrame:

@@ -342,6 +342,11 @@ class SchemeArms:
         return lambda texts: mask[texts.rows]
 
 
+def protected_arm(scheme: str) -> str:
+    """The name of the arm of a scheme in which tokens are protected, where several schemes share a trial."""
+    return f"{scheme}, protected"
+
+
 def as_many(tokens: Tokens, end: int | None = None) -> Tokens:
     """As many first tokens of each text as are chosen there; with `end`, as many of the last before token `end`."""
     rows = tokens.rows

@@ -25,6 +25,13 @@ from sinkscope.statistics import Interval
 from sinkscope.trials import OnePass, cached, run, scheme_trial, stream_nll
 
 
+def random_llama(vocabulary: int) -> LlamaForCausalLM:
+    """A model without sinks and outliers."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes)).eval()
+
+
 @pytest.mark.slow
 def test_a_stream_read_in_chunks_is_a_stream_read_token_by_token() -> None:
     model = load("nano")
@@ -88,11 +95,7 @@ def test_a_base_that_was_rounded_gets_its_activations_alone_rounded() -> None:
 @pytest.mark.slow
 def test_a_token_that_outlies_and_is_no_sink_is_protected() -> None:
     tokenizer = load_tokenizer("nano")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    model = LlamaForCausalLM(config).eval()
+    model = random_llama(len(tokenizer))
     subject = checked_model("planted", model, tokenizer, count=4, tokens=48)
     texts = subject.sets[0]
     token = int(texts.ids[0, 20])
@@ -110,11 +113,7 @@ def test_a_token_that_outlies_and_is_no_sink_is_protected() -> None:
 @pytest.mark.slow
 def test_a_model_without_sinks_and_outliers_still_learns_what_int8_costs() -> None:
     tokenizer = load_tokenizer("nano")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
-    )
-    part = check(LlamaForCausalLM(config).eval(), tokenizer, count=4, tokens=48, only=["int8"]).part("int8")
+    part = check(random_llama(len(tokenizer)), tokenizer, count=4, tokens=48, only=["int8"]).part("int8")
     keys = [row.key for row in part.rows]
     assert keys[:3] == ["w8a8-token", "w8a8-tensor", "w8a8-static"]
     assert not [key for key in keys if "protected" in key]

@@ -138,7 +138,7 @@ def test_the_strongest_token_is_one_that_enough_queries_see() -> None:
 
 
 def test_a_chunk_with_fewer_tokens_that_enough_queries_see_gives_its_first_ones() -> None:
-    """Of the 18 tokens of the second chunk, 17 queries see two."""
+    """Only two of the second chunk's 18 tokens are seen by 17 queries."""
     mask = _Encoder(LENGTHS).strongest(llama(), texts(2, TOTAL), 4)
     assert mask[:, 20:38].nonzero()[:, 1].tolist() == [0, 1, 2, 3] * 2
 
