@@ -26,11 +26,13 @@ SECTIONS: dict[str, CheckSection] = {
 def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[CheckSection, ...]:
     """The sections to run: those in `only`, or else all of the tier, without those in `skip`.
 
-    Raises `InputError` for an unknown name, for a name in both, and if nothing is left.
+    Raises `InputError` for an unknown name, for one that is given twice or in both, and if nothing is left.
     """
     for name in (*only, *skip):
         if name not in SECTIONS:
             raise unknown("section", name, SECTIONS)
+        if [*only, *skip].count(name) > 1 and not (name in only and name in skip):
+            raise InputError(f"section {name} is given twice")
     if in_both := set(only) & set(skip):
         raise InputError(f"{min(in_both)} is both in 'only' and in 'skip'")
     tier = [name for name, section in SECTIONS.items() if full or section.tier == "default"]

@@ -252,6 +252,8 @@ def test_sections_are_chosen_by_tier_and_by_name() -> None:
     assert [one.name for one in chosen()] == ["sink", "bos", "cache"]
     assert [one.name for one in chosen(full=True)] == list(SECTIONS)
     assert [one.name for one in chosen(only=["int8"])] == ["int8"]
+    with pytest.raises(InputError, match="int8 is given twice"):
+        chosen(only=["int8", "int8"])
     assert [one.name for one in chosen(skip=["bos"])] == ["sink", "cache"]
     with pytest.raises(InputError, match="did you mean 'cache'"):
         chosen(only=["cach"])

@@ -85,7 +85,6 @@ def test_a_survey_and_the_verdicts_of_theory(tmp_path):
         ("survey.json", "{"),
         ("card.json", "{"),
         ("card.json", '{"a": 1}'),
-        ("card.json", '{"sections": {}, "model": "m", "texts": []}'),
         ("verdicts.json", '{"a": 1}'),
         ("verdicts.json", '[{"claim": 3}]'),
         ("mine.py", "nothing ="),
