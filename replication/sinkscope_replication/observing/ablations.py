@@ -26,7 +26,7 @@ from sinkscope.interventions import (
 )
 from sinkscope.measurement import AttentionReceived, Measurement, measure, metrics
 from sinkscope.trials import OnePass, intervention_arm, run
-from sinkscope_replication.questions.mechanism import OTHERS
+from sinkscope_replication.questions.moved_positions import OTHERS
 
 CONTROLS = 3
 MOVED = 8  # the token that is perturbed

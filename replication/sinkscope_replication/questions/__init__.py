@@ -1,8 +1,8 @@
-"""The questions of the study, a short value each, registered with sinkscope when this module is imported.
+"""The questions of the study, a file each, registered with sinkscope when this module is imported.
 
-A new one is a value in a file here, among that file's `QUESTIONS`; a new file is named in `TOPICS`. Each file imports
-the standard library and `sinkscope.experiments` alone, so that its hash covers margins, seeds and rules. Nothing here
-imports torch, which jobs need, before a job is made.
+A new one is a file here that holds one `Question`, and its name among `NAMES`. It imports the standard library and
+`sinkscope.experiments` alone, so that its hash covers margins, seeds and rules. Nothing here imports torch, which jobs
+need, before a job is made.
 """
 
 from __future__ import annotations
@@ -16,34 +16,94 @@ import sinkscope
 from sinkscope.experiments import Question, Registration
 from sinkscope_replication.records import RECORDS
 
-TOPICS = (  # the files, in the order in which their questions are listed
-    "reading",
-    "optimization",
-    "stability",
-    "data",
+NAMES = (  # in the order in which they are listed; the file of a question has its name, with underscores
+    "abstract",
+    "metric",
+    "inputs",
+    "emergence",
+    "learning-rate",
+    "learning-rates",
+    "equal-product",
+    "batch-size",
+    "optimisers",
+    "entropy-collapse",
+    "sigma-reparam",
+    "logit-growth",
+    "fixed-token",
+    "fixed-positions",
+    "random-tokens",
+    "random-tokens-longer",
+    "data-amount",
+    "domains",
     "mixture",
-    "loss",
-    "blocks",
-    "grid",
+    "packing",
+    "packing-without-bos",
+    "document-bos",
+    "context",
+    "weight-decay",
+    "weight-decays",
+    "prefix",
+    "prefix-longer",
+    "window",
+    "windows",
+    "positions",
+    "rotary-without-bos",
+    "post-norm",
+    "feed-forward",
+    "heads",
+    "outlier-protected",
+    "normalisation",
+    "sigmoid-at-equal-loss",
+    "unnormalised",
+    "normalised-kernel",
+    "failing",
+    "sigmoid-settings",
+    "sink-token",
     "biases",
-    "softmaxes",
+    "biases-without-bos",
+    "key-value-biases",
+    "fixed-values",
+    "low-rank-key",
+    "off-by-one",
+    "off-by-one-without-bos",
+    "off-by-one-and-orthoadam",
+    "softpick",
+    "clipped",
+    "stable-mask",
+    "gated",
+    "gated-by-channel",
+    "gated-truncated",
+    "exclusive",
+    "scaled",
+    "powers",
     "remedies",
-    "mechanism",
-    "purpose",
+    "no-op",
+    "sink-head",
+    "moved-positions",
+    "over-mixing",
+    "collapse",
+    "streaming",
     "backcopy",
-    "trigger",
+    "backcopy-dynamics",
+    "backcopy-depth",
+    "backcopy-norms",
+    "backcopy-feed-forward",
+    "backcopy-optimiser",
+    "backcopy-relu",
+    "backcopy-minimal",
+    "trigger-conditional",
     "tuning",
-    "pilots",
+    "micro-pilot",
 )
 
 
 def registered() -> Iterator[Question]:
     """Every question with the hash of its file and the study's runs."""
-    for topic in TOPICS:
-        module = import_module(f"{__name__}.{topic}")
+    for name in NAMES:
+        module = import_module(f"{__name__}.{name.replace('-', '_')}")
+        (question,) = (value for value in vars(module).values() if isinstance(value, Question))
         registration, _ = Registration.read(Path(str(module.__file__)))
-        for question in module.QUESTIONS:
-            yield replace(question, records=RECORDS, registration=registration)
+        yield replace(question, records=RECORDS, registration=registration)
 
 
 QUESTIONS: Mapping[str, Question] = {question.name: question for question in registered()}

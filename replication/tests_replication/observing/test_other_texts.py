@@ -15,7 +15,7 @@ from sinkscope.experiments.readings import at_first, mean_loss
 from sinkscope.model import load, load_tokenizer
 from sinkscope.training import RECIPES
 from sinkscope_replication.observing.other_texts import PER_DOMAIN, other_texts
-from sinkscope_replication.questions import mixture, tuning
+from sinkscope_replication.questions import QUESTIONS
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,12 @@ def test_a_model_of_conversations_is_read_on_plain_text_too(nano, tokenizer) -> 
 
 
 def test_tuning_is_the_recipe_nano_sft() -> None:
-    made = tuning.tuning.recipes("nano", [0])
+    made = QUESTIONS["tuning"].recipes("nano", [0])
     assert made["tuned", 0].hash({}) == RECIPES["nano-sft"].hash({})
     assert made["before", 0].steps == 1
 
 
 def test_amounts_and_contexts_are_compared_at_equal_tokens() -> None:
-    for question in (mixture.amount, mixture.context, mixture.packing):
-        recipes = question.recipes("nano", [0]).values()
+    for name in ("data-amount", "context", "packing"):
+        recipes = QUESTIONS[name].recipes("nano", [0]).values()
         assert len({recipe.steps * recipe.batch_size * recipe.context for recipe in recipes}) == 1

@@ -1,4 +1,4 @@
-"""Pilots: whether a model of more heads decides more in an hour."""
+"""Which model of more heads shows a sink?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def shape(layers: int, heads: int, seeds: object = None) -> Variation:
     return Variation(f"{layers} layers of {heads} heads", changes, seeds=seeds)  # type: ignore[arg-type]
 
 
-micro_pilot = Question(
+QUESTION = Question(
     name="micro-pilot",
     asks="Which model of more heads shows a sink?",
     source=OURS,
@@ -38,5 +38,3 @@ micro_pilot = Question(
     note="Information is (effect / SD)² per hour: by mass equal to nano's (6.9 % with a standard deviation of .75 in "
     "21 minutes, nano 5.0 % with .70 in 7), by rate about twice, on three seeds.",
 )
-
-QUESTIONS = (micro_pilot,)

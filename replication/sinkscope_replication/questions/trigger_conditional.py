@@ -1,4 +1,4 @@
-"""Questions on the trigger-conditional task."""
+"""Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ ONLY_NANO = "the task has one size"
 NOTHING_EMPTY = {"empty_first": False}
 TASK = "Ran-Milo 2026, trigger-conditional task: rows that sum to one need a sink for it, ReLU attention does not"
 
-
-conditional = Question(
+QUESTION = Question(
     name="trigger-conditional",
     asks="Does attention whose rows sum to one need a sink, to give nothing where nothing is asked for?",
     source=TASK,
@@ -63,5 +62,3 @@ conditional = Question(
     ),
     not_at={"mini": ONLY_NANO, "paper": ONLY_NANO},
 )
-
-QUESTIONS = (conditional,)

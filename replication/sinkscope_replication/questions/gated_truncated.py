@@ -1,0 +1,43 @@
+"""Does a gate that reads twelve channels alone need no sink either?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.experiments import FromRecipe, Has, Question, Variation, more_models
+
+STUDY = FromRecipe(job="replication")
+BASE = range(13)
+FEW = (3, 4, 5)
+SINK = Has("sink_0", 3.0)
+OURS = "our question: the source reports outliers or losses, and no sink rates"
+
+
+def operation(
+    name: str, label: str = "", options: dict[str, Any] | None = None, seeds: Any = None, **published: float
+) -> Variation:
+    """An operation of the catalog with options."""
+    return Variation(label or name, {"attention": {"name": name, **options} if options else name}, published, seeds)
+
+
+def fewer_with(label: str, source: str, what: str = "") -> Any:
+    """The claim that fewer models have a sink with an operation than with softmax."""
+    return more_models(
+        "softmax", label, SINK, "fewer", f"fewer models have a sink with {what or label} than with softmax", source
+    )
+
+
+QUESTION = Question(
+    name="gated-truncated",
+    asks="Does a gate that reads twelve channels alone need no sink either?",
+    source="Dial 2025",
+    base=STUDY,
+    seeds=FEW,
+    variations=(
+        operation("softmax", seeds=BASE),
+        operation("gated_head", "reads 12", {"reads": 12, "openness": 0.5, "initial_std": 0.0}),
+        operation("softmax_scaled", "alpha 0.5", {"alpha": 0.5}),
+    ),
+    assertions=(fewer_with("reads 12", OURS, "a gate that reads 12 channels"),),
+    note="The gate starts half open, which halves what a row sums to; 'alpha 0.5' is such a half that stays.",
+)

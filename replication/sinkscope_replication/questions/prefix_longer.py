@@ -1,0 +1,40 @@
+"""Where is the sink in prefix language modeling, in four times the steps?"""
+
+from __future__ import annotations
+
+from sinkscope.experiments import FromRecipe, Observed, Question, Variation, more_models, times
+
+STUDY = FromRecipe(job="replication")
+SECTION_6 = "Gu et al. 2025, section 6"
+
+
+def in_prefix(run: Observed) -> bool | None:
+    """Whether a position of the prefix after the first has a rate of 1 %."""
+    rates = [run[f"sink_{position}"] for position in range(1, 5)]
+    return None if any(rate != rate for rate in rates) else max(rates) >= 1.0
+
+
+PREFIXES = (Variation("causal"), Variation("prefix of 5", {"loss.prefix": 5}))
+
+WITHIN = (
+    more_models(
+        "prefix of 5",
+        "causal",
+        in_prefix,
+        "within the prefix",
+        "more models have a rate of 1 % at the second to fifth position with a prefix of 5 tokens than without one",
+        SECTION_6,
+    ),
+)
+
+QUESTION = Question(
+    name="prefix-longer",
+    asks="Where is the sink in prefix language modeling, in four times the steps?",
+    source=SECTION_6,
+    base=STUDY,
+    seeds=range(3, 9),
+    shared={"data.bos": "none", "steps": times(4.0)},
+    variations=PREFIXES,
+    assertions=WITHIN,
+    not_at=dict.fromkeys(("mini", "paper"), "it asks what can be asked at nano"),
+)
