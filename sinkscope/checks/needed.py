@@ -35,6 +35,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         controls=subject.controls,
         seed=subject.seed,
         batch_size=subject.batch_size,
+        look_after=("hide-sink",),
         progress=progress,
     )
     rows = [_row(trial, arm) for arm in (*ARMS, OTHERS) if arm in trial.arms]

@@ -169,6 +169,7 @@ def matters(
     tolerance: float = TOLERANCE,
     seed: int = 0,
     batch_size: int = 8,
+    look_after: Sequence[str] | None = None,
     out: Any = None,
     about: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -192,6 +193,7 @@ def matters(
         calibrate_on: Other texts for the choice and the constants; all of `inputs` are scored then.
         controls: Draws of other keys; fewer where fewer keys come before the first query.
         epsilon: The threshold of the sink rate.
+        look_after: The arms for which the record has where the sink is afterwards, None for all.
         tolerance, seed, batch_size, out, about, progress: As in `run`.
 
     Raises `InputError` for unknown arms and choices, where no token is chosen, and for texts that end before any
@@ -251,7 +253,8 @@ def matters(
     sink |= {"epsilon": epsilon, "chosen": tokens.describe() if isinstance(tokens, Tokens) else {}}
     if by is None and not set(names) <= set(FOLDS):  # a fold leaves the measured weights, and takes no mass
         sink |= masses(model, parts.scored, main, others, batch_size)
-        changes = {name: partial(main.change, name) for name in names}
+        looked_after = names if look_after is None else [name for name in names if name in look_after]
+        changes = {name: partial(main.change, name) for name in looked_after}
         sink["afterwards"] = afterwards(model, parts.scored, changes, main.targets.positions, epsilon, batch_size)
     record = {"kind": "changes", "sink": sink, "notes": notes, **dict(about or {})}
     return run(

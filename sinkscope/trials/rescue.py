@@ -89,9 +89,8 @@ def rounding_costs(
     def read(path: str, module: nn.Linear, args: tuple[Any, ...], output: Tensor) -> Tensor:
         x = args[0].detach()
         with torch.no_grad():
-            error = functional.linear(_rounded_input(x, quantizer), _rounded_weight(module, quantizer))
-            # Both without the bias, which is not rounded.
-            error -= functional.linear(x, module.weight.detach())
+            error = functional.linear(_rounded_input(x, quantizer), _rounded_weight(module, quantizer), module.bias)
+            error -= output.detach()
         # A copy, whose gradient is that of this map alone.
         copied = output.clone()
 
@@ -276,7 +275,8 @@ def rescue(
 
     Maps are ranked on texts that are not scored (`rounding_costs`), 1, 2, 4 … 64 of them are left alone, then counts
     between the last that fails and the first that succeeds. Tokens are ranked within the scored texts themselves, as
-    outliers are, and protected in all maps. Each answer is compared with as many random maps and tokens.
+    outliers are, and protected in all maps; ranges that are fitted beforehand are fitted anew without as many tokens of
+    each text that they are fitted on. Each answer is compared with as many random maps and tokens.
 
     Args:
         model: Any transformers model with logits and token ids.
@@ -310,10 +310,10 @@ def rescue(
     if not isinstance(made, QuantizeLinear):
         raise InputError(f"{chosen.name} is {type(made).__name__}: a rescue needs a scheme of QuantizeLinear")
     costs = rounding_costs(model, calibration.ids, made, batch_size, seed)
-    verifying = _Verifying(model, scored, made, batch_size, seed, parts.record, progress, runs)
+    verifying = _Verifying(model, scored, chosen, calibration, made, batch_size, seed, parts.record, progress, runs)
     with_tokens = made.activations is not None
     credits = rounding_costs(model, scored.ids, made, batch_size, seed).tokens if with_tokens else None
-    return verifying.search(chosen.name, share, costs.maps, credits)
+    return verifying.search(share, costs, credits)
 
 
 @dataclass
@@ -322,7 +322,9 @@ class _Verifying:
 
     model: nn.Module
     scored: Texts
-    made: QuantizeLinear
+    scheme: QuantizationScheme
+    calibration: Texts
+    made: QuantizeLinear  # without protected tokens
     batch_size: int
     seed: int
     calibrated_on: Mapping[str, Any] | None
@@ -335,13 +337,13 @@ class _Verifying:
         self.runs = 0
         self.base: np.ndarray | None = None
 
-    def search(
-        self, scheme: str, share: float, maps: Mapping[str, float], credits: Float[np.ndarray, "text token"] | None
-    ) -> Rescue:
+    def search(self, share: float, costs: Costs, credits: Float[np.ndarray, "text token"] | None) -> Rescue:
+        """Run what may answer. `costs`: on the texts to calibrate on; `credits`: of the scored texts' tokens."""
         rng = np.random.default_rng(self.seed)
-        ranked = list(maps)
+        ranked = list(costs.maps)
         drawn = rng.permutation(ranked).tolist()
         tokens, random_tokens = self._nested(credits, rng)
+        fitted = self._nested(costs.tokens if self.scheme.fits and credits is not None else None, rng)
         # The same in all arms and runs, so that all are scored on the same predictions.
         touched = None if tokens is None else (tokens >= 0) | (random_tokens >= 0)
         stride = 1 if self.most >= MANY else 2
@@ -351,7 +353,7 @@ class _Verifying:
             [
                 self._arm(BASE, self.made, touched),
                 *(self._maps(count, ranked, touched) for count in counts),
-                *(self._tokens(count, tokens, touched) for count in nested),
+                *(self._tokens(count, tokens, fitted[0], touched) for count in nested),
             ],
             baseline=True,
         )
@@ -361,7 +363,7 @@ class _Verifying:
             left = self.most - self.runs - 4  # the unchanged model twice more, and two controls
             # One of the runs that are left is for tokens.
             more = [self._maps(count, ranked, touched) for count in between["maps"][: max(0, left - 1)]]
-            more += [self._tokens(count, tokens, touched) for count in between["tokens"][: left > 0]]
+            more += [self._tokens(count, tokens, fitted[0], touched) for count in between["tokens"][: left > 0]]
             self._run(more)
             fewest = {what: self._fewest(what, share) for what in fewest}
             best = {what: fewest[what] or self._most(what) for what in fewest}
@@ -372,7 +374,7 @@ class _Verifying:
                 if len(others) >= best["maps"]:
                     controls.append(self._maps(best["maps"], others, touched, random=True))
             if best["tokens"]:
-                controls.append(self._tokens(best["tokens"], random_tokens, touched, random=True))
+                controls.append(self._tokens(best["tokens"], random_tokens, fitted[1], touched, random=True))
             self._run(controls)
         else:
             self.rows.clear()
@@ -384,7 +386,7 @@ class _Verifying:
         columns = ["what", "count", "recovered", "low", "high", "random", "kl", "word"]
         table = pd.DataFrame(self.rows, columns=columns)
         return Rescue(
-            scheme,
+            self.scheme.name,
             share,
             cost,
             self.scored.count,
@@ -392,7 +394,7 @@ class _Verifying:
             fewest["tokens"],
             len(ranked),
             table.sort_values(["what", "random", "count"], ignore_index=True),
-            maps,
+            costs.maps,
             places,
             self.values,
             self.runs,
@@ -417,10 +419,19 @@ class _Verifying:
         name = f"{'random ' * random}maps {count}"
         return self._arm(name, replace(self.made, skip=(*self.made.skip, *paths[:count])), touched)
 
-    def _tokens(self, count: int, ranks: Any, touched: Any, *, random: bool = False) -> Arm:
-        mask = (ranks >= 0) & (ranks < count)
-        chosen = Tokens(mask[:, None, None], rows_of(columns_of(self.model, self.scored.inputs)), (), "ranked tokens")
-        return self._arm(f"{'random ' * random}tokens {count}", self.made, touched, chosen)
+    def _tokens(self, count: int, ranks: Any, fitted: Any, touched: Any, *, random: bool = False) -> Arm:
+        """The first `count` tokens of each scored text protected; `fitted`: ranks in the texts that ranges are of."""
+
+        def chosen(ranks: Any, texts: Texts) -> Tokens:
+            mask = (ranks >= 0) & (ranks < count)
+            return Tokens(mask[:, None, None], rows_of(columns_of(self.model, texts.inputs)), (), "ranked tokens")
+
+        made = self.made
+        if fitted is not None:
+            refitted = self.scheme.make(self.model, self.calibration.inputs, chosen(fitted, self.calibration))
+            assert isinstance(refitted, QuantizeLinear)
+            made = refitted
+        return self._arm(f"{'random ' * random}tokens {count}", made, touched, chosen(ranks, self.scored))
 
     def _arm(self, name: str, made: QuantizeLinear, touched: Any, tokens: Tokens | None = None) -> Arm:
         def places(texts: Texts) -> Bool[Tensor, "text token"]:

@@ -62,11 +62,12 @@ def test_what_costs_is_rescued_and_beside_random_maps_and_tokens(monkeypatch: py
     rows = {row.key: row for row in first.rows}
     assert rows["w8a8-tensor"].word == "small"
     for what in ("maps", "tokens"):
-        row = rows[f"rescue:w8a8-tensor-{what}"]
-        assert row.number.value < 0.2 * rows["w8a8-tensor"].number.value
+        row = rows[f"rescue:w8a8-static-{what}"]
+        assert row.number.value < 0.2 * rows["w8a8-static"].number.value
         assert "as many random ones" in row.why
         assert row.advice
-    assert first.facts["rescue"]["w8a8-tensor"]["maps"] == ["model.layers.1.mlp.down_proj"]
+    assert first.facts["rescue"]["w8a8-static"]["maps"] == ["model.layers.1.mlp.down_proj"]
+    assert not [key for key in rows if key.startswith("rescue:w8a8-tensor")], "static ranges are rescued instead"
     assert not [row for row in second.rows if row.key.startswith("rescue")]
 
 
@@ -197,7 +198,7 @@ def test_unsafe_activations_alone_run_as_the_scheme_that_leaves_weights(monkeypa
     model = load("nano")
     model.gguf = {"types": {"Q4_K": 1}}
     check(model, load_tokenizer("nano"), count=4, tokens=48, only=["int8"])
-    assert run_as == ["w16a8-token", "w16a8-tensor", "w16a8-static"]
+    assert run_as == ["w16a8-token", "w16a8-static"]
 
 
 @pytest.mark.slow
