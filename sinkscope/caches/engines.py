@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -358,7 +359,8 @@ class EngineCache(FollowingCache):
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2 and bool(mask.all())):
             raise InputError("attention_mask: an engine's cache takes texts without padding")
         before = ids[:, :-1]
-        for chunk in (*([before[:, :fits]] if fits else []), *before[:, fits:].split(1, 1)):
+        for start, end in pairwise([0, *range(max(1, fits), before.shape[1] + 1)]):
+            chunk = before[:, start:end]
             model(input_ids=chunk, past_key_values=self, use_cache=True, logits_to_keep=1)
         rest = dict(inputs) | {"input_ids": ids[:, -1:]}
         if (positions := inputs.get("position_ids")) is not None:

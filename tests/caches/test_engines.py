@@ -150,6 +150,18 @@ def test_a_long_context_is_read_as_if_generated(llama: LlamaForCausalLM, ids: Te
 
 
 @pytest.mark.parametrize("name", RULES)
+def test_a_context_one_token_longer_than_fits_is_read(llama: LlamaForCausalLM, ids: Tensor, name: str) -> None:
+    rule = ss.caches.engine(name, KEEP)
+    length = rule.seen_at_once(CELLS) + 1
+    at_once, one_by_one = rule.cache(llama, CELLS), rule.cache(llama, CELLS)
+    with torch.no_grad():
+        last = llama(ids[:, :length], past_key_values=at_once, logits_to_keep=1).logits
+        for place in range(length):
+            expected = llama(ids[:, place : place + 1], past_key_values=one_by_one).logits
+    torch.testing.assert_close(last, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", RULES)
 def test_a_stream_holds_the_cells_that_the_engine_allocates(llama: LlamaForCausalLM, ids: Tensor, name: str) -> None:
     cache = ss.caches.engine(name, KEEP).cache(llama, CELLS)
     stepped(llama, ids[:1], cache)
