@@ -19,8 +19,7 @@ class Row:
     `ours`: pairs of a variation and a metric whose mean is shown in the published unit. `differs`: how ours differs
     from the paper's setting, which a row that was not seen says. `beyond`: why no run here decides, without a claim.
     `released`: whether the row shows the sink rates of the released models that were measured. `by`: what was counted,
-    where that is not whether a rate is 3 %. `stays_open`: why the runs of the question cannot decide it. `one_base`:
-    all of its runs start from one trained model, so that they are one.
+    where that is not whether a rate is 3 %. `stays_open`: why the runs of the question cannot decide it.
     """
 
     says: str
@@ -33,7 +32,6 @@ class Row:
     released: bool = False
     by: str = ""
     stays_open: str = ""
-    one_base: bool = False
 
 
 def means(metric: str, *labels: str) -> tuple[tuple[str, str], ...]:
@@ -228,7 +226,6 @@ ROWS = (
         "tuning/a sink remains",
         means("sink_0/plain_text", "before", "tuned"),
         stays_open="all are tunings of the one shipped `nano`; seven models trained apart would decide",
-        one_base=True,
     ),
     # Optimization.
     Row("It grows steadily", "§4, F4", "", "emergence/steadily", means("sink_0", "softmax")),

@@ -49,7 +49,7 @@ def cells(row: Row) -> tuple[str, ...]:
         raise InputError(f"row '{row.says}': experiment '{name}' has no claim '{claim}'")
     n = " and ".join(map(str, verdict.n)) if any(verdict.n) else "–"
     graded = grade(row, verdict, findings)
-    return row.says, row.place, row.published or "–", ours(row, verdict, findings), "1" if row.one_base else n, graded
+    return row.says, row.place, row.published or "–", ours(row, verdict, findings), "1" if question.one_model else n, graded
 
 
 def released() -> list[str]:
@@ -73,7 +73,8 @@ def ours(row: Row, verdict: Verdict, findings: Findings | None) -> str:
     metric = row.ours[0][1]
     unit = " %" if metric.startswith(PERCENT) and not metric.startswith(WITHOUT_UNIT) else ""
     unit += " of mass" if metric.startswith(MASS) else ""
-    found = f"{verdict.k[0]} of {verdict.n[0]}" if row.one_base else verdict.found
+    one_model = QUESTIONS[row.claim.partition("/")[0]].one_model
+    found = f"{verdict.k[0]} of {verdict.n[0]}" if one_model else verdict.found  # without an interval
     return f"{words}{unit}: {found}{row.by and ' '}{row.by}"
 
 

@@ -18,6 +18,7 @@ from sinkscope.statistics.claims import CaseValue, ModelCount, Verdict
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 Cells = Mapping[str, Mapping[int, Observed]]
 A_SINK = 1.0  # percent of heads: with fewer, no model has a sink
+ONE_MODEL = "all runs start from one trained model"
 OF_LOSS = 0.1  # nats by which variations may differ in loss without a word in the row
 
 
@@ -26,7 +27,7 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
 
     Only runs of the question's seeds count, and a claim is judged once all of them are there: until then it is "open
     (4 of 6 runs)", with the numbers so far. A run that failed, diverged or lacks what is read is left out and counted.
-    "Confirmed" becomes "seen" where the question was not registered before these runs. Raises `InputError` for an
+    Claims about runs that start from one trained model stay open: the unit is a trained model. "Confirmed" becomes "seen" where the question was not registered before these runs. Raises `InputError` for an
     effect that reads a run of no variation.
     """
     if findings is None:
@@ -97,6 +98,9 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         verdict = _size_by_seed(question, assertion, kept, notes)
     if loss := _loss_gap(assertion, kept):
         verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, loss))))
+    if question.one_model and present == expected:
+        reason = "; ".join(filter(None, (ONE_MODEL, verdict.reason)))
+        return replace(verdict, grade="open", p=None, decides_at=None, reason=reason)
     if present < expected:
         among = [phrase for phrase in notes.phrases if phrase.startswith("among")]
         early = "; ".join(filter(None, (f"{present} of {expected} runs", *among, loss)))

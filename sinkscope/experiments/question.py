@@ -271,7 +271,8 @@ class Question:
     `seeds`: how many models of each variation decide, from seed 0 on, or which; fixed before the first run. The claims
     are judged once all of them are there, and further ones do not count. `shared`: changes of every variation.
     `not_at`: scales at which the question cannot be asked, and why. `base`: what is varied, a recipe or a `task`.
-    `shown`: metrics in a table of the runs. `note`: what a reader must know. `records`: a file of rows
+    `shown`: metrics in a table of the runs. `one_model`: all runs start from one trained model and say nothing of
+    others, so every claim stays open. `note`: what a reader must know. `records`: a file of rows
     (`experiments.rows`) with runs that are known; `verdict`, `show` and `report` read it as well as the user's own
     records. `registration`: the file that holds the question, which `find` notes.
 
@@ -287,6 +288,7 @@ class Question:
     not_at: Mapping[str, str] = field(default_factory=dict)
     base: Base = recipe
     shown: tuple[str, ...] = SHOWN
+    one_model: bool = False
     note: str = ""
     records: Path | None = None
     seeds: Seeds | None = None
@@ -323,7 +325,8 @@ class Question:
     def recipes(self, scale: str, seeds: Seeds | None = None) -> dict[tuple[str, int], Job]:
         """The job of every variation and seed at a scale; `seeds`: how many of the question's first ones, or which.
 
-        Raises `InputError` for an unknown scale, one at which the question cannot be asked, and wrong recipes.
+        Raises `InputError` for an unknown scale, one at which the question cannot be asked, wrong recipes, and runs of
+        a variation that start from one trained model although the question does not say so.
         """
         if scale not in RECIPE_OF:
             raise unknown("scale", scale, RECIPE_OF)
@@ -347,7 +350,19 @@ class Question:
                 made[label, seed] = (
                     first.model_copy(update={"seed": seed}) if like else self.job(label, seed, scale)  # type: ignore[attr-defined]
                 )
+        self._check_starts(made)
         return made
+
+    def _check_starts(self, jobs: Mapping[tuple[str, int], Job]) -> None:
+        starts: dict[tuple[str, str], int] = {}
+        for (label, _), job in jobs.items():
+            if (start := getattr(job, "start_from", None)) is not None:
+                starts[label, str(start)] = starts.get((label, str(start)), 0) + 1
+        if not self.one_model and (shared := next((each for each, count in starts.items() if count > 1), None)):
+            raise InputError(
+                f"experiment '{self.name}': all models of '{shared[0]}' start from {shared[1]}, so they count as one: "
+                "give one_model=True, which leaves claims open, or a start of their own to each seed"
+            )
 
     def job(self, label: str, seed: int, scale: str) -> Job:
         """The job of one variation and seed. Raises `InputError` for an unknown label and wrong recipes."""

@@ -73,6 +73,24 @@ def test_a_claim_is_judged_once_all_of_its_runs_are_there():
     assert [each.grade for each in verdicts(question, runs_of(a=HIGH, b=LOW))] == ["seen", "seen"]
 
 
+def test_runs_that_start_from_one_model_decide_nothing():
+    question = asked(more(), size(gap("m", "a", "b")), one_model=True)
+    graded = verdicts(question, runs_of(a=HIGH, b=LOW))
+    assert [(each.grade, each.p) for each in graded] == [("open", None)] * 2
+    assert all(each.reason.startswith("all runs start from one trained model") for each in graded)
+    assert graded[0].found == "6 of 6 against 0 of 6 (below 39 %)"
+
+
+def test_a_question_whose_runs_start_from_one_model_says_so():
+    start = {"start_from": "nano", "data.tokenizer": "nano"}
+    variations = (Variation("from scratch"), Variation("tuned", start))
+    question = Question("q", "?", "t", variations, (more("tuned", "from scratch"),), seeds=2)
+    with pytest.raises(InputError, match="all models of 'tuned' start from nano, so they count as one"):
+        question.recipes("nano")
+    assert len(question.recipes("nano", [0])) == 2
+    assert len(replace(question, one_model=True).recipes("nano")) == 4
+
+
 def test_runs_of_other_seeds_do_not_count():
     """Else seeds are added until it holds."""
     question = asked(more(), seeds=range(6))

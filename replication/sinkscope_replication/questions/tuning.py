@@ -1,4 +1,4 @@
-"""A question about instruction tuning (Gu et al. 2025, appendix E)."""
+"""Does instruction tuning change the sink?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from sinkscope.experiments import FromRecipe, Has, Question, Variation, above, g
 TABLE_1 = "Gu et al. 2025, Table 1, base and chat models"
 NONE_TO_START = "no model of this scale is shipped to start from"
 
-tuning = Question(
+QUESTION = Question(
     name="tuning",
     asks="Does instruction tuning change the sink?",
     source=TABLE_1,
-    note="All runs start from one model. So the seeds differ in the order of conversations alone, and the intervals "
-    "say nothing of other models.",
+    one_model=True,
+    note="The seeds differ in the order of conversations alone.",
     base=FromRecipe("nano-sft", job="replication"),
     seeds=range(3, 10),
     variations=(
@@ -41,5 +41,3 @@ tuning = Question(
     ),
     not_at={"mini": NONE_TO_START, "paper": NONE_TO_START},
 )
-
-QUESTIONS = (tuning,)
