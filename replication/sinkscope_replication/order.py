@@ -15,27 +15,15 @@ from pathlib import Path
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments import RESULTS, Question, expected, known, run
-from sinkscope.experiments.registration import register
-from sinkscope.experiments.sweep.store import RunStore
-from sinkscope.training import RECORD
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
-    *(
-        "abstract",
-        "no-op",
-        "window",
-        "weight-decay",
-        "biases-without-bos",
-        "sink-token",
-        "biases",
-        "post-norm",
-        "heads",
-    ),
-    *("normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates", "equal-product"),
-    *("batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases", "windows"),
-    *("rotary-without-bos", "random-tokens-longer", "weight-decays", "failing", "sigmoid-settings", "remedies"),
-)  # without `prefix-longer`: its base has no sink that could move, and the variation 'two random' has one
+    *("abstract", "no-op", "window", "weight-decay", "biases-without-bos", "sink-token", "biases", "post-norm"),
+    *("heads", "normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates"),
+    *("equal-product", "batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases"),
+    *("windows", "rotary-without-bos", "random-tokens-longer", "prefix-after-random", "weight-decays", "failing"),
+    *("sigmoid-settings", "remedies"),
+)  # without `prefix-longer`, whose base has no sink that could move
 
 
 def missing(
@@ -89,26 +77,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             if variation.label in lacking
         )
         part = replace(question, variations=variations)
-        register_for_all(part, options.out)
-        run(part, out=options.out, results=options.results, workers=options.workers, compiled=True)
+        also = tuple(QUESTIONS.values())
+        run(part, out=options.out, results=options.results, workers=options.workers, also=also, compiled=True)
     if options.plan:
         print(f"at most {total:.0f} core-hours; runs that questions share count for each of them")
-
-
-def register_for_all(part: Question, out: Path) -> None:
-    """Note in the folders of runs that have not started the file of every question with these runs, not `part` alone.
-
-    All files are fixed by then, whichever question has its runs made first.
-    """
-    store = RunStore(out)
-    fresh = {store.run(job).path for job in part.recipes("nano").values()}
-    fresh = {folder for folder in fresh if not (folder / RECORD).exists()}
-    for question in QUESTIONS.values():
-        if question.registration is None or "nano" in question.not_at:
-            continue
-        note = question.registration.noted()
-        for folder in fresh & {store.run(job).path for job in question.recipes("nano").values()}:
-            register(folder, question.name, note)
 
 
 def hours(question: Question, results: Path = RESULTS) -> float:

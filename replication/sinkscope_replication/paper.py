@@ -103,10 +103,9 @@ ROWS = (
         "With prefix language modeling it moves into the prefix",
         "abstract, §6",
         "",
-        "prefix-longer/within the prefix",
+        "prefix-after-random/within the prefix",
         means("strongest", "prefix of 5"),
         by=AT_1,
-        stays_open="its base has no sink that could move; two random first tokens give one",
     ),
     Row(
         "It acts like a key bias: a learned key takes it",

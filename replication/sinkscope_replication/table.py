@@ -49,7 +49,14 @@ def cells(row: Row) -> tuple[str, ...]:
         raise InputError(f"row '{row.says}': experiment '{name}' has no claim '{claim}'")
     n = " and ".join(map(str, verdict.n)) if any(verdict.n) else "–"
     graded = grade(row, verdict, findings)
-    return row.says, row.place, row.published or "–", ours(row, verdict, findings), "1" if question.one_model else n, graded
+    return (
+        row.says,
+        row.place,
+        row.published or "–",
+        ours(row, verdict, findings),
+        "1" if question.one_model else n,
+        graded,
+    )
 
 
 def released() -> list[str]:

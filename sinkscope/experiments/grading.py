@@ -27,8 +27,9 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
 
     Only runs of the question's seeds count, and a claim is judged once all of them are there: until then it is "open
     (4 of 6 runs)", with the numbers so far. A run that failed, diverged or lacks what is read is left out and counted.
-    Claims about runs that start from one trained model stay open: the unit is a trained model. "Confirmed" becomes "seen" where the question was not registered before these runs. Raises `InputError` for an
-    effect that reads a run of no variation.
+    Claims about runs that start from one trained model stay open: the unit is a trained model. "Confirmed" becomes
+    "seen" where the question was not registered before these runs. Raises `InputError` for an effect that reads a run
+    of no variation.
     """
     if findings is None:
         reason = question.not_at.get(scale, "no runs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,7 @@ def run(
     workers: int = 1,
     backend: SweepBackend = work_locally,
     reuse: bool = False,
+    also: Sequence[Question] = (),
     compiled: bool = False,
     watch: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> Findings:
@@ -108,6 +109,8 @@ def run(
         backend: where runs are trained.
         reuse: take runs whose folders are gone from records, and from the rows that come with the question, without
             training them.
+        also: other questions, which are registered in the runs that they share with this one: their claims are fixed
+            when those start, whichever question has them made.
         compiled: train under `torch.compile`, which changes numbers by rounding only; the record counts such runs.
         watch: called with the state of the sweep, several times a second.
 
@@ -134,7 +137,10 @@ def run(
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
-        _register(question, [runs[cell].path for cell in untrained])
+        fresh = [runs[cell].path for cell in untrained]
+        for one in (question, *(other for other in also if other.name != question.name and scale not in other.not_at)):
+            shared = recipes if one is question else one.recipes(scale)
+            _register(one, set(fresh) & {store.run(recipe).path for recipe in shared.values()})
         sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(names, jobs, sweep)))
     left = {cell: one for cell, one in runs.items() if cell not in taken}
     seen, failed = _observe(left, kinds, settled, sweep)

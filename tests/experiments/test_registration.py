@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Observed, find
+from sinkscope.experiments import Observed, find, run
 from sinkscope.experiments.registration import REGISTERED, Registration, register, registered, standing
 from sinkscope.experiments.running import _register
+from sinkscope.experiments.sweep.sweeping import Sweep
 from sinkscope.training import RECORD
 
 FILE = """from sinkscope.experiments import Has, Question, Variation, most_models
@@ -58,6 +60,22 @@ def test_notes_of_several_questions_stand_side_by_side(tmp_path):
     assert registered(tmp_path / "run") == {"one": {"sha256": "1"}, "two": {"sha256": "2"}}
     (tmp_path / "run" / REGISTERED).write_text("{")
     assert registered(tmp_path / "run") == {}
+
+
+def test_runs_are_registered_for_all_questions_that_share_them(mine, tmp_path):
+    """Nothing is trained: the backend only looks at what the folders hold when it is called."""
+    first = find(str(mine))
+    other = replace(first, name="other", seeds=3)  # the first three of seven
+    elsewhere = replace(other, name="elsewhere", not_at={"nano": "a reason"})
+    noted: dict[str, set[str]] = {}
+
+    def looking(jobs, out, workers, watch):
+        noted.update({name: set(registered(out / name)) for name in jobs})
+        return Sweep(waiting=list(jobs))
+
+    with pytest.raises(InputError, match="no runs"):
+        run(first, out=tmp_path / "runs", results=tmp_path, backend=looking, also=(first, other, elsewhere))
+    assert sorted(noted.values(), key=len) == [{"mine"}] * 4 + [{"mine", "other"}] * 3
 
 
 def test_a_run_that_is_resumed_keeps_the_hash_with_which_it_started(mine, tmp_path):

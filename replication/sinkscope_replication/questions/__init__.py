@@ -44,6 +44,7 @@ NAMES = (  # in the order in which they are listed; the file of a question has i
     "weight-decays",
     "prefix",
     "prefix-longer",
+    "prefix-after-random",
     "window",
     "windows",
     "positions",

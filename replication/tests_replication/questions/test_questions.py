@@ -57,7 +57,7 @@ ASKED = {  # by source: the questions that ask about it
     "Gu et al. 2025, Table 14": "scaled",
     "Gu et al. 2025, appendix": "domains",
     "Gu et al. 2025, section 5": "data-amount random-tokens random-tokens-longer",
-    "Gu et al. 2025, section 6": "prefix prefix-longer window windows",
+    "Gu et al. 2025, section 6": "prefix prefix-longer prefix-after-random window windows",
     "Gu et al. 2025, section 7": "no-op post-norm powers",
     "slides of Gu et al. 2025": "packing packing-without-bos document-bos",
     "Barbero et al. 2025": "over-mixing collapse context",
