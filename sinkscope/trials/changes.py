@@ -37,7 +37,7 @@ from sinkscope.interventions.inside import mean_masses
 from sinkscope.interventions.sink import ENOUGH
 from sinkscope.interventions.targets import AFTER, NEVER, acted_on
 from sinkscope.measurement import AttentionReceived, find_tokens, measure, metrics
-from sinkscope.sinks import EPSILON, Choice, Tokens, counted
+from sinkscope.sinks import EPSILON, Choice, First, Measured, NothingChosenError, Positions, Tokens, counted, parts_of
 from sinkscope.statistics import Interval
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Texts
 from sinkscope.trials.run import Progress, run
@@ -203,7 +203,7 @@ def matters(
     if (wrong := next((name for name in what or ("",) if name not in ARMS), None)) is not None:
         raise unknown("arm", str(wrong), ARMS)
     parts = split(model, inputs, uses(what, on), calibrate_on=calibrate_on)
-    tokens = _resolved(model, parts, on, epsilon, batch_size)
+    tokens, notes = _resolved(model, parts, on, epsilon, batch_size)
     steps: tuple[int, ...] = AFTER_CURVE if by == "after" else (after,)
     length = row_length(model, parts.scored.inputs)
     wanted = [Targets.of(tokens, step) for step in steps]
@@ -213,7 +213,6 @@ def matters(
             f"the texts have {length} tokens, and none comes {after} after position {max(wanted[0].positions)}: give "
             "longer texts, or a smaller after"
         )
-    notes: list[str] = []
     chosen = list(dict.fromkeys(what))
     sets: list[SinkArms] = []
     for step in steps:
@@ -581,13 +580,33 @@ def uses(what: Sequence[str], on: Any = None) -> Literal["nothing", "chooses"]:
     return "chooses" if looks or set(what) & set(CONSTANT) else "nothing"
 
 
-def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> Any:
-    """Positions or `Tokens` as they are; a choice, on the texts that are not scored."""
+def _resolved(model: nn.Module, parts: Split, on: Any, epsilon: float, batch_size: int) -> tuple[Any, list[str]]:
+    """Positions or `Tokens` as they are, and a choice resolved, with notes on where.
+
+    Measured positions are those of the texts that are not scored; other tokens belong to their text, so they are looked
+    for in the scored texts themselves.
+    """
     choice = acted_on(on, epsilon)
     if not isinstance(choice, Choice):
-        return choice
-    texts = parts.scored if getattr(choice, "by", "position") == "row" else parts.fitted_on
-    return find_tokens(model, texts.inputs, choice, batch_size=batch_size)
+        return choice, []
+    tokens: Tokens | None = None
+    nothing: NothingChosenError | None = None
+    notes = []
+    for one in parts_of(choice):
+        of_any_text = isinstance(one, First | Positions) or (isinstance(one, Measured) and one.by == "position")
+        texts = parts.fitted_on if of_any_text else parts.scored
+        try:
+            found = find_tokens(model, texts.inputs, one, batch_size=batch_size)
+        except NothingChosenError as error:
+            nothing = nothing or error
+            continue
+        if not of_any_text:
+            notes.append(f"The tokens of '{one}' are found in the scored texts themselves.")
+        tokens = found if tokens is None else tokens | found
+    if tokens is None:
+        assert nothing is not None
+        raise nothing
+    return tokens, notes
 
 
 def _band(layers: Sequence[int]) -> str:

@@ -49,6 +49,17 @@ def test_a_control_depends_on_its_text_and_its_number_alone() -> None:
     assert not np.array_equal(whole.first, other.first)
 
 
+@pytest.mark.parametrize("texts", [12, 16])  # of which 8 are for the choice: as many as are scored, and more
+def test_tokens_that_belong_to_a_text_are_looked_for_in_the_scored_texts(texts: int) -> None:
+    text = ids(texts, 12).clamp(max=48)
+    places = torch.randint(0, 8, (texts,), generator=torch.Generator().manual_seed(2))
+    text[torch.arange(texts), places] = 49
+    trial = matters(llama(), text, ["hide-sink"], on="ids:49", after=1, controls=0)
+    hidden = [[key for key, _ in row] for row in trial.record["arms"]["hide-sink"]["on"]]
+    assert hidden == [[place] for place in places[8:].tolist()]
+    assert "The tokens of 'ids:49' are found in the scored texts themselves." in trial.record["notes"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 def test_results_depend_neither_on_batches_nor_on_other_arms(batch: int) -> None:
