@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
@@ -24,7 +25,7 @@ from sinkscope.grids import Grid, fake_quantize
 from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
+from sinkscope.quantization import LinearMap, QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
 from sinkscope.sinks import Tokens
 from sinkscope.statistics import Interval, ratio_interval
 from sinkscope.trials.arm import Arm, OnePass, Texts
@@ -39,6 +40,7 @@ MANY = 17  # with fewer, every second number is tried first
 MAPS = (1, 2, 4, 8, 16, 32, 64)  # numbers of maps that are tried first
 TOKENS = (1, 2, 4, 8)  # numbers of tokens of a text that are tried
 BASE = "everything rounded"
+UNITS: tuple[Literal["maps", "tokens"], ...] = ("maps", "tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ def rounding_costs(
     c (a_j² − a_{j+1}²) / a_1²: what taking it out of the range gives back when those before it are out already.
 
     Transforms before rounding, calibrated roundings and frozen ranges are not followed: weights and inputs are rounded
-    to the nearest value in ranges of these texts. Maps that are not `nn.Linear`, such as stacked experts, are left out.
+    to the nearest value in ranges of these texts. Experts are left out.
 
     Args:
         model: A causal decoder.
@@ -77,19 +79,20 @@ def rounding_costs(
         seed: Seed of the tokens y.
     """
     maps = {
-        path: one.module
+        path: one
         for path, one in linear_maps(model, quantizer.skip).items()
-        if isinstance(one.module, nn.Linear)
+        if isinstance(one.module, nn.Linear | Conv1D) and not one.routed
     }
     costs = dict.fromkeys(maps, 0.0)
     credits = torch.zeros(ids.shape, dtype=torch.float64)
     generator = seeded("modules", seed)
     rows = slice(0, 0)
 
-    def read(path: str, module: nn.Linear, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def read(path: str, module: nn.Linear | Conv1D, args: tuple[Any, ...], output: Tensor) -> Tensor:
         x = args[0].detach()
         with torch.no_grad():
-            error = functional.linear(_rounded_input(x, quantizer), _rounded_weight(module, quantizer), module.bias)
+            weight = _rounded_weight(maps[path], quantizer)
+            error = functional.linear(_rounded_input(x, quantizer), weight, module.bias)
             error -= output.detach()
         # A copy, whose gradient is that of this map alone.
         copied = output.clone()
@@ -106,8 +109,8 @@ def rounding_costs(
     with ExitStack() as stack, evaluating(model), frozen(model), torch.enable_grad():
         embedded: Any = model.get_input_embeddings()  # type: ignore[operator]
         stack.callback(embedded.register_forward_hook(_with_gradient).remove)
-        for path, module in maps.items():
-            stack.callback(module.register_forward_hook(partial(read, path)).remove)
+        for path, one in maps.items():
+            stack.callback(one.module.register_forward_hook(partial(read, path)).remove)
         for start in range(0, len(ids), batch_size):
             part = ids[start : start + batch_size].to(device_of(model))
             rows = slice(start, start + len(part))
@@ -135,8 +138,8 @@ def _rounded_input(x: Tensor, quantizer: QuantizeLinear) -> Tensor:
     return fake_quantize(flat, replace(grid, over="head") if grid.over == "tensor" else grid).reshape(x.shape)
 
 
-def _rounded_weight(module: nn.Linear, quantizer: QuantizeLinear) -> Tensor:
-    weight, grid = module.weight.detach(), quantizer.weights
+def _rounded_weight(one: LinearMap, quantizer: QuantizeLinear) -> Tensor:
+    weight, grid = one.weight.detach(), quantizer.weights
     if isinstance(grid, Grid):
         return fake_quantize(weight, grid)
     return grid.fitted(weight).rounded(weight)
@@ -225,14 +228,11 @@ class Rescue:
         """The answer in words."""
         if self.tried.empty:
             return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
-        parts = [self._sentence_of("maps")]
-        if (self.tried["what"] == "tokens").any():
-            parts.append(self._sentence_of("tokens"))
+        # A model of experts alone has no map that is ranked, and a scheme of weights alone no token.
+        parts = [self._sentence_of(best, what) for what in UNITS if (best := self.best(what)) is not None]
         return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
 
-    def _sentence_of(self, what: Literal["maps", "tokens"]) -> str:
-        best = self.best(what)
-        assert best is not None
+    def _sentence_of(self, best: Rescued, what: Literal["maps", "tokens"]) -> str:
         one = best.count == 1
         token = "token of a text" if one else "tokens of a text"
         noun = f" of {self.of_maps} linear maps in 16 bits" if what == "maps" else f" {token}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import sinkscope as ss
 from sinkscope.checks.modules import GRID
@@ -50,6 +53,9 @@ def test_tokens_share_out_what_maps_cost() -> None:
     shared = rounding_costs(model, ids, QuantizeLinear(Grid(EXACT), GRID)).tokens
     assert set(np.argsort(-shared.mean(0))[:2].tolist()) == {0, 7}
     assert not rounding_costs(model, ids, QuantizeLinear(Grid(4))).tokens.any()  # weights alone know no tokens
+
+
+rescuing = sys.modules["sinkscope.trials.rescue"]  # the room's face has the function of this name
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +106,37 @@ def test_fewer_runs_try_every_second_number_first() -> None:
     assert not {2, 8} & set(tried["count"])
     with pytest.raises(InputError, match="12 to 20"):
         rescue(ss.load("nano"), ids, "w3", runs=4)
+
+
+def test_transposed_maps_are_ranked_and_rescued() -> None:
+    """GPT-2's maps are `Conv1D`, which store W transposed."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_positions=32, n_embd=16, n_layer=2, n_head=2)).eval()
+    ids = torch.randint(0, 60, (12, 16), generator=torch.Generator().manual_seed(1))
+    costs = rounding_costs(model, ids, QuantizeLinear(Grid(3), Grid(8, "token"))).maps
+    path = next(iter(costs))
+    with torch.no_grad():
+        full = model(input_ids=ids).logits.log_softmax(-1)
+        with QuantizeLinear(
+            Grid(3), Grid(8, "token"), skip=("lm_head", *(each for each in costs if each != path))
+        ).applied(model):
+            alone = model(input_ids=ids).logits.log_softmax(-1)
+    exact = float((full.exp() * (full - alone)).sum(-1).mean())
+    assert 0.5 < costs[path] / exact < 2
+    found = rescue(model, ids, "w3", 0.5)
+    assert found.of_maps == len(costs) == 8
+    assert "linear maps in 16 bits give" in found.sentence
+
+
+def test_without_a_map_that_is_ranked_the_sentence_is_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rescuing, "Conv1D", nn.Identity)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_positions=32, n_embd=16, n_layer=1, n_head=2)).eval()
+    ids = torch.randint(0, 60, (12, 16), generator=torch.Generator().manual_seed(1))
+    found = rescue(model, ids, "w3a4-token", 0.5)
+    assert found.best("maps") is None
+    assert "of a text give" in found.sentence
+    assert found.to_json()["maps"] is None
 
 
 def test_what_cannot_be_rescued_is_refused() -> None:
