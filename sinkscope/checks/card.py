@@ -284,7 +284,11 @@ class Card:
         other_parts = {part.name: part for part in other.parts}
         for part in (part for part in self.parts if part.name in other_parts):
             for name, answered in part.by_texts.items():
-                old = {row.key: row for row in other_parts[part.name].by_texts.get(name, Answered()).rows}
+                old_answered = other_parts[part.name].by_texts.get(name, Answered())
+                # A section may read texts of its own, as long as the model takes, through caches of as many keys.
+                if any(answered.facts.get(fact) != old_answered.facts.get(fact) for fact in ("sha256", "keys")):
+                    continue
+                old = {row.key: row for row in old_answered.rows}
                 for row in (row for row in answered.rows if row.key in old and row.values and old[row.key].values):
                     here, there, unit = np.asarray(row.values), np.asarray(old[row.key].values), row.unit
                     if same:

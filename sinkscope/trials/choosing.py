@@ -109,7 +109,8 @@ def choose_heads(
     checked, samples = checked_inputs(model, inputs, batch_size)
     tried = _tried(model, options, heads)
     by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
-    journal = Journal.open(out, identity(model, checked, options, tried, objective, from_token))
+    search = "" if out is None else identity(model, checked, options, tried, objective, from_token)
+    journal = Journal.open(out, search)
     run = _Run(
         model,
         checked,

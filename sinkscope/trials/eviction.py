@@ -394,7 +394,12 @@ def _arms(
                     keys = keys_within(share, used, setting.model, setting.context, setting.when)
                 except InputError as error:
                     raise InputError(f"{title}: {error}") from error
-            facts: dict[str, Any] = {"budget": in_words(budget), "asked_keys": budget_keys, "keys": keys}
+            facts: dict[str, Any] = {
+                "budget": in_words(budget),
+                "asked_keys": budget_keys,
+                "keys": keys,
+                "share": share,
+            }
             options: dict[str, Any] = {"series": name}
             if isinstance(policy, Renumbered | ServedCache):
                 assert isinstance(used, Renumbered | ServedCache)
@@ -564,13 +569,13 @@ def _sentences(trial: Trial) -> list[str]:
         elif not trial.controls(arm) or trial.word(arm) == "breaks":
             lines.append(trial.sentence(arm))
         else:
-            gain = -trial.difference(arm)
+            gain, random = -trial.difference(arm), _random(trial, arm, int(facts[arm]["keys"]))
             if gain.low > 0:
-                text = f"'{arm}' beats random at the same bytes by {nats(gain)} nats"
+                text = f"'{arm}' beats {random} by {nats(gain)} nats"
             elif gain.high < 0:
-                text = f"'{arm}' is worse than random at the same bytes, by {nats(-gain)} nats"
+                text = f"'{arm}' is worse than {random} by {nats(-gain)} nats"
             else:
-                text = f"'{arm}' cannot be told from random at the same bytes (difference {nats(gain)} nats)"
+                text = f"'{arm}' cannot be told from {random} (difference {nats(gain)} nats)"
             lines.append(f"{text}; {trial.cost_in_words(arm)}.")
     lines += _unequal(trial, facts)
     if "recall" in trial.data:
@@ -582,21 +587,26 @@ def _sentences(trial: Trial) -> list[str]:
     return lines
 
 
-def _keys(facts: Mapping[str, Any], arm: str, name: str = "keys") -> int | None:
-    return facts.get(arm, {}).get(name)
+def _held(trial: Trial, arm: str) -> float:
+    """Bytes of the cache of a text after its context."""
+    return float(trial.data["bytes"].sel(arm=arm)) if "bytes" in trial.data else float("nan")
+
+
+def _random(trial: Trial, arm: str, keys: int) -> str:
+    """What the controls of an arm are. Bytes are of whole keys, and a policy may choose how many each head keeps: rows
+    are as long as that of the longest head."""
+    more = _held(trial, trial.controls(arm)[0]) / _held(trial, arm) - 1
+    if abs(more) > max(UNEQUAL, 1 / keys):
+        return f"random, which holds {100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} bytes,"
+    return "random at the same bytes"
 
 
 def _unequal(trial: Trial, facts: Mapping[str, Any]) -> Iterator[str]:
     """Arms that hold more than their budget: heads that keep unlike numbers take the room of the longest."""
     for arm in trial.named("arm"):
-        controls = trial.controls(arm)
-        same = [name for name in trial.named("control") if _keys(facts, name) == _keys(facts, arm, "asked_keys")]
-        if not (controls or same) or arm not in facts or "bytes" not in trial.data:
-            continue
-        limit = float(trial.data["bytes"].sel(arm=(same or controls)[0]))
-        size = float(trial.data["bytes"].sel(arm=arm))
-        if size > (1 + UNEQUAL) * limit:
-            yield f"'{arm}' holds {100 * (size / limit - 1):.0f} % more bytes than its budget."
+        excess = _held(trial, arm) / (facts.get(arm, {}).get("share", float("nan")) * _held(trial, trial.arms[0])) - 1
+        if excess > UNEQUAL:
+            yield f"'{arm}' holds {100 * excess:.0f} % more bytes than its budget."
 
 
 SENTENCES[KIND] = _sentences

@@ -15,6 +15,7 @@ from torch import nn
 
 from sinkscope.errors import InputError
 from sinkscope.files import append_line, whole_lines
+from sinkscope.hooks import model_digest
 from sinkscope.trials.arm import add_tensors
 
 NAME = "heads.jsonl"
@@ -70,7 +71,7 @@ def identity(
     """A hash of everything that a search depends on.
 
     Args:
-        model: Its name or path, class, dtype and number of parameters are hashed, not its weights.
+        model: Its configuration, weights (`model_digest`) and dtype are hashed, and its name.
         inputs: The tensors of the texts.
         options: The settings to choose from.
         heads: The heads to try, (layer, head).
@@ -88,7 +89,7 @@ def identity(
     ]
     about += [[option.name, str(option.of_heads(None).describe())] for option in options]
     weight = next(model.parameters())
-    about += [str(weight.dtype), sum(parameter.numel() for parameter in model.parameters())]
+    about += [str(weight.dtype), model_digest(model)]
     digest.update(json.dumps(about).encode())
     add_tensors(digest, inputs)
     return digest.hexdigest()

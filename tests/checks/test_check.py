@@ -174,6 +174,19 @@ def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) 
         card.against(other)
 
 
+@pytest.mark.slow
+def test_sections_that_read_other_texts_are_not_paired(card: Card) -> None:
+    """Long texts are as long as the model takes, so two models may have read others of the same name."""
+    part = card.parts[0]
+    name, answered = next(iter(part.by_texts.items()))
+    long, longer = (
+        replace(card, parts=(replace(part, by_texts={name: replace(answered, facts={"sha256": texts, "keys": keys})}),))
+        for texts, keys in (("1", 32), ("2", 64))
+    )
+    assert len(long.against(long)) > 0
+    assert len(long.against(longer)) == 0
+
+
 def test_cards_of_two_tokenizers_are_compared_per_byte(card: Card) -> None:
     def with_bytes(size: float, sha256: str) -> list[dict[str, Any]]:
         return [{**each, "sha256": sha256, "bytes_per_token": [size] * each["n"]} for each in card.record["texts"]]

@@ -176,3 +176,7 @@ def test_a_killed_search_goes_on_from_what_it_did(tmp_path: Path, monkeypatch: p
     assert [json.loads(line) for line in path.read_text().splitlines()][:4] == list(map(json.loads, lines))
     with pytest.raises(InputError, match="another search"):
         choose_heads(model, ids.flip(0), options, batch_size=2, out=tmp_path)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.01)  # trained on, under the same name
+    with pytest.raises(InputError, match="another search"):
+        choose_heads(model, ids, options, batch_size=2, out=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,21 @@ def test_the_verdict_begins_with_what_beats_random_most() -> None:
     ends = {arm: trial.difference(arm).high for arm in trial.named("arm")}
     said = [part.split("'")[1] for part in trial.verdict.split(". ") if "at the same bytes" in part]
     assert said == sorted(ends, key=lambda arm: ends[arm])
+
+
+def test_bytes_that_are_not_equal_are_said() -> None:
+    """Ada-KV's heads keep unlike numbers of keys, and rows take the room of the longest."""
+    ids = torch.randint(5, 2000, (8, 64), generator=torch.Generator().manual_seed(1))
+    trial = eviction_trial(ss.load("nano"), ids, ["ada-kv", "h2o"], [0.6], protect="first:1", context=48, controls=1)
+    held = {arm: float(trial.data["bytes"].sel(arm=arm)) for arm in trial.arms}
+    fewer = 100 * (1 - held["random for ada-kv@60%"] / held["ada-kv@60%"])
+    assert fewer > 10
+    assert f"random, which holds {fewer:.0f} % fewer bytes," in trial.verdict
+    plain = held["random for h2o@60%"]
+    excess = re.search(r"'ada-kv@60%' holds (\d+) % more bytes than its budget", trial.verdict)
+    assert excess
+    assert int(excess[1]) == pytest.approx(100 * (held["ada-kv@60%"] / plain - 1), abs=2)
+    assert "'h2o@60%' holds" not in trial.verdict
 
 
 def test_caches_as_engines_run_them_are_arms() -> None:
