@@ -68,7 +68,7 @@ def _answer(trial: Trial) -> str:
     """Whether hiding it costs more than hiding other tokens, and whether another token takes its place."""
     cost, word = trial.cost("hide-sink", "nats"), trial.word("hide-sink")
     text = f"hiding it costs {cost.value:+.3f} nats a token ({word})"
-    needed = word not in ADVISED
+    needed, unknown = word not in ADVISED, word == "cannot tell"
     if trial.controls("hide-sink"):
         more = trial.difference("hide-sink", score="nats")
         text += f", {more.value:+.3f} {'more' if more.value > 0 else 'less'} than hiding other tokens"
@@ -77,7 +77,8 @@ def _answer(trial: Trial) -> str:
     after = ""
     if new_sink and new_sink["rate"] is not None:
         after = f" The largest sink is then position {new_sink['position']} ({new_sink['rate']:.0f} % of heads)."
-    return f"{'Yes' if needed else 'Not beyond chance, or little'}: {text}.{after}"
+    answer = "It cannot be told" if unknown else "Yes" if needed else "Not beyond chance, or little"
+    return f"{answer}: {text}.{after}"
 
 
 SECTION = CheckSection("needed", "Is it needed", "full", obstacle, 13.0, run_section)

@@ -38,6 +38,7 @@ CALIBRATION = 8  # texts for choosing sinks and fitting ranges; none of them is 
 LONG_TOKENS, LONG_TEXTS = 512, 8
 MERGED = 6  # tokens that a message may lose when the tokenizer merges it with the text of a template
 BOS_ROOM = 2  # tokens that two BOS need in front of a text
+LEAST_TOKENS, LEAST_TEXTS = 2 * BOS_ROOM, 2
 OBSERVERS = ("AttentionReceived", "SlotReceived", "HiddenNorms", "MassiveActivations")
 PROSE, CODE = "prose", "code"
 
@@ -219,6 +220,10 @@ def checked_model(
 
     Raises `InputError` for texts that are too short, and `UnsupportedModelError` for models that need more than tokens.
     """
+    if tokens < LEAST_TOKENS or count < LEAST_TEXTS:
+        raise InputError(
+            f"tokens = {tokens}, count = {count}: at least {LEAST_TOKENS} tokens of a text, and {LEAST_TEXTS} texts"
+        )
     vocabulary = vocabulary_of(model)
     length = min(tokens, trained_length(model) or tokens)
     maker = _TextMaker(model, tokenizer, vocabulary, length, count, options.get("seed", 0), user_texts, field)

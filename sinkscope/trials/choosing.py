@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import checked_inputs, unwrapped
+from sinkscope.hooks import checked_inputs, row_length, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.head_controls import every_head
 from sinkscope.interventions.reweigh import Head
@@ -107,6 +107,10 @@ def choose_heads(
     if not options:
         raise InputError("options: give at least one")
     checked, samples = checked_inputs(model, inputs, batch_size)
+    if named := [place for option in options for place in option.of_heads(None).positions_named]:
+        length = row_length(model, checked)
+        if beyond := next((place for place in named if not 0 <= place < length), None):
+            raise InputError(f"position {beyond} is in no row: rows have positions 0 to {length - 1}")
     tried = _tried(model, options, heads)
     by_derivative = ranked(options, len(tried), exhaustive=exhaustive)
     search = "" if out is None else identity(model, checked, options, tried, objective, from_token)
@@ -191,7 +195,7 @@ def _passes(options: Sequence[Option], tried: Sequence[Head], by_derivative: Seq
 def _tried(model: nn.Module, options: Sequence[Option], heads: Sequence[Head] | None) -> list[Head]:
     all_heads = list(every_head(model))
     tried = all_heads if heads is None else [head for head in all_heads if head in {*map(tuple, heads)}]
-    if heads is not None and len(tried) < len(heads):
+    if heads is not None and len(tried) < len({*map(tuple, heads)}):
         absent = next(head for head in heads if tuple(head) not in all_heads)
         raise InputError(f"head {absent} does not exist: heads are {all_heads[0]} to {all_heads[-1]}")
     if heads is not None and any(option.whole for option in options):

@@ -101,6 +101,8 @@ def chunk_arms(
     lengths = tuple(int(length) for length in lengths)
     if len(lengths) < 2:
         raise InputError(f"lengths = {list(lengths)}: at least two chunks, since a single one is exact")
+    if min(lengths[1:]) < 2:
+        raise InputError(f"lengths = {list(lengths)}: at least 2 tokens in each chunk after the first, to choose among")
     if wrong := next((repair for repair in repairs if repair not in REPAIRS), None):
         raise unknown("repair", str(wrong), REPAIRS)
     if wrong_count := [k for k in recompute if not 0 < k <= min(lengths[1:])]:

@@ -12,14 +12,16 @@ from sinkscope.trials.arm import REFERENCE
 from sinkscope.trials.trial import Trial
 
 ADVISED = ("free", "small")
+PROTECTED = ["protected_bytes_share", "protected_kl"]
 COSTS = {"free": "is free", "small": "is small", "costs": "costs", "breaks": "breaks"}
 
 
 def compared_schemes(trials: Sequence[Trial]) -> pd.DataFrame:
     """One row for each trial of a scheme: its cost, its share of 16-bit bytes, and its best protected arm.
 
-    `bytes_share`: of the matrices for weights, of the cache after the context for caches, NaN where a scheme is only
-    simulated. `protected`: the arm with the least KL among those that beat their random controls; empty if none does.
+    `bytes_share`: of the matrices for weights, of the cache after the context for caches, of a model in 16 bits; NaN
+    where a scheme is only simulated. `protected`: of the arms that beat their random controls the one with the least
+    KL, empty if none does; `protected_bytes_share`: its share.
     """
     return pd.DataFrame([_row(trial) for trial in trials])
 
@@ -37,6 +39,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "protected": best or "",
         "protected_kl": np.nan if best is None else trial.cost(best).value,
         "protected_word": "" if best is None else trial.word(best),
+        "protected_bytes_share": np.nan if best is None else _bytes(trial, best),
         "texts": trial.texts,
         "caches": "stored" in record,
     }
@@ -51,9 +54,8 @@ def _bytes(trial: Trial, arm: str) -> float:
     record = trial.record
     if "weight_bytes" in record:
         return float(record["weight_bytes"] / record["weight_bytes_16"])
-    held, full = (float(trial.data["bytes"].sel(arm=name)) for name in (arm, REFERENCE))
-    size = {"float32": 4, "float64": 8}.get(record["dtype"], 2)
-    return held / (full * 2 / size) if full else float("nan")
+    held, full = (float(trial.data["bytes_16"].sel(arm=name)) for name in (arm, REFERENCE))
+    return held / full if full else float("nan")
 
 
 def advice(table: pd.DataFrame) -> str:
@@ -70,13 +72,13 @@ def advice(table: pd.DataFrame) -> str:
         if len(plain):
             row = plain.sort_values(["bytes_share", "kl"]).iloc[0]
             use = f"use '{row.scheme}'{_share(row.bytes_share)}"
-            fewer = kept[kept["bytes_share"] < row.bytes_share].sort_values(["bytes_share", "kl"])
+            fewer = kept[kept["protected_bytes_share"] < row.bytes_share].sort_values(PROTECTED)
             if len(fewer):
                 row = fewer.iloc[0]
-                use += f", or '{row.scheme}' with '{row.protected}' kept{_share(row.bytes_share)}"
+                use += f", or '{row.scheme}' with '{row.protected}' kept{_share(row.protected_bytes_share)}"
         elif len(kept):
-            row = kept.sort_values(["bytes_share", "protected_kl"]).iloc[0]
-            use = f"use '{row.scheme}' with '{row.protected}' kept{_share(row.bytes_share)}"
+            row = kept.sort_values(PROTECTED).iloc[0]
+            use = f"use '{row.scheme}' with '{row.protected}' kept{_share(row.protected_bytes_share)}"
         else:
             use = f"leave {what} in 16 bits"
         sentences.append(f"{costs}: {use}.")

@@ -467,7 +467,7 @@ def _check_room(setting: _Setting, title: str, keys: int, least: int) -> None:
 
 def keys_of(budget: Budget, context: int) -> int:
     """The keys per head of a budget. Raises `InputError` for a number or share out of range."""
-    if isinstance(budget, bool) or budget <= 0 or (isinstance(budget, float) and budget > 1):
+    if isinstance(budget, bool) or not budget > 0 or (isinstance(budget, float) and budget > 1):
         raise InputError(f"budget {budget}: a number of keys of at least 1, or a share above 0 and at most 100%")
     # 0.29 · 100 is 28.999… in floating point: rounding must not cost a key.
     return max(1, int(budget * context + 1e-9)) if isinstance(budget, float) else budget

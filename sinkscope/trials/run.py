@@ -31,6 +31,7 @@ PACKAGES = ("sinkscope", "torch", "transformers")
 SCORES = "scores.jsonl"
 ANSWERS = "answers.jsonl"
 PER_TEXT = ("kl", "nats", "agreement", "scored")
+PER_BATCH = ("bytes", "bytes_16", "seconds")
 Progress = Callable[[int, int, str], object]
 """Called with the passes over a text that are done, their total, and the best arm so far."""
 
@@ -86,6 +87,8 @@ def run(
     wrong = [name for name in score if name not in PER_TEXT[:3]]
     if wrong or not score:
         raise InputError(f"score = {tuple(score)}: some of kl, nats, agreement")
+    if batch_size < 1:
+        raise InputError(f"batch_size = {batch_size}: at least 1 text at once")
     plan = _plan(arms, scored_texts, controls, seed, reference or unchanged())
     left_out = _left_out(plan, scored_texts)
     if rounds:
@@ -248,8 +251,8 @@ class _Store:
             write_json(head, {"identity_sha256": digest, **identity})
         scores = {}
         for row in whole_lines(folder / SCORES):
-            parts = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
-            scores[row["start"], row["stop"], row["arm"]] = Scores(**parts, bytes=row["bytes"], seconds=row["seconds"])
+            parts: dict[str, Any] = {name: torch.tensor(row[name], dtype=torch.float64) for name in PER_TEXT}
+            scores[row["start"], row["stop"], row["arm"]] = Scores(**parts, **{name: row[name] for name in PER_BATCH})
         answers = {}
         for row in whole_lines(folder / ANSWERS):
             seen = None if row["seen"] is None else torch.tensor(row["seen"])
@@ -262,7 +265,8 @@ class _Store:
     def write(self, rows: slice, arm: str, scores: Scores) -> None:
         if self.folder is None:
             return
-        row = {"start": rows.start, "stop": rows.stop, "arm": arm, "bytes": scores.bytes, "seconds": scores.seconds}
+        row: dict[str, Any] = {"start": rows.start, "stop": rows.stop, "arm": arm}
+        row |= {name: getattr(scores, name) for name in PER_BATCH}
         row |= {name: getattr(scores, name).tolist() for name in PER_TEXT}
         append_line(self.folder / SCORES, row)
 
@@ -359,7 +363,7 @@ def _dataset(
     if not scored_places.any():
         raise InputError("no prediction is left to score: every one is at a token that some arm touches")
     arrays["scored"] = ("text",), scored_places
-    for name in ("bytes", "seconds"):
+    for name in PER_BATCH:
         values = [[getattr(part, name) for part in scores_by_arm[one.arm.name]] for one in plan]
         arrays[name] = ("arm",), np.array([float(np.median(each)) for each in values])
     arrays |= more

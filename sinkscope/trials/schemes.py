@@ -6,7 +6,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -201,7 +201,10 @@ class SchemeArms:
                     raise
                 self.notes.append(f"'{word}' protects nothing: {error}.")
                 continue
-            fitted = self.tokens(wanted, self.calibration) if self.scheme.fits else None
+            fitted = None
+            if self.scheme.fits:
+                with suppress(NothingChosenError):  # no such token there: ranges are fitted with all
+                    fitted = self.tokens(wanted, self.calibration)
             arms.append(self.arm(word, tokens, fitted, choice=wanted))
             first = self._first(tokens)
             if self.scheme.protects != "nothing" and all(arm.name != first.name for arm in arms):
@@ -450,7 +453,7 @@ def _notes(model: nn.Module, quantizer: Intervention, record: Mapping[str, Any])
 def _without_bytes(trial: Trial) -> Trial:
     """A simulation holds everything in full precision: its arms have no bytes."""
     reference = trial.data["arm"] == trial.arms[0]
-    return Trial(trial.data.assign(bytes=trial.data["bytes"].where(reference)))
+    return Trial(trial.data.assign({name: trial.data[name].where(reference) for name in ("bytes", "bytes_16")}))
 
 
 def _sentences(trial: Trial) -> list[str]:

@@ -22,6 +22,7 @@ from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Writte
 from sinkscope.trials.feeding import Feed
 
 PLACES = 8  # of a text that are compared at once
+UNKNOWN = (torch.nan, torch.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,8 @@ class Scores:
 
     `kl`: mean of KL(reference ‖ arm) over the scored places, in nats; `nats`: mean of −log p of the next token;
     `agreement`: share of the places at which both find the same token most likely; `scored`: how many places; `bytes`:
-    what the cache holds after the context, per text; `seconds`: time per text.
+    what the cache holds after the context, per text; `bytes_16`: the same of a model in 16 bits, whose numbers in full
+    precision take two bytes; `seconds`: time per text.
     """
 
     kl: Float[Tensor, " text"]
@@ -38,6 +40,7 @@ class Scores:
     agreement: Float[Tensor, " text"]
     scored: Float[Tensor, " text"]
     bytes: float
+    bytes_16: float
     seconds: float
 
 
@@ -77,11 +80,11 @@ def scored(
 @dataclass(frozen=True, eq=False)
 class _Predicted:
     """`logs`: log p (text, place, vocabulary), or the written ids where tokens are written; `first`: the token after
-    which the first place stands; `bytes`: held by the cache, all texts together."""
+    which the first place stands; `bytes`: held by the cache, all texts together, as it is and of a model in 16 bits."""
 
     logs: Tensor
     first: int
-    bytes: float
+    bytes: tuple[float, float]
     written: bool = False
     prompt: _Prompt | None = None
 
@@ -128,7 +131,7 @@ def _predicted(
                 "load the model with its head"
             )
         cut = logits[:, reading.from_token :] if logits.ndim == 3 else logits
-        return _Predicted(cut.float().log_softmax(-1).cpu(), reading.from_token, torch.nan)
+        return _Predicted(cut.float().log_softmax(-1).cpu(), reading.from_token, UNKNOWN)
     ids = texts.ids
     assert ids is not None
     stored = cache is not None
@@ -138,32 +141,37 @@ def _predicted(
         for _ in range(reading.n):
             coming = feed.read(coming).argmax(-1, keepdim=True)
             new.append(coming.cpu())
-        return _Predicted(torch.cat(new, 1), 0, held_bytes(feed.cache), written=True)
+        return _Predicted(torch.cat(new, 1), 0, _sizes(feed.cache), written=True)
     context = ids[:, feed.seen : reading.context].to(device_of(model))
     if first_pass is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, first_pass.states):
         logs, feed.seen, prompt = [first_pass.logs], context.shape[1], None
     else:
         logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
         prompt = _Prompt.of(logs[0], feed.cache)
-    held = held_bytes(feed.cache)
+    held = _sizes(feed.cache)
     # The last token is predicted, not read.
     rest = ids[:, reading.context : -1]
     for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():
         logs.append(feed.read_all(chunk).log_softmax(-1).cpu())
-    share = held if stored or held else torch.nan
-    return _Predicted(torch.cat(logs, 1), reading.context - 1, share, prompt=prompt)
+    held = held if stored or held[0] else UNKNOWN
+    return _Predicted(torch.cat(logs, 1), reading.context - 1, held, prompt=prompt)
+
+
+def _sizes(cache: Cache) -> tuple[float, float]:
+    """Bytes that a cache holds, and those that it would hold of a model in 16 bits."""
+    return held_bytes(cache), held_bytes(cache, 2)
 
 
 def _compared(
     predicted: _Predicted, reference: _Reference, texts: Texts, left_out: Tensor | None, seconds: float
 ) -> Scores:
-    held = predicted.bytes / texts.count
+    held, held_16 = (size / texts.count for size in predicted.bytes)
     if predicted.written:
         # cumprod: 1 up to the first token that differs, 0 from there on.
         same = (predicted.logs == reference.logs).long().cumprod(1).double().mean(1)
         nothing = torch.full((texts.count,), torch.nan, dtype=torch.float64)
         count = torch.full((texts.count,), float(predicted.logs.shape[1]), dtype=torch.float64)
-        return Scores(nothing, nothing, same, count, held, seconds)
+        return Scores(nothing, nothing, same, count, held, held_16, seconds)
     logs = (
         predicted.logs
         if predicted.logs.ndim == 3
@@ -195,7 +203,7 @@ def _compared(
     if targets is not None:
         nats = -logs.gather(-1, targets[..., None])[..., 0].double()
     return Scores(
-        _mean(kl, counted), _mean(nats, counted), _mean(same, counted), counted.double().sum(1), held, seconds
+        _mean(kl, counted), _mean(nats, counted), _mean(same, counted), counted.double().sum(1), held, held_16, seconds
     )
 
 

@@ -35,6 +35,7 @@ UNITS = {
     "recall_seen": "share of answers",
     "scored": "predictions",
     "bytes": "bytes a text",
+    "bytes_16": "bytes a text, of a model in 16 bits",
     "seconds": "s a text",
     "rate_at_sink": "share of heads",
     "rate_at_test": "share of heads",
@@ -184,7 +185,7 @@ class Trial:
     def sentence(self, arm: str) -> str:
         """What one arm costs or gives back, and whether that is more than its controls do."""
         if not self._has("kl"):
-            return f"'{arm}' writes {percent(self.mean(arm, 'agreement'))} of the tokens before the first other one."
+            return self._without_kl(arm)
         base = self.baseline
         share = NAN if base is None or arm == base else self.recovered(arm)
         if np.isfinite(share.value):
@@ -255,9 +256,17 @@ class Trial:
         """Write everything to one netCDF file, whole or not at all."""
         write_netcdf(self.data, path)
 
+    def _without_kl(self, arm: str) -> str:
+        if not self._has("agreement"):
+            return f"'{arm}' changes the loss by {nats(self.cost(arm, 'nats'))} nats a token."
+        share = percent(self.mean(arm, "agreement"))
+        if self.record["reading"]["read"] == "written on":
+            return f"'{arm}' writes {share} of the tokens before the first other one."
+        return f"'{arm}' finds the same token most likely at {share} of the places."
+
     @property
     def _main(self) -> str:
-        return "kl" if self._has("kl") else "agreement"
+        return next(score for score in ("kl", "nats", "agreement") if self._has(score))
 
     @property
     def _scores(self) -> list[str]:
