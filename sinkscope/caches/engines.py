@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from sinkscope.caches.following import Coming, FollowedLayer, FollowingCache
+from sinkscope.caches.following import KEYLESS, Coming, FollowedLayer, FollowingCache
+from sinkscope.caches.layers.rectangle import allocated
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.grids import (
@@ -301,10 +302,12 @@ def engine(name: str, keep: int | None = None) -> ServedCache:
 class EngineCache(FollowingCache):
     """A cache that keeps, positions and rounds keys and values as an engine does (`engine`).
 
-    A pass of several tokens that does not fit is read token by token; then only its last logits may be requested.
-    Layers with a window of their own are left to transformers. Rows must not be padded.
+    A pass of several tokens that does not fit is read token by token; then only its last logits may be requested, and
+    embeddings are refused. Layers with a window of their own are left to transformers. Rows must not be padded.
 
-    Raises `UnsupportedModelError` for other kinds of layers, and for positions that cannot be rotated.
+    Raises `UnsupportedModelError` for other kinds of layers, and for positions that cannot be rotated; `InputError` for
+    cells that do not suit the engine, and in a pass that cannot be read as the engine would or follows an interrupted
+    one.
     """
 
     def __init__(self, model: nn.Module, rule: ServedCache, cells: int | None = None) -> None:
@@ -340,20 +343,29 @@ class EngineCache(FollowingCache):
     def expect(self, coming: Coming) -> None:
         if coming.pads is not None:
             raise InputError("padded rows: engines have none, so give rows of equal length")
+        held = {layer.get_seq_length() for layer in self.layers if not isinstance(layer, KEYLESS)}
+        if held != {coming.seen}:
+            raise InputError(
+                f"a pass starts at {coming.seen}, but layers of its cache have seen {min(held)} to {max(held)} tokens: "
+                "an earlier pass was interrupted; start again with a new cache"
+            )
         super().expect(coming)
 
     def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """For a pass that does not fit: read all tokens but the last, one by one from the first that does not fit."""
-        ids, seen = inputs.get("input_ids"), self.get_seq_length()
-        if self.cells is None or not isinstance(ids, Tensor) or ids.shape[1] < 2:
+        ids, embeddings, seen = inputs.get("input_ids"), inputs.get("inputs_embeds"), self.get_seq_length()
+        tokens = ids if isinstance(ids, Tensor) else embeddings
+        if self.cells is None or not isinstance(tokens, Tensor) or tokens.shape[1] < 2:
             return None
         fits = max(0, self.rule.seen_at_once(self.cells) - seen)
-        if ids.shape[1] <= fits:
+        if tokens.shape[1] <= fits:
             return None
-        if inputs.get("logits_to_keep") != 1:
+        kept = inputs.get("logits_to_keep")
+        if tokens is not ids or isinstance(kept, Tensor) or kept != 1:
             raise InputError(
-                f"{ids.shape[1]} tokens at once after {seen}, but {self.rule.name} with {self.cells} cells drops keys "
-                "between them: read one token at a time, or ask for the last logits only (logits_to_keep=1)"
+                f"{tokens.shape[1]} tokens at once after {seen}, but {self.rule.name} with {self.cells} cells drops "
+                "keys between them: read one token at a time, or give input_ids and ask for the last logits only "
+                "(logits_to_keep=1)"
             )
         mask = inputs.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2 and bool(mask.all())):
@@ -441,7 +453,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         count = new[0][0].shape[2]
         if not self._held:
             rows = count if self.cells is None else max(self.cells, count)
-            self._held = [tuple(p.new_zeros((*p.shape[:2], rows, p.shape[3])) for p in parts) for parts in new]
+            self._held = [tuple(allocated(p, (*p.shape[:2], rows, p.shape[3])).zero_() for p in parts) for parts in new]
         elif self.cells is None:
             grown = [zip(old, parts, strict=True) for old, parts in zip(self._held, new, strict=True)]
             self._held = [tuple(torch.cat([old[:, :, :start], part], 2) for old, part in pairs) for pairs in grown]
@@ -459,6 +471,17 @@ class EngineLayer(FollowedLayer, DynamicLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         raise InputError("an engine's cache is for comparisons and does not support beam search")
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        raise InputError("an engine's cache is for comparisons: its rows cannot be chosen or repeated")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.batch_select_indices(torch.empty(0))
+
+    def offload(self) -> None:
+        raise InputError("an engine's cache stays on the device of its layer and cannot be offloaded")
+
+    prefetch = offload
 
 
 def encode(x: Float[Tensor, "batch heads token dim"], numbers: Rotated | RowFormat | None) -> Stored:

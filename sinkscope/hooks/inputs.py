@@ -16,19 +16,23 @@ from sinkscope.errors import InputError
 from sinkscope.hooks.modules import position_limit
 
 IDS = ("input_ids", "decoder_input_ids")
+OTHER_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 
 
 def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[dict[str, Any], int]:
     """Model inputs by name from token ids (N, T) or a dict, and the number N of samples.
 
-    Raises `InputError` for empty inputs, ids outside the vocabulary, a padding mask of another length than its ids,
+    Raises `InputError` for empty inputs, ids outside the vocabulary, a padding mask of another shape than its ids,
     more tokens than the model has positions, a batch size below 1, and NaN in the model's weights.
     """
     named = _as_dict(inputs)
+    for name in IDS:
+        if isinstance(ids := named.get(name), Tensor) and ids.dtype in OTHER_WHOLE:
+            named[name] = ids.long()  # embeddings take int32 and int64 alone
     samples = samples_of(named)
     check_weights(model)
     check_ids(model, named)
-    check_padding(named)
+    check_padding(named, samples)
     check_positions(model, named)
     if batch_size < 1:
         raise InputError(f"batch_size = {batch_size}: at least 1")
@@ -181,12 +185,15 @@ def check_ids(model: nn.Module, inputs: Mapping[str, Any]) -> None:
             )
 
 
-def check_padding(inputs: Mapping[str, Any]) -> None:
-    """Raises `InputError` if a padding mask (N, T) is shorter or longer than its token ids."""
+def check_padding(inputs: Mapping[str, Any], samples: int) -> None:
+    """Raises `InputError` if a padding mask has another shape than its token ids (N, T)."""
     for name in IDS:
         mask_name = name.replace("input_ids", "attention_mask")
         ids, mask = inputs.get(name), inputs.get(mask_name)
-        if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] != ids.shape[1]:
+        if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or mask.ndim > 2:
+            continue
+        # MusicGen has a row of ids for each codebook of a sample, and one of the mask for all of them.
+        if mask.shape not in (ids.shape, (samples, ids.shape[1])):
             raise InputError(
                 f"{mask_name} {tuple(mask.shape)} does not fit {name} {tuple(ids.shape)}: give one entry per token"
             )
@@ -206,7 +213,7 @@ def _as_dict(inputs: Any) -> dict[str, Any]:
         return dict(inputs)
     try:
         ids = torch.as_tensor(inputs)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             "inputs: expected token ids (N, T) in rows of one length (pad shorter ones and give an attention_mask), or "
             "a dict of model inputs"

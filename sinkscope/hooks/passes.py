@@ -4,13 +4,14 @@ end.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -68,7 +69,8 @@ class Forward:
     what the encoder of an encoder-decoder gives. `elsewhere`: axes whose padding mask covers something else, such as
     audio samples, so that only a layer's own mask shows its real tokens; `other_masks`: names of masks with padding
     that belong to no known axis; `text_alone`: whether all inputs are text. `prefix`: learned tokens that the model
-    puts before its `ids`; they are real, and in the cache once it is filled.
+    puts before its `ids`; they are real, and in the cache once it is filled. `main`: the input that has a row for each
+    sample.
     """
 
     batch: int
@@ -81,6 +83,7 @@ class Forward:
     elsewhere: frozenset[Axis] = frozenset()
     other_masks: tuple[str, ...] = ()
     text_alone: bool = False
+    main: Tensor | None = None
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
@@ -126,7 +129,22 @@ class Forward:
             elsewhere=frozenset(padding.keys() - lengths.keys()),
             text_alone=all(name in TEXT for name, value in named.items() if isinstance(value, Tensor)),
             other_masks=tuple(name for name in named if name.endswith("mask") and _hides(name, named[name])),
+            main=main.detach(),
         )
+
+    @cached_property
+    def digests(self) -> list[int]:
+        """A number for each row from what it says in this pass, without padded ids: the same in any batch."""
+        rows = self.main if self.ids is None else self.ids
+        assert rows is not None
+        said = rows.detach().cpu().float().unbind()
+        if self.ids is not None:
+            start = self.seen or self.prefix
+            real = self.tokens("tokens", start, start + rows.shape[1], torch.device("cpu")).valid
+            if real is not None:
+                said = tuple(row[keep] for row, keep in zip(said, real.expand(rows.shape), strict=True))
+        hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in said)
+        return [int.from_bytes(each.digest()[:6], "big") for each in hashes]
 
     def stated(self, axis: Axis, total: int) -> bool:
         """Whether the inputs show which of a layer's `total` tokens are real: they are the model's own sequence."""

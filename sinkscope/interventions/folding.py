@@ -350,7 +350,10 @@ def constants(
         for name, table in tables.items()
     }
     logits = {first: _means(by_layer, len(chosen)) for first, by_layer in sums.items() if by_layer}
-    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for v in checked.values() if isinstance(v, Tensor)))
+    digest = hashlib.sha256()
+    for value in checked.values():
+        if isinstance(value, Tensor):  # as bytes, since numpy has no bfloat16
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return Constants(
         kv["keys"], kv["values"], logits or {first: torch.empty(0) for first in starts}, digest.hexdigest()[:12]
     )

@@ -29,6 +29,7 @@ from sinkscope.hooks import (
 from sinkscope.interventions.intervention import Intervention, draw, whole
 
 Entry = tuple[int, int | None, int]
+VALUES = ("zero", "mean")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class SetActivations(Intervention):
 
     Depth 0 enters the first block, depth d leaves block d − 1, before any final norm; position None is every token.
     `value="mean"` needs `means`, one number per entry: use `SetActivations.at_mean`. Control: as many entries at the
-    same depths, other positions and other dimensions, set the same way. Raises `InputError` for malformed entries.
+    same depths, other positions and other dimensions, set the same way. Raises `InputError` for malformed entries
+    and an unknown value.
     Source: Sun et al. 2024, section 4.1, who set the massive activations of one depth.
     """
 
@@ -46,6 +48,8 @@ class SetActivations(Intervention):
     means: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        if self.value not in VALUES:
+            raise unknown("value", self.value, VALUES)
         object.__setattr__(self, "entries", entries_of(self.entries))
         object.__setattr__(self, "means", tuple(float(mean) for mean in self.means))
         if len(self.means) != (len(self.entries) if self.value == "mean" else 0):
@@ -220,7 +224,7 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
     def read(depth: int, hidden: Float[Tensor, "batch position width"], opened: OpenStream) -> None:
         for index, (at, position, dim) in enumerate(entries):
             if at == depth:
-                _check_dim(dim, hidden)
+                check_dim(dim, hidden)
                 chosen = opened.at(None if position is None else (position,), hidden).expand(hidden.shape[:2])
                 totals[index] += float(hidden[..., dim][chosen].double().sum())
                 counts[index] += int(chosen.sum())
@@ -265,7 +269,7 @@ def _setting(opened: OpenStream, values: Sequence[tuple[int | None, int, float]]
         # Observers and collected hidden states may hold this tensor.
         hidden = hidden.clone()
         for position, dim, value in values:
-            _check_dim(dim, hidden)
+            check_dim(dim, hidden)
             chosen = opened.at(None if position is None else (position,), hidden)
             hidden[..., dim] = torch.where(chosen, torch.full_like(hidden[..., dim], value), hidden[..., dim])
         return hidden
@@ -286,6 +290,7 @@ def entries_of(entries: Any) -> tuple[Entry, ...]:
     return tuple(checked)
 
 
-def _check_dim(dim: int, hidden: Tensor) -> None:
+def check_dim(dim: int, hidden: Tensor) -> None:
+    """Raises `InputError` for a dimension that the stream does not have."""
     if dim >= hidden.shape[-1]:
         raise InputError(f"dimension {dim} does not exist: the residual stream has 0 to {hidden.shape[-1] - 1}")

@@ -14,7 +14,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import OpenStream, Stream, arguments, row_length
 from sinkscope.hooks.inputs import check_positions
 from sinkscope.interventions.intervention import Intervention, draw, whole
-from sinkscope.interventions.residual import Entry, entries_of
+from sinkscope.interventions.residual import Entry, check_dim, entries_of
 
 How = Literal["copy", "move", "swap"]
 HOW = ("copy", "move", "swap")
@@ -82,7 +82,8 @@ class ExtraToken(Intervention):
     Source: Jiang et al. 2025 (2506.08010), where what outlier neurons write is shifted to an extra zero token of an
     image model (read: the abstract, and the notes of its code); moving entries of the residual stream, in a text, is
     ours.
-    Raises `InputError` for padded rows, inputs without ids, and inputs with `position_ids` or a label per token.
+    Raises `InputError` for padded rows, a source or dimension that does not exist, inputs without ids, and inputs with
+    `position_ids` or a label per token.
     """
 
     at: int
@@ -102,7 +103,7 @@ class ExtraToken(Intervention):
         def before(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[tuple[()], dict[str, Any]]:
-            inputs = _whole_rows(model, module, args, kwargs, max(self.at - 1, 0))
+            inputs = _whole_rows(model, module, args, kwargs, max(self.at - 1, 0, *self.positions_named))
             shape = inputs[name].shape
             for key, value in inputs.items():
                 per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[-1] == shape[1]
@@ -139,6 +140,7 @@ class ExtraToken(Intervention):
             register = opened.at((self.at,), hidden).expand(hidden.shape[:2])
             for (at, source, dim), value in zip(self.entries, self.base, strict=True):
                 if at == depth and source is not None:
+                    check_dim(dim, hidden)
                     giver = opened.at((source + (source >= self.at),), hidden).expand(hidden.shape[:2])
                     # One of each per row, so both masks list rows in the same order; `hidden[..., dim]` is a view.
                     hidden[..., dim][register] += hidden[..., dim][giver] - value

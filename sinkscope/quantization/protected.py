@@ -1,7 +1,7 @@
 """Protected tokens, which stay in full precision and are part of no range: which columns of a pass they are.
 
-What is protected is a choice of `sinkscope.sinks`, or the `Tokens` that it chose in certain texts. Quantizers protect a
-token in all layers and heads.
+What is protected is a choice of `sinkscope.sinks` or its words, or the `Tokens` that it chose in certain texts.
+Quantizers protect a token in all layers and heads.
 """
 
 from __future__ import annotations
@@ -20,10 +20,22 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import Pass, Passes, Samples, arguments, cache_of, check_order, unwrapped
 from sinkscope.measurement import find_tokens, rows_of
 from sinkscope.model.columns import UNKNOWN, TokenColumns, columns_of, every_column, own_columns
-from sinkscope.sinks import Choice, Measured, Tokens
+from sinkscope.sinks import WORDS, Choice, Measured, Tokens, parse
 
 Protect = Choice | Tokens
 Kind = TypeVar("Kind")
+
+
+def protect_of(protect: Protect | str | None) -> Protect | None:
+    """What is protected, with words ("first:4") read. Raises `InputError` for anything else than a choice or tokens."""
+    if isinstance(protect, str):
+        return parse(protect)
+    if protect is None or isinstance(protect, Choice | Tokens):
+        return protect
+    raise InputError(
+        f"protect is a {type(protect).__name__}: expected a choice of tokens such as First(4), its words ({WORDS}), "
+        "Tokens or None"
+    )
 
 
 def resolved(protect: Protect, model: nn.Module, inputs: Mapping[str, Any]) -> Tokens:
@@ -39,13 +51,18 @@ def in_a_pass(protect: Protect) -> bool:
     return protect.in_a_pass or (isinstance(protect, Measured) and protect.measurement is not None)
 
 
-def resolved_for_passes(protect: Protect | None, model: nn.Module, inputs: Mapping[str, Any]) -> Protect | None:
-    """What is protected, with a choice that needs whole texts resolved in these."""
+def resolved_for_passes(protect: Protect | str | None, model: nn.Module, inputs: Mapping[str, Any]) -> Protect | None:
+    """What is protected, with a choice that needs whole texts resolved in these.
+
+    Raises `InputError` as `protect_of` and `resolved` do.
+    """
+    protect = protect_of(protect)
     return protect if protect is None or in_a_pass(protect) else resolved(protect, model, inputs)
 
 
-def described(protect: Protect | None) -> dict[str, Any] | None:
-    """What is protected, as JSON-able data."""
+def described(protect: Protect | str | None) -> dict[str, Any] | None:
+    """What is protected, as JSON-able data. Raises `InputError` as `protect_of` does."""
+    protect = protect_of(protect)
     if protect is None or isinstance(protect, Tokens):
         return None if protect is None else protect.describe()
     return {"chosen_by": str(protect)}
@@ -85,13 +102,13 @@ def among(protect: Protect, columns: TokenColumns) -> Bool[Tensor, "batch positi
 
 
 def random_tokens(
-    protect: Protect | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]
+    protect: Protect | str | None, generator: torch.Generator, model: nn.Module, inputs: Mapping[str, Any]
 ) -> Tokens:
     """As many random tokens as are protected in each row of `inputs`: the control of protecting them.
 
     Raises `InputError` if nothing is protected, and for rows with too few other tokens.
     """
-    if protect is None:
+    if (protect := protect_of(protect)) is None:
         raise InputError(
             "nothing is protected, so no random tokens can be protected instead: give protect=..., such as First(1)"
         )
@@ -122,7 +139,8 @@ class ProtectedInPass:
     those of chosen `Tokens`, and if beam search permuted the cache.
     """
 
-    def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
+    def __init__(self, model: nn.Module, protect: Protect | str | None, stack: ExitStack) -> None:
+        protect = protect_of(protect)
         if protect is not None and not in_a_pass(protect):
             raise InputError(
                 f"'{protect}' needs whole texts, which a pass does not show: give "

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import rotate_half
 
 import sinkscope as ss
-from sinkscope.caches.engines import ENGINES, decode, encode
+from sinkscope.caches.engines import ENGINES, ServedCache, VllmFp8, decode, encode
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Fp8
@@ -259,6 +259,69 @@ def test_bad_engines_are_one_line(llama: LlamaForCausalLM) -> None:
     cache = ss.caches.engine("mlx").cache(llama, 8)
     with pytest.raises(InputError, match="between them"):
         llama(torch.ones(1, 9, dtype=torch.long), past_key_values=cache, use_cache=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("rule", "cells"),
+    [(ENGINES["mlx"](), CELLS), (ENGINES["vllm-fp8"](), None), (VllmFp8(skip=(1,)), None)],
+    ids=["stream", "rounded", "skipped layer"],
+)
+def test_a_pass_that_was_interrupted_is_not_gone_on_with(
+    llama: LlamaForCausalLM, ids: Tensor, rule: ServedCache, cells: int | None
+) -> None:
+    cache = rule.cache(llama, cells)
+    llama(ids[:, :5], past_key_values=cache)
+
+    def stop(*_: Any) -> None:
+        raise MemoryError
+
+    handle = llama.model.layers[1].register_forward_pre_hook(stop)
+    with pytest.raises(MemoryError):
+        llama(ids[:, 5:6], past_key_values=cache)
+    handle.remove()
+    with pytest.raises(InputError, match="seen 5 to 6 tokens: an earlier pass was interrupted"):
+        llama(ids[:, 6:7], past_key_values=cache)
+    cache.reset()
+    llama(ids[:, :5], past_key_values=cache)
+
+
+@torch.no_grad()
+def test_embeddings_are_read_as_far_as_they_fit(llama: LlamaForCausalLM, ids: Tensor) -> None:
+    cache, embedded = ss.caches.engine("mlx", KEEP).cache(llama, CELLS), llama.get_input_embeddings()(ids)
+    with pytest.raises(InputError, match=r"13 tokens at once after 0.*give input_ids"):
+        llama(inputs_embeds=embedded[:, : CELLS + 1], past_key_values=cache, logits_to_keep=1)
+    llama(inputs_embeds=embedded[:, :CELLS], past_key_values=cache)
+    with pytest.raises(InputError, match="2 tokens at once after 12"):
+        llama(inputs_embeds=embedded[:, CELLS : CELLS + 2], past_key_values=cache, logits_to_keep=1)
+    with pytest.raises(InputError, match="2 tokens at once after 12"):
+        llama(ids[:, CELLS : CELLS + 2], past_key_values=cache, logits_to_keep=torch.tensor([0, 1]))
+    found = llama(inputs_embeds=embedded[:, CELLS : CELLS + 1], past_key_values=cache).logits
+    wanted = expected(llama, ids[:, : CELLS + 1], mlx(CELLS + 1, CELLS, KEEP))[:, -1:]
+    torch.testing.assert_close(found, wanted, atol=5e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_inference_mode_can_be_left(llama: LlamaForCausalLM, ids: Tensor, name: str) -> None:
+    rule = ss.caches.engine(name, KEEP)
+    wanted, cache, found = stepped(llama, ids, rule.cache(llama, CELLS)), rule.cache(llama, CELLS), []
+    for place in range(TOKENS):
+        with torch.inference_mode() if place % 2 == 0 else torch.no_grad():
+            found.append(llama(ids[:, [place]], past_key_values=cache).logits[:, 0].clone())
+    assert torch.equal(torch.stack(found, 1), wanted)
+
+
+@torch.no_grad()
+def test_what_an_engines_cache_cannot_do_is_one_line(llama: LlamaForCausalLM, ids: Tensor) -> None:
+    cache = ss.caches.engine("mlx").cache(llama, CELLS)
+    llama(ids[:, :3], past_key_values=cache)
+    for call in (
+        lambda: cache.batch_repeat_interleave(2),
+        lambda: cache.batch_select_indices(torch.tensor([0])),
+        lambda: cache.offload(0, False),
+    ):
+        with pytest.raises(InputError, match="cannot be"):
+            call()
 
 
 def test_absolute_positions_are_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.caches import StreamingCache
-from sinkscope.checks import SECTIONS, Answered, Card, Part, Row, check, int8
+from sinkscope.checks import SECTIONS, Answered, Card, Part, Row, check, int8, needed
 from sinkscope.checks.card import smallest
 from sinkscope.checks.modules import layer_costs, map_arms, module_rows, ranked_modules
 from sinkscope.checks.streaming import _arm
@@ -51,6 +51,16 @@ def test_every_section_of_full_finds_something_on_nano() -> None:
     assert rows["h2o@25%"].bytes < rows["h2o@50%"].bytes
     assert rows["w8a8-token"].number.value < rows["w8a8-tensor"].number.value
     assert {"sinks-0", "sinks-1", "sinks-2", "sinks-4"} <= rows.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "word", "answer"), [(2, "cannot tell", "It cannot be told"), (3, "costs", "Yes")])
+def test_whether_it_is_needed_goes_by_the_word(count: int, word: str, answer: str) -> None:
+    """Without controls nothing else decides."""
+    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=count, tokens=32, controls=0)
+    answered = needed.run_section(subject, subject.sets[0], None)
+    assert next(row.word for row in answered.rows if row.key == "hide-sink") == word
+    assert answered.answer.startswith(f"{answer}: hiding it costs")
 
 
 @pytest.mark.slow

@@ -206,6 +206,15 @@ def test_bfloat16_one_text_and_an_odd_length() -> None:
     assert float((same - plain).float().abs().max()) <= 0.05 * float(plain.float().abs().max())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embeddings_may_be_given(dtype: torch.dtype) -> None:
+    model = a_model("llama").to(dtype)
+    embedded = model.get_input_embeddings()(ids(3, 10, 7))
+    assert embedded.requires_grad
+    found = ss.fold(model, {"inputs_embeds": embedded}, on=(0,), after=AFTER).constants
+    assert torch.equal(found.keys, ss.fold(model, ids(3, 10, 7), on=(0,), after=AFTER).constants.keys)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

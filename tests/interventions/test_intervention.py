@@ -165,6 +165,7 @@ def test_bad_input_is_one_clear_line():
         (lambda: SetActivations(()), "at least one"),
         (lambda: SetActivations(((1, 2),)), r"expected \(depth, position or None, dimension\)"),
         (lambda: SetActivations(((1, 2, 3),), "mean"), "0 means for 1 entries"),
+        (lambda: SetActivations(((1, 2, 3),), "median"), "unknown value 'median': did you mean 'mean'"),
         (lambda: ZeroHeads(((0,),)), r"expected \(layer, head\)"),
         (lambda: ForbidSink((-1,)), "-1 is not a non-negative integer"),
         (lambda: ForbidSink(()), "at least one"),

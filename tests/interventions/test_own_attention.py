@@ -25,6 +25,7 @@ from sinkscope.interventions import (
     named,
 )
 from sinkscope.measurement import AttentionReceived, HeadOutputs, QueryKeyValueNorms, measure, observe
+from sinkscope.quantization.kv import calibrated_scales
 from sinkscope.trials import changed
 from tests.families.registry import COLLECTED
 from tests.families.test_own_attention import OWN, padded, tiny
@@ -162,6 +163,12 @@ def test_what_needs_queries_and_values_is_refused_and_hiding_works() -> None:
         hidden = maps(model, **inputs)[0]
     assert not hidden[:, :, 5:, 0].any()
     assert torch.equal(hidden[:, :, :5], plain[:, :, :5])
+
+
+def test_keys_that_nobody_is_shown_are_not_read() -> None:
+    model, inputs = tiny("bloom")
+    with pytest.raises(UnsupportedModelError, match=r"family 'bloom' .* so its keys cannot be read"):
+        calibrated_scales(model, inputs, 448.0)
 
 
 def test_bad_input_is_one_clear_line() -> None:

@@ -101,6 +101,10 @@ def test_bad_input_is_refused() -> None:
             logits(model, inputs_embeds=model.model.embed_tokens(text))
     with Rearrange("copy", 0, 9).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
         logits(model, input_ids=text)
+    with ExtraToken(1, ((1, 9, 2),), (0.0,)).applied(model), pytest.raises(InputError, match="position 9 is in no row"):
+        logits(model, input_ids=text)
+    with ExtraToken(1, ((1, 3, 99),), (0.0,)).applied(model), pytest.raises(InputError, match=r"99 .*0 to 31"):
+        logits(model, input_ids=text)
     with ExtraToken(1).applied(model), pytest.raises(InputError, match="position_ids: one for each"):
         logits(model, input_ids=text, position_ids=torch.arange(9)[None])
     for change in (Rearrange("move", 0, 4), ExtraToken(1)):

@@ -13,6 +13,7 @@ import xarray as xr
 from transformers import FNetConfig, FNetModel, LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks.inputs import check_padding
 from sinkscope.measurement import AttentionReceived, HiddenNorms, SlotReceived, every, measure
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import MASKS, build
@@ -45,6 +46,12 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
 
 def test_plain_lists_of_ids_will_do(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     assert measure(llama, ids.tolist()).data.equals(measure(llama, ids).data)
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "int16", "uint16", "uint32", "uint64"])
+def test_ids_may_be_any_whole_numbers(name: str, llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    found = measure(llama, {"input_ids": ids.to(getattr(torch, name))}, [AttentionReceived()]).data
+    xr.testing.assert_identical(found, measure(llama, ids, [AttentionReceived()]).data)
 
 
 def test_it_caches_nothing_and_keeps_one_row_of_logits(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
@@ -105,11 +112,31 @@ BAD = {
         lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 30)},
         r"attention_mask \(3, 30\) does not fit input_ids \(3, 24\)",
     ),
-    "rows that do not fit": (
+    "a mask of fewer rows than the ids": (
         lambda ids: {"input_ids": ids, "attention_mask": torch.ones(2, 24)},
-        "'attention_mask' has 2 rows for 3 samples",
+        r"attention_mask \(2, 24\) does not fit input_ids \(3, 24\)",
     ),
+    "a mask of one row": (
+        lambda ids: {"input_ids": ids, "attention_mask": torch.ones(1, 24)},
+        r"attention_mask \(1, 24\) does not fit input_ids \(3, 24\)",
+    ),
+    "a mask without rows": (
+        lambda ids: {"input_ids": ids, "attention_mask": torch.ones(24)},
+        r"attention_mask \(24,\) does not fit input_ids \(3, 24\)",
+    ),
+    "rows that do not fit": (
+        lambda ids: {"input_ids": ids, "position_ids": torch.arange(24).expand(2, 24)},
+        "'position_ids' has 2 rows for 3 samples",
+    ),
+    "no id where one belongs": (lambda ids: [[1, None]], r"expected token ids \(N, T\)"),
 }
+
+
+def test_a_mask_may_have_one_row_for_all_codebooks_of_a_sample() -> None:
+    ids = {"input_ids": torch.ones(2, 7), "decoder_input_ids": torch.ones(8, 10)}
+    check_padding({**ids, "decoder_attention_mask": torch.ones(2, 10)}, 2)
+    with pytest.raises(InputError, match="does not fit decoder_input_ids"):
+        check_padding({**ids, "decoder_attention_mask": torch.ones(4, 10)}, 2)
 
 
 @pytest.mark.parametrize("case", BAD)

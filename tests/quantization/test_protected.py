@@ -15,7 +15,16 @@ from sinkscope.attention import AttentionSpec, Causal, Document
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import Grid, ProtectedInPass, QuantizeLinear, random_tokens, resolved
+from sinkscope.quantization import (
+    Grid,
+    ProtectedInPass,
+    QuantizeCache,
+    QuantizeLinear,
+    calibrated,
+    quantized_cache,
+    random_tokens,
+    resolved,
+)
 from sinkscope.quantization.protected import among
 from sinkscope.sinks import Choice, First, Measured, Positions, Rows, TokenIds, Tokens
 
@@ -282,6 +291,34 @@ def test_a_control_protects_as_many_others_in_every_row(tiny_llama: LlamaForCaus
     assert len({tuple(drawn.flatten().tolist()) for drawn in draws}) == 8
     with pytest.raises(InputError, match="nothing is protected"):
         random_tokens(None, generator, tiny_llama, given)
+
+
+def test_words_are_the_choice_that_they_name(tiny_llama: LlamaForCausalLM) -> None:
+    grid, texts = Grid(3), ids(4, 40)
+
+    def outcome(protect: Any) -> list[Any]:
+        linear, cached = QuantizeLinear(grid, grid, protect=protect), QuantizeCache(grid, grid, protect)
+        both, calibration = [], calibrated(tiny_llama, texts, Grid(4, "tensor"), protect=protect)
+        for how in (linear, cached):
+            with how.applied(tiny_llama):
+                both.append(tiny_llama(texts).logits)
+        both.append(tiny_llama(texts, past_key_values=quantized_cache(tiny_llama, grid, grid, protect)).logits)
+        drawn = linear.control(torch.Generator().manual_seed(0), tiny_llama, {"input_ids": texts})
+        return [*both, linear.describe(), cached.describe(), calibration.describe(), drawn.describe()]
+
+    with torch.no_grad():
+        for found, wanted in zip(outcome("first:2"), outcome(First(2)), strict=True):
+            assert torch.equal(found, wanted) if isinstance(found, Tensor) else found == wanted
+        with QuantizeLinear(grid, grid, protect="none").applied(tiny_llama):
+            found = tiny_llama(texts).logits
+        with QuantizeLinear(grid, grid).applied(tiny_llama):
+            assert torch.equal(found, tiny_llama(texts).logits)
+    for wrong, says in (("frist:2", "did you mean 'first'"), (2, "protect is a int: expected a choice")):
+        for how in (QuantizeLinear(grid, grid, protect=wrong), QuantizeCache(grid, grid, wrong)):  # type: ignore[arg-type]
+            with pytest.raises(InputError, match=says), how.applied(tiny_llama):
+                pass
+        with pytest.raises(InputError, match=says):
+            quantized_cache(tiny_llama, grid, grid, wrong)  # type: ignore[arg-type]
 
 
 def test_old_names_are_read_with_a_note() -> None:

@@ -32,7 +32,7 @@ class Slots:
         made = cls()
         made.used = next(iter(rows.values())).shape[2]
         for name, old in rows.items():
-            made.rows[name] = _allocated(old, (*old.shape[:2], made.used + room, *old.shape[3:])).zero_()
+            made.rows[name] = allocated(old, (*old.shape[:2], made.used + room, *old.shape[3:])).zero_()
             made.rows[name][:, :, : made.used].copy_(old)
         return made
 
@@ -64,7 +64,7 @@ class Slots:
         """Set a note's rows for the last slots, as many as `rows` has."""
         if name not in self.rows:
             shape = (*rows.shape[:2], self._capacity, *rows.shape[3:])
-            self.rows[name] = _allocated(rows, shape).zero_()
+            self.rows[name] = allocated(rows, shape).zero_()
         self.rows[name][:, :, self.used - rows.shape[2] : self.used].copy_(rows)
 
     def keep(self, index: Int[Tensor, "batch heads n"], room: int) -> None:
@@ -72,7 +72,7 @@ class Slots:
         self.settle()
         for name, rows in self.rows.items():
             kept = _taken(rows, index)
-            self.rows[name] = _allocated(kept, (*kept.shape[:2], kept.shape[2] + room, *kept.shape[3:])).zero_()
+            self.rows[name] = allocated(kept, (*kept.shape[:2], kept.shape[2] + room, *kept.shape[3:])).zero_()
             self.rows[name][:, :, : kept.shape[2]].copy_(kept)
         self.used = index.shape[2]
 
@@ -108,13 +108,13 @@ class Slots:
         capacity = needed + max(SPARE, needed // 8)
         # Notes grow too; their new rows come later, through `note`.
         for name, like in (new | self.rows).items():
-            rows = _allocated(like, (*like.shape[:2], capacity, *like.shape[3:])).zero_()
+            rows = allocated(like, (*like.shape[:2], capacity, *like.shape[3:])).zero_()
             if name in self.rows:
                 rows[:, :, : self.used].copy_(self.rows[name][:, :, : self.used])
             self.rows[name] = rows
 
 
-def _allocated(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def allocated(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Memory that can be written to later, whatever mode the model ran in."""
     with torch.inference_mode(False):
         return torch.empty(shape, dtype=like.dtype, device=like.device)

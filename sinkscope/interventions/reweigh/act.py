@@ -14,7 +14,7 @@ from torch.nn import functional
 from sinkscope.errors import InputError
 from sinkscope.hooks import OpenStream
 from sinkscope.interventions.reweigh.call import Call
-from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, pairs
+from sinkscope.interventions.reweigh.head_changes import Change, HeadChange, others_in, pairs
 from sinkscope.interventions.reweigh.reweigh import check_factor
 
 Sets = Bool[Tensor, "batch heads key"]
@@ -67,7 +67,7 @@ class ACT(HeadChange):
             by_layer[call.module] = sinks_of(call, self.threshold, guarded=self.guarded)[..., held]
             if self.seed is not None:
                 eligible = _counted(call, guarded=self.guarded)[..., held]
-                by_layer[call.module] = _elsewhere(by_layer[call.module], eligible, self.seed)
+                by_layer[call.module] = others_in(call.opened, by_layer[call.module], eligible, self.seed)
         sinks_here = by_layer.get(call.module)
         if sinks_here is None or len(sinks_here) != len(call.query):
             raise InputError(
@@ -141,13 +141,3 @@ def _counted(call: Call, *, guarded: bool) -> Bool[Tensor, "batch key"]:
         late = 2 * (total - order) < total
         valid = valid & ~(late & (call.opened.stream.stack == "decoder")) & (order > 0)
     return valid.expand(len(call.query), -1)
-
-
-def _elsewhere(sinks: Sets, eligible: Bool[Tensor, "batch key"], seed: int) -> Sets:
-    """As many columns of each head and row, at random among the other eligible ones."""
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.rand(sinks.shape, generator=generator).to(sinks.device)
-    free = eligible[:, None] & ~sinks
-    # argsort of argsort is the rank of a column by its draw; −1 puts those that are not free last.
-    rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-    return (rank < sinks.sum(-1, keepdim=True)) & free

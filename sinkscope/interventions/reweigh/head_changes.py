@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
@@ -151,6 +151,24 @@ def pairs(heads: Any) -> tuple[Head, ...] | None:
     if not checked or len(set(checked)) != len(checked):
         raise InputError("heads: expected at least one (layer, head), all different; None for all")
     return checked
+
+
+def others_in(
+    opened: OpenStream, chosen: Bool[Tensor, "batch *heads column"], among: Bool[Tensor, "batch column"], seed: int
+) -> Bool[Tensor, "batch *heads column"]:
+    """As many other columns of `among` as are chosen in it, at random for each row and head.
+
+    Rows draw by `seed` and by what they say, so a row has the same columns in every batch and on every device.
+    """
+    by_head = chosen.reshape(len(chosen), -1, chosen.shape[-1])
+    draws = torch.zeros(by_head.shape)
+    for row, places, digest in zip(draws, among.cpu(), opened.passes.now.forward.digests, strict=True):
+        generator = torch.Generator().manual_seed(seed + digest)
+        row[:, places] = torch.rand(len(row), int(places.sum()), generator=generator)
+    free = among[:, None] & ~by_head
+    # argsort of argsort is the rank of a column by its draw; −1 puts those that are not free last.
+    rank = draws.to(chosen.device).masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
+    return ((rank < (by_head & among[:, None]).sum(-1, keepdim=True)) & free).reshape(chosen.shape)
 
 
 def _taken(module: nn.Module, head: int, output: Tensor, unchanged: Tensor) -> bool:

@@ -18,7 +18,7 @@ from sinkscope.hooks import OpenStream, family, unwrapped
 from sinkscope.interventions.finding import largest_activations
 from sinkscope.interventions.intervention import Intervention, whole
 from sinkscope.interventions.reweigh.call import Call
-from sinkscope.interventions.reweigh.head_changes import editing_heads, heads_of, opening
+from sinkscope.interventions.reweigh.head_changes import editing_heads, heads_of, opening, others_in
 from sinkscope.interventions.reweigh.reweigh import check_factor
 
 NAMES = ("image_token_id", "image_token_index")  # of a configuration
@@ -133,7 +133,8 @@ class _Seen:
         image = (ids.to(hidden.device) == self.of.image_token) & real
         sinks = sinks_of(hidden, tuple(self.of.dimensions), self.of.tau) & real
         if self.of.seed is not None:
-            sinks = _elsewhere(sinks, image, real, self.of.seed)
+            of_image, of_text = (others_in(self.opened, sinks, kind, self.of.seed) for kind in (image, real & ~image))
+            sinks = of_image | of_text
         before = None if self.opened.seen == 0 else self.sinks.get(module)
         if self.opened.seen and (before is None or before.shape != (len(hidden), self.opened.seen)):
             raise InputError("VAR reads the image where rows begin: apply it before the prompt is read")
@@ -180,15 +181,3 @@ def sinks_of(
 def _columns(mask: Tensor, first: int, count: int) -> Tensor:
     """Columns first … first + count − 1; unknown ones are False."""
     return functional.pad(mask, (0, max(0, first + count - mask.shape[1])))[:, first : first + count]
-
-
-def _elsewhere(sinks: Tensor, image: Tensor, real: Tensor, seed: int) -> Bool[Tensor, "batch position"]:
-    """As many tokens of the image, and of the text, at random among those that are not sinks."""
-    # Drawn on the CPU: the same tokens on every device. argsort of argsort is the rank; −1 puts others last.
-    draws = torch.rand(sinks.shape, generator=torch.Generator().manual_seed(seed)).to(sinks.device)
-    chosen = torch.zeros_like(sinks)
-    for kind in (image, real & ~image):
-        free = kind & ~sinks
-        rank = draws.masked_fill(~free, -1.0).argsort(-1, descending=True).argsort(-1)
-        chosen |= (rank < (sinks & kind).sum(-1, keepdim=True)) & free
-    return chosen

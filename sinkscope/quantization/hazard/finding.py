@@ -19,7 +19,7 @@ from sinkscope.measurement.peaks import BATCH, Site, cached_sites, check_whole, 
 from sinkscope.model.columns import TokenColumns, columns_of
 from sinkscope.quantization.hazard.result import Hazards
 from sinkscope.quantization.hazard.underflow import Fp8Underflow
-from sinkscope.quantization.protected import Protect, among
+from sinkscope.quantization.protected import Protect, among, protect_of
 from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Choice, Measured, NothingChosenError, Outliers, Tokens, parts_of
 
@@ -118,7 +118,7 @@ def _histogram(size: Tensor) -> Tensor:
 
 
 @renamed_argument("spared", "protect")
-def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, batch_size: int = BATCH) -> Hazards:
+def hazards(model: nn.Module, inputs: Any, protect: Protect | str | None = None, *, batch_size: int = BATCH) -> Hazards:
     """Where a few tokens or channels set a range, and what 8-bit attention weights would lose.
 
     For the input of each linear map, and for cached keys and values: the largest entry in medians of the tokens, and
@@ -133,7 +133,7 @@ def hazards(model: nn.Module, inputs: Any, protect: Protect | None = None, *, ba
     checked, _ = checked_inputs(model, inputs, batch_size)
     check_whole(checked)
     columns = columns_of(model, checked)
-    chosen = Measured(by="row") + Outliers() if protect is None else protect
+    chosen = protect_of(protect) or Measured(by="row") + Outliers()
     masks, nothing = _masks(model, checked, chosen, columns)
     mask = torch.stack([torch.zeros_like(columns.real.cpu()), *masks.values()]).any(0)
     all_sites = [*sites(model), *cached_sites(model)]

@@ -20,7 +20,7 @@ from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
 from sinkscope.quantization.kv.rotated import plain_readers, turn_attention
 from sinkscope.quantization.kv.scheme import CacheScheme
-from sinkscope.quantization.protected import Protect, among, in_a_pass, resolved
+from sinkscope.quantization.protected import Protect, among, in_a_pass, protect_of, resolved
 from sinkscope.registry import renamed_argument
 from sinkscope.sinks import Measured, Sum, Tokens
 
@@ -35,7 +35,7 @@ class SinkQuantizedCache(FollowingCache):
 
     drops = False
 
-    def __init__(self, model: nn.Module, scheme: CacheScheme, protect: Protect | None = None) -> None:
+    def __init__(self, model: nn.Module, scheme: CacheScheme, protect: Protect | str | None = None) -> None:
         scheme.check_stored()
         super().__init__(model)
         model = unwrapped(model)
@@ -45,7 +45,7 @@ class SinkQuantizedCache(FollowingCache):
                 f"family '{family(model)}' has layers that read another layer's keys instead of the cache: use a "
                 "DynamicCache"
             )
-        self.scheme, self.protect = scheme, protect
+        self.scheme, self.protect = scheme, protect_of(protect)
         width = config.head_dim if isinstance(model, LabForCausalLM) else None
         for index in rounded_layers(model, scheme):
             layer, layer_scheme = self.layers[index], scheme.at(index)
@@ -179,7 +179,7 @@ def quantized_cache(
     model: nn.Module,
     keys: Numbers,
     values: Numbers,
-    protect: Protect | None = None,
+    protect: Protect | str | None = None,
     window: int = 0,
     *,
     ends: int = 0,
@@ -201,17 +201,18 @@ def quantized_cache(
         keys: A grid of 1 to 8 bits over a "token", or over a "channel" with groups of tokens; 16 bits round nothing. Or
             a format of single vectors (`grids.RowFormat`), or either of them `grids.Rotated`.
         values: Likewise.
-        protect: Tokens in full precision. Choices by position or id apply to all tokens; choices that need whole texts
-            (`Measured` …) are resolved in the first pass, which costs one more pass of the model, for each row alone.
+        protect: Tokens in full precision: a choice, its words ("first:4"), or `Tokens`. Choices by position or id apply
+            to all tokens; choices that need whole texts (`Measured` …) are resolved in the first pass, which costs one
+            more pass of the model, for each row alone.
         window: The newest tokens, in full precision.
         ends: So many first and last layers stay as they are (`rounded_layers`).
         skip: Numbers of further layers that stay as they are.
         before_rotation: Refused: a transformers cache gets rotated keys, and attention reads them as they come back, so
             all keys would be rotated back and forth at each token. `QuantizeCache` simulates it.
 
-    Ranges are stored in 16 bits. Raises `InputError` for grids that cannot be stored, and `UnsupportedModelError` for
-    models without a cache layer that holds keys and values of all tokens. Source: Liu et al. 2024 (KIVI), and Hooper et
-    al. 2024 for protecting tokens.
+    Ranges are stored in 16 bits. Raises `InputError` for grids that cannot be stored and a `protect` that is no choice
+    of tokens, and `UnsupportedModelError` for models without a cache layer that holds keys and values of all tokens.
+    Source: Liu et al. 2024 (KIVI), and Hooper et al. 2024 for protecting tokens.
     """
     if not isinstance(model, nn.Module):
         raise InputError(

@@ -47,7 +47,7 @@ class QuantizeCache(Intervention):
     Attributes:
         keys: The grid of keys, or another format of `quantized_cache`.
         values: Likewise.
-        protect: Tokens in full precision.
+        protect: Tokens in full precision, as in `quantized_cache`.
         window: The newest tokens, in full precision.
         before_rotation: Round keys before rotation (KVQuant); how each layer rotates is measured.
         codebooks: Uneven levels and outliers in full precision instead of the grids (`find_codebooks`).
@@ -57,7 +57,7 @@ class QuantizeCache(Intervention):
 
     keys: Numbers
     values: Numbers
-    protect: Protect | None = None
+    protect: Protect | str | None = None
     window: int = 0
     before_rotation: bool = False
     codebooks: Codebooks | None = None
@@ -74,7 +74,7 @@ class QuantizeCache(Intervention):
             )
 
     @classmethod
-    def of(cls, codebooks: Codebooks, protect: Protect | None = None) -> QuantizeCache:
+    def of(cls, codebooks: Codebooks, protect: Protect | str | None = None) -> QuantizeCache:
         """Keys and values on the levels of `codebooks` (KVQuant), with these tokens protected."""
         return cls(*codebooks.grids, protect, before_rotation=True, codebooks=codebooks)
 

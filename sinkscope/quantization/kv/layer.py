@@ -273,6 +273,9 @@ class SinkQuantizedLayer(FollowedLayer, DynamicLayer):
 
     prefetch = offload
 
+    def state(self) -> dict[str, Any]:
+        raise InputError("a quantized cache cannot be saved: read the text again through a new one")
+
     def crop(self, *args: Any, **kwargs: Any) -> None:
         raise InputError("a quantized cache cannot be cropped: closed blocks have lost the original numbers")
 

@@ -27,7 +27,7 @@ def find_codebooks(
     bits: int,
     *,
     outliers: float = SHARE,
-    protect: Protect | None = None,
+    protect: Protect | str | None = None,
     batch_size: int = 8,
 ) -> Codebooks:
     """`Codebooks` for a model's keys and values, from texts as it will read them: one pass and its gradient.

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from sinkscope.errors import UnsupportedModelError
 from sinkscope.grids import Fp8, Rotated, largest_scale
 from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
 from sinkscope.quantization.kv.cached import full_modules
@@ -36,6 +37,11 @@ class _Reading(Editor):
     def given(self, module: nn.Module, implementation: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
         self.opened.edited(module)
         key, value = arguments["key"], arguments["value"]
+        if not key.shape[-1]:  # attention in a family's own code shows editors no keys
+            family = self.opened.stream.family
+            raise UnsupportedModelError(
+                f"family '{family}' computes attention in code of its own, so its keys cannot be read"
+            )
         valid = self.opened.tokens(0, key.shape[2], key.device).valid
         counted: Bool[Tensor, "batch token"] = ~self.protected.so_far.to(key.device)
         counted = counted if valid is None else counted & valid
@@ -62,7 +68,7 @@ def read_states(
         scheme: Whose layers are read, without the ends that it leaves alone; None for all.
         batch_size: Rows per forward pass.
 
-    Raises `UnsupportedModelError` as `QuantizeCache` does.
+    Raises `UnsupportedModelError` as `QuantizeCache` does, and for attention that a family computes in its own code.
     """
     model = unwrapped(model)
     checked, samples = checked_inputs(model, inputs, batch_size)

@@ -54,7 +54,7 @@ class AWQ(Transform):
         inputs: Any,
         grid: Grid,
         *,
-        protect: Protect | None = None,
+        protect: Protect | str | None = None,
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> AWQ:

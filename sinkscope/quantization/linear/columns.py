@@ -42,7 +42,7 @@ class OutlyingColumns(Intervention):
     """
 
     threshold: float = 6.0
-    protect: Protect | None = None
+    protect: Protect | str | None = None
     skip: Sequence[str] = (HEAD,)
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ class DuQuant(InputTransform):
         steps: int = STEPS,
         alpha: float | None = 0.5,
         seed: int = 0,
-        protect: Protect | None = None,
+        protect: Protect | str | None = None,
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> DuQuant:

@@ -50,7 +50,7 @@ class GPTQ(Rounding):
         inputs: Any,
         damp: float = DAMP,
         *,
-        protect: Protect | None = None,
+        protect: Protect | str | None = None,
         skip: Sequence[str] = (HEAD,),
         transform: Transform | None = None,
         batch_size: int = 8,
@@ -66,10 +66,12 @@ class GPTQ(Rounding):
             transform: Is active meanwhile, so that H is that of the transformed inputs; None: none.
             batch_size: Samples per pass.
 
-        Raises `InputError` if no token reaches a map, and for a damping that is not positive.
+        Raises `InputError` if no token reaches a map, and for a damping that is not positive and finite.
         """
-        if not damp > 0:
-            raise InputError(f"damp = {damp}: expected a positive share of the mean of H's diagonal, such as {DAMP}")
+        if not 0 < damp < float("inf"):
+            raise InputError(
+                f"damp = {damp}: expected a positive, finite share of the mean of H's diagonal, such as {DAMP}"
+            )
         maps = linear_maps(model, skip)
         counts = {path: len(one.weight) if one.stacked else 1 for path, one in maps.items()}
         sums: dict[str, list[Any]] = {}
@@ -107,7 +109,8 @@ def gptq(
 ) -> Float[Tensor, "out in"]:
     """One weight on a grid over "token" (per output, with or without groups of inputs) or "tensor".
 
-    Raises `InputError` for other grids: rounding column by column needs the range of each output in advance.
+    Raises `InputError` for other grids, since rounding column by column needs the range of each output in advance, and
+    for an H that has no inverse with `damp`.
     """
     if grid.over not in ("token", "tensor"):
         raise InputError(f"GPTQ rounds weights over 'token' (each output) or 'tensor', not over '{grid.over}'")
@@ -149,12 +152,21 @@ def compensated(
 
 
 def inverse_factor(hessian: Float[Tensor, "in in"], damp: float) -> Float[Tensor, "in in"]:
-    """Upper U with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹; zeros on the diagonal of H (inputs always 0) count as 1."""
+    """Upper U with Uᵀ U = (H + damp · mean(diag H) · I)⁻¹; zeros on the diagonal of H (inputs always 0) count as 1.
+
+    Raises `InputError` if there is no inverse, as after few calibration tokens with a very small `damp`.
+    """
     damped = hessian.double().clone()
     diagonal = damped.diagonal()  # a view: what is written to it is written to `damped`
     diagonal[diagonal == 0] = 1
     diagonal += damp * diagonal.mean()
-    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+    try:
+        return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+    except torch.linalg.LinAlgError:
+        raise InputError(
+            f"damp = {damp}: H of a map with {len(damped)} inputs has no inverse with it: give a larger share, such as "
+            f"{DAMP}, or more calibration tokens"
+        ) from None
 
 
 def by_expert(rows: Tensor, experts: Tensor | None, count: int) -> list[tuple[int, Tensor]]:

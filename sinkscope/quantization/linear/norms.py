@@ -144,7 +144,10 @@ def gain_of(norm: nn.Module) -> tuple[Float[Tensor, "width"], float]:
     shift = torch.zeros_like(zero) if bias is None else bias.float().expand_as(zero)
     step = one - zero
     offset = 0.0 if torch.allclose(zero, shift, atol=1e-3) else 1.0
-    if not torch.allclose(two - one, step, atol=1e-2) or not torch.allclose(zero - shift, offset * step, atol=1e-2):
+    # Each y is rounded by eps / 2 of itself, and four of them enter two − one − step.
+    largest = float(torch.stack([zero, one, two]).abs().max())
+    atol = max(1e-2, 2 * torch.finfo(weight.dtype).eps * largest)
+    if not torch.allclose(two - one, step, atol=atol) or not torch.allclose(zero - shift, offset * step, atol=atol):
         raise UnsupportedModelError(f"{type(norm).__name__}: its gain is neither its weight nor its weight + 1")
     return weight + offset, offset
 

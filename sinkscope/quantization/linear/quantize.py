@@ -96,7 +96,8 @@ class QuantizeLinear(Intervention):
         activations: The grid of x (batch, position, in), over "token" or "tensor", or a format that stores each token;
             None for weights alone.
         static: Frozen ranges of x (`calibrated`).
-        protect: Tokens whose x stays in full precision and is part of no range.
+        protect: Tokens whose x stays in full precision and is part of no range: a choice, its words ("first:4"), or
+            `Tokens`. Anything else is an `InputError` when it is applied.
         skip: Maps that stay in full precision (`linear_maps`).
         transform: A change of x that W undoes, made before both are rounded, such as `SmoothQuant`.
         rounding: How W is brought onto its grid; None for the nearest value.
@@ -106,7 +107,7 @@ class QuantizeLinear(Intervention):
     weights: Grid | RowFormat
     activations: Grid | RowFormat | None = None
     static: Static | None = None
-    protect: Protect | None = None
+    protect: Protect | str | None = None
     skip: Sequence[str] = (HEAD,)
     transform: Transform | None = None
     rounding: Rounding | None = None
@@ -240,7 +241,7 @@ def calibrated(
     inputs: Any,
     grid: Grid,
     *,
-    protect: Protect | None = None,
+    protect: Protect | str | None = None,
     skip: Sequence[str] = (HEAD,),
     transform: Transform | None = None,
     batch_size: int = 8,

@@ -57,7 +57,7 @@ class SliM(Rounding):
         damp: float = DAMP,
         *,
         salient: float = 1.0,
-        protect: Protect | None = None,
+        protect: Protect | str | None = None,
         skip: Sequence[str] = (HEAD,),
         transform: Transform | None = None,
         batch_size: int = 8,

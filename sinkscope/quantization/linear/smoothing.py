@@ -53,7 +53,7 @@ class SmoothQuant(Transform):
         inputs: Any,
         alpha: float = 0.5,
         *,
-        protect: Protect | None = None,
+        protect: Protect | str | None = None,
         skip: Sequence[str] = (HEAD,),
         batch_size: int = 8,
     ) -> SmoothQuant:

@@ -30,7 +30,7 @@ class LeftAlone:
     (`Stream.of`); in the inputs that come from an encoder or an image, only padding is left alone.
     """
 
-    def __init__(self, model: nn.Module, protect: Protect | None, stack: ExitStack) -> None:
+    def __init__(self, model: nn.Module, protect: Protect | str | None, stack: ExitStack) -> None:
         self._protected = None if protect is None else ProtectedInPass(model, protect, stack)
         self._axis = Stream.of(model).axis
         self._passes = Passes(model)
@@ -103,7 +103,7 @@ def read_inputs(
     inputs: Any,
     maps: Iterable[LinearMap],
     read: Read,
-    protect: Protect | None = None,
+    protect: Protect | str | None = None,
     under: Intervention | None = None,
     batch_size: int = 8,
 ) -> None:

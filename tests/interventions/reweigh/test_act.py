@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import StaticCache
 
 from sinkscope.errors import InputError
@@ -106,6 +107,18 @@ def test_its_control_takes_as_many_other_columns():
     trial = changed(model, inputs, ACT(0.2, 0.05), controls=2)
     assert len(trial.controls("ACT")) == 2
     assert all(trial.cost(name).value > 0 for name in trial.arms[1:])
+
+
+def test_its_control_takes_the_same_columns_in_every_batch():
+    model, ids = FAMILIES["llama"].build("sdpa"), FAMILIES["llama"].inputs()["input_ids"]
+    longer = {"input_ids": F.pad(ids, (5, 0)), "attention_mask": F.pad(torch.ones_like(ids), (5, 0))}
+    with ACT(0.3, 0.05, seed=3).applied(model):
+        for name, given in (("input_ids", ids), ("inputs_embeds", model.get_input_embeddings()(ids))):
+            whole, rest = logits(model, **{name: given}), logits(model, **{name: given[1:]})
+            torch.testing.assert_close(rest, whole[1:], rtol=1e-4, atol=1e-5)
+        # Padding in front is no part of what a row says.
+        found, expected = logits(model, **longer)[:, 5:], logits(model, input_ids=ids)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_its_control_takes_no_empty_place_of_a_static_cache():

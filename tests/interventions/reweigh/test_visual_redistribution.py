@@ -125,6 +125,16 @@ def test_dimensions_are_found_and_controls_take_other_tokens():
     assert changed(model, inputs, var, controls=2).cost("VisualRedistribution").value > 0
 
 
+def test_its_control_takes_the_same_tokens_in_every_batch():
+    model, inputs = a_case()
+    var = VisualRedistribution(DIMENSIONS, IMAGE_TOKEN, tau=TAU, rho=0.8, p=0.2, seed=3)
+    with var.applied(model):
+        whole = logits(model, **inputs)
+        found = logits(model, **{name: value[1:] for name, value in inputs.items()})
+    torch.testing.assert_close(found, whole[1:], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(whole, logits(model, **inputs), atol=1e-4)
+
+
 def test_a_sink_stands_out_in_a_named_dimension():
     hidden = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
     hidden[1, 3, 7] = 40.0

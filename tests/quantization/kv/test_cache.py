@@ -242,6 +242,8 @@ def test_what_it_would_get_wrong_is_refused(model: PreTrainedModel) -> None:
     generated(model, cache)
     with pytest.raises(InputError, match="rows continue at"):
         generated(model, cache)
+    with pytest.raises(InputError, match="cannot be saved"):
+        cache.save("nowhere.safetensors")
 
 
 @pytest.mark.parametrize(

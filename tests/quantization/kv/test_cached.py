@@ -16,6 +16,7 @@ from sinkscope.hooks import Invocation, attention_layers, key_projection, watchi
 from sinkscope.interventions import All
 from sinkscope.quantization import Grid, QuantizeCache, fake_quantize, quantized_cache
 from sinkscope.quantization.kv.rounding import rounded_states
+from sinkscope.quantization.kv.softmax import check_same
 from sinkscope.sinks import First, Measured, Positions, Tokens
 from sinkscope.trials.changes import changed
 from tests.caches.families import slow_but
@@ -197,6 +198,19 @@ def test_gradients_pass_straight_through(model: PreTrainedModel) -> None:
         assert embedded.grad is not None
         assert embedded.grad.abs().sum(-1).min() > 0
         embedded.grad = None
+
+
+@torch.no_grad()
+def test_in_bfloat16_rounding_is_no_other_attention() -> None:
+    model = FAMILIES["llama"].build("sdpa", torch.bfloat16)
+    found = simulated(model, IDS, QuantizeCache(*KIVI)).float()
+    wanted = read(model, quantized_cache(model, *KIVI), IDS, prompt=1).float()
+    plain = model(IDS).logits.float()
+    assert (found - wanted).norm() < 0.5 * (plain - wanted).norm()
+    output = torch.randn(1, 4, 2, 8, generator=torch.Generator().manual_seed(0))
+    for dtype, off in ((torch.bfloat16, 1.05), (torch.float32, 1.002)):
+        with pytest.raises(UnsupportedModelError, match="its output differs"):
+            check_same(model, output.to(dtype), (off * output).to(dtype), torch.ones(1, 4, dtype=torch.bool))
 
 
 @pytest.mark.slow

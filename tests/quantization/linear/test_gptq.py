@@ -139,8 +139,12 @@ def test_a_model_errs_less_with_it(name: str) -> None:
 
 def test_what_is_refused() -> None:
     model, inputs = a_model("llama"), inputs_of("llama")
-    with pytest.raises(InputError, match="damp = 0"):
-        GPTQ.of(model, inputs, 0)
+    for damp in (0, float("inf")):
+        with pytest.raises(InputError, match=f"damp = {damp}: expected a positive"):
+            GPTQ.of(model, inputs, damp)
+    x = numbers(3, 12)
+    with pytest.raises(InputError, match="12 inputs has no inverse"):
+        gptq(numbers(5, 12), x.T @ x, Grid(3), 1e-18)
     found = GPTQ.of(model, inputs, skip=("up_proj", "lm_head"))
     with pytest.raises(InputError, match="not calibrated for"), QuantizeLinear(Grid(3), rounding=found).applied(model):
         pass

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.quantization import Grid, QuantizeLinear, SmoothQuant, linear_maps
+from sinkscope.quantization.linear.norms import gain_of
 from sinkscope.sinks import First
 from tests.quantization.linear.conftest import a_model, distance, inputs_of, logits, parameters
 
@@ -73,6 +74,28 @@ def test_what_the_gains_take_and_what_is_divided() -> None:
         weight = model.model.layers[0].mlp.down_proj.weight / a_model("llama").model.layers[0].mlp.down_proj.weight
         torch.testing.assert_close(weight[0], smooth.scales["model.layers.0.mlp.down_proj"])
     assert smooth.describe()["gains"] == list(smooth.gains)
+
+
+@pytest.mark.parametrize("name", ["gemma", "gpt2"])
+def test_gains_are_found_in_bfloat16_too(name: str) -> None:
+    gains = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = a_model(name, dtype)
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.bias.data.normal_(0, 4, generator=torch.Generator().manual_seed(2))
+        gains.append(SmoothQuant.of(model, inputs_of(name)).gains)
+    assert gains[0] == gains[1] != ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_that_multiplies_by_something_else_is_refused(dtype: torch.dtype) -> None:
+    class SquaredNorm(nn.RMSNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.weight
+
+    with pytest.raises(UnsupportedModelError, match="SquaredNorm: its gain is neither"):
+        gain_of(SquaredNorm(16, 1e-6, dtype=dtype))
 
 
 def test_a_gain_that_something_else_reads_is_left() -> None:
