@@ -569,7 +569,7 @@ def _sentences(trial: Trial) -> list[str]:
         elif not trial.controls(arm) or trial.word(arm) == "breaks":
             lines.append(trial.sentence(arm))
         else:
-            gain, random = -trial.difference(arm), _random(trial, arm, int(facts[arm]["keys"]))
+            gain, random = -trial.difference(arm), _random(trial, arm, facts.get(arm, {}).get("keys"))
             if gain.low > 0:
                 text = f"'{arm}' beats {random} by {nats(gain)} nats"
             elif gain.high < 0:
@@ -592,11 +592,11 @@ def _held(trial: Trial, arm: str) -> float:
     return float(trial.data["bytes"].sel(arm=arm)) if "bytes" in trial.data else float("nan")
 
 
-def _random(trial: Trial, arm: str, keys: int) -> str:
+def _random(trial: Trial, arm: str, keys: int | None) -> str:
     """What the controls of an arm are. Bytes are of whole keys, and a policy may choose how many each head keeps: rows
     are as long as that of the longest head."""
     more = _held(trial, trial.controls(arm)[0]) / _held(trial, arm) - 1
-    if abs(more) > max(UNEQUAL, 1 / keys):
+    if keys and abs(more) > max(UNEQUAL, 1 / keys):
         return f"random, which holds {100 * abs(more):.0f} % {'more' if more > 0 else 'fewer'} bytes,"
     return "random at the same bytes"
 
