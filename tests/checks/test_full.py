@@ -22,7 +22,7 @@ from sinkscope.model import load, load_tokenizer
 from sinkscope.quantization import scheme_named
 from sinkscope.sinks import Measured, Outliers
 from sinkscope.statistics import Interval
-from sinkscope.trials import OnePass, cached, run, scheme_trial, stream_nll
+from sinkscope.trials import Grade, OnePass, Trial, cached, run, scheme_trial, stream_nll
 
 
 def random_llama(vocabulary: int) -> LlamaForCausalLM:
@@ -54,13 +54,14 @@ def test_every_section_of_full_finds_something_on_nano() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "word", "answer"), [(2, "cannot tell", "It cannot be told"), (3, "costs", "Yes")])
-def test_whether_it_is_needed_goes_by_the_word(count: int, word: str, answer: str) -> None:
+@pytest.mark.parametrize(("word", "answer"), [("cannot tell", "It cannot be told"), ("costs", "Yes"), ("small", "Not")])
+def test_whether_it_is_needed_goes_by_the_word(word: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without controls nothing else decides."""
-    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=count, tokens=32, controls=0)
+    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=3, tokens=32, controls=0)
+    monkeypatch.setattr(Trial, "grade", lambda trial, arm: Grade(word))
     answered = needed.run_section(subject, subject.sets[0], None)
-    assert next(row.word for row in answered.rows if row.key == "hide-sink") == word
-    assert answered.answer.startswith(f"{answer}: hiding it costs")
+    assert answered.answer.startswith(answer)
+    assert "hiding it costs" in answered.answer
 
 
 @pytest.mark.slow

@@ -43,11 +43,12 @@ def test_flex_attention_is_read_as_eager_attention_is(name: str) -> None:
 def test_generation_with_flex_attention_is_observed_and_unchanged() -> None:
     model = built(CONFIGS["causal"])
     model.set_attn_implementation("flex_attention")
-    prompt, options = torch.randint(3, 97, (1, 6)), {"max_new_tokens": 3, "do_sample": False}
+    # With a third token, flex attention that is not compiled differs from itself on some CPUs, observed or not.
+    prompt, options = torch.randint(3, 97, (1, 6)), {"max_new_tokens": 2, "do_sample": False}
     plain = model.generate(prompt, **options)
     with observe(model, AttentionReceived()) as seen:
         assert torch.equal(model.generate(prompt, **options), plain)
-    assert seen.measurement().data.sizes["position"] == 8
+    assert seen.measurement().data.sizes["position"] == 7
 
 
 def built(config: PretrainedConfig) -> torch.nn.Module:

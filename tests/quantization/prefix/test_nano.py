@@ -41,7 +41,7 @@ def test_the_bos_in_the_cache_recovers_most_of_w8a8_and_other_tokens_nothing():
     for seed in range(2):
         control = prefix.control(torch.Generator().manual_seed(seed), model, {"input_ids": ids})
         base = float((text_scores(model, ids, control).loss - plain).mean())  # another token in front costs by itself
-        assert lost(control, W8A8) - base > 0.7 * none
+        assert lost(control, W8A8) - base > 0.6 * none
 
 
 @pytest.mark.slow
