@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from sinkscope.experiments import Observed
 from sinkscope.theme import BLUE, GREEN, GRID, INK, MUTED, OCHRE, ORANGE, PURPLE, SLATE
+from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.records import RELEASED, findings_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
@@ -53,10 +54,11 @@ STYLE: Any = {
 
 
 def models(question: str, label: str) -> list[Observed]:
-    """The models of a variation that are in the records, in order of their seeds."""
+    """The models that decide a question about a variation, as in the table, in order of their seeds."""
     findings = findings_of(question)
     runs = findings.runs.get(label, {}) if findings else {}
-    return [run for _, run in sorted(runs.items()) if not run.diverged]
+    seeds = QUESTIONS[question].seeds_of(label)
+    return [run for seed, run in sorted(runs.items()) if seed in seeds and not run.diverged]
 
 
 def dots(axis: Axes, columns: Mapping[str, Sequence[float]], color: str = BLUE, shift: float = 0.0) -> None:
