@@ -476,7 +476,7 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         raise InputError("an engine's cache is for comparisons: its rows cannot be chosen or repeated")
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self.batch_select_indices(torch.empty(0))
+        raise InputError("an engine's cache is for comparisons: its rows cannot be chosen or repeated")
 
     def offload(self) -> None:
         raise InputError("an engine's cache stays on the device of its layer and cannot be offloaded")

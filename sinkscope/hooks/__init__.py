@@ -84,6 +84,7 @@ from sinkscope.hooks.passes import (
     documents_of,
     parameters,
     reads_at_once,
+    row_digests,
     unobserved,
     without_cache,
 )
@@ -196,6 +197,7 @@ __all__ = [
     "read_stream",
     "reads_at_once",
     "replaced",
+    "row_digests",
     "row_length",
     "samples_of",
     "sink_tokens",

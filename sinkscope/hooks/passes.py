@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -143,8 +143,7 @@ class Forward:
             real = self.tokens("tokens", start, start + rows.shape[1], torch.device("cpu")).valid
             if real is not None:
                 said = tuple(row[keep] for row, keep in zip(said, real.expand(rows.shape), strict=True))
-        hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in said)
-        return [int.from_bytes(each.digest()[:6], "big") for each in hashes]
+        return row_digests(said)
 
     def stated(self, axis: Axis, total: int) -> bool:
         """Whether the inputs show which of a layer's `total` tokens are real: they are the model's own sequence."""
@@ -301,6 +300,12 @@ def parameters(model: nn.Module) -> inspect.Signature:
     """The signature of a model's forward, read once for each class: reading it takes as long as a small layer."""
     function = getattr(model.forward, "__func__", None)
     return inspect.signature(model.forward) if function is None else _without_self(function)
+
+
+def row_digests(rows: Iterable[Tensor]) -> list[int]:
+    """A number for each row from the bytes of its values."""
+    hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
+    return [int.from_bytes(each.digest()[:6], "big") for each in hashes]
 
 
 def without_cache(model: nn.Module) -> dict[str, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import Stream, row_length, unwrapped
+from sinkscope.hooks import Stream, row_digests, row_length, unwrapped
 from sinkscope.interventions import (
     Constants,
     FoldSink,
@@ -635,8 +634,7 @@ def _digests(texts: Texts) -> list[int]:
     else:
         main = next(v for v in texts.inputs.values() if isinstance(v, Tensor) and len(v) == texts.count)
         rows = [row.detach().cpu().float() for row in main]
-    hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
-    return [int.from_bytes(each.digest()[:6], "big") for each in hashes]
+    return row_digests(rows)
 
 
 def _signed(interval: Interval) -> str:
