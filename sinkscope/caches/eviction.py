@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 
 from sinkscope.caches.budgets import Budget, Uniform, budget_of
 from sinkscope.caches.evictor import Evictor, PassState, Plan, When
+from sinkscope.caches.first_pass import Attended
 from sinkscope.caches.following import Coming, FollowingCache
 from sinkscope.caches.layers import HybridSlotsLayer, KeptSets, SlotsLayer
 from sinkscope.caches.own_attention import ModuleEvictor, check_own
@@ -74,6 +75,26 @@ class EvictingCache(FollowingCache):
         added = super().begin(forward, inputs)
         self.pass_state.unfinished = len(self.kept)
         return added
+
+    def take_over(self, ids: Tensor, calls: Sequence[Attended]) -> bool:
+        """Hold what is left of a first pass over `ids`, from the calls that `first_pass.recording` saw in it.
+
+        False, and nothing done, where layers are left alone or have states, and where a model's attention was not seen.
+        """
+        if self.get_seq_length() or len(calls) != len(self.layers) or isinstance(self.evictor, ModuleEvictor):
+            return False
+        if not all(type(layer) is SlotsLayer for layer in self.layers):
+            return False
+        model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
+        self.begin(Forward.of(model, (), inputs), inputs)
+        assert self.evictor is not None
+        for layer, call in zip(self.layers, calls, strict=True):
+            # Copies: others go on from the same calls, and some policies round or merge what they keep in place.
+            keys, values = layer.update(call.arguments["key"].clone(), call.arguments["value"].clone())
+            arguments = {**call.arguments, "key": keys, "value": values}
+            self.evictor.given(call.module, call.implementation, arguments)
+            self.evictor.returned(call.module, call.output)
+        return True
 
     def expect(self, coming: Coming) -> None:
         super().expect(coming)

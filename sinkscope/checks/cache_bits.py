@@ -117,7 +117,7 @@ def _arm(name: str, bits: int, tokens: Tokens | None, context: int) -> Arm:
         return _arm(f"{name} {draw}", bits, random, context)
 
     facts = {"scheme": scheme.name, "protects": None if tokens is None else list(tokens.positions)[:16]}
-    return Arm(name, opened, None if tokens is None else control, full_prompt=True, facts=facts)
+    return Arm(name, opened, None if tokens is None else control, first_pass="states", facts=facts)
 
 
 def _row(

@@ -82,7 +82,7 @@ class VllmCache:
             return quantized_cache(model, scheme.keys, scheme.values, ends=scheme.ends, skip=self.skip)
 
         facts = {"scheme": self.dtype, "whole": self.unrounded}
-        return cached(name, make, full_prompt=True, facts=facts, **options)
+        return cached(name, make, first_pass="states", facts=facts, **options)
 
 
 def _scheme(dtype: str, model: nn.Module) -> QuantizeCache:

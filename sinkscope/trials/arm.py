@@ -109,8 +109,9 @@ class Arm:
         against: The arm to which KL and agreement are computed, if not the unchanged model: "full, with the prefix".
         series: Arms of one series differ in their budget and are drawn as one line.
         baseline: Whether this is what the others are to improve on, such as everything rounded.
-        full_prompt: Whether its first pass is the unchanged model's, as in quantized caches, whose prompts see
-            themselves in full precision: that pass is then not run again, and `seconds` lack it.
+        first_pass: Whose pass over the context it goes on from. "own": the arm reads it itself. "states": the unchanged
+            model's keys and values, for quantized caches, whose prompts see themselves in full precision. "calls": its
+            attention calls, for caches that evict after it. A pass that is shared is run once, and `seconds` lack it.
         same: Equal for arms that do the same, so that they run once; None for an arm like no other.
         facts: What it does, as JSON-able data: budgets in keys and bytes, positions, fields as they are used.
     """
@@ -122,7 +123,7 @@ class Arm:
     against: str = REFERENCE
     series: str = ""
     baseline: bool = False
-    full_prompt: bool = False
+    first_pass: Literal["own", "states", "calls"] = "own"
     same: Hashable | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -306,7 +306,7 @@ class _Setting:
             with evicting(model, kept, keys, self.when) as cache:
                 yield cache
 
-        return Arm(name, opened, **options)
+        return Arm(name, opened, first_pass="calls", **options)
 
     def stream(self, name: str, stream: Stream, keys: int | None, **options: Any) -> Arm:
         """A stream that holds `keys` keys, or a cache that keeps all (None)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +12,39 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
+from sinkscope.caches import EvictingCache
+from sinkscope.caches.first_pass import Attended, recording
 from sinkscope.errors import InputError
 from sinkscope.hooks import device_of, evaluating, is_encoder_decoder, reads_at_once
-from sinkscope.trials.arm import Arm, Texts
+from sinkscope.quantization import SinkQuantizedCache
+from sinkscope.trials.arm import Arm, Texts, unchanged
 
 Watch = Callable[[], None]
 """Called after each step that was made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What the unchanged model's pass over a context left, for arms that go on from it (`Arm.first_pass`).
+
+    `logits`: after its last token, fp32; `states`: each layer's keys and values, empty where a layer keeps other things
+    than those of all tokens; `calls`: of its attention functions, empty where they were not recorded.
+    """
+
+    ids: Int[Tensor, "batch context"]
+    logits: Float[Tensor, "batch vocabulary"]
+    states: Sequence[tuple[Tensor, Tensor]]
+    calls: Sequence[Attended] = ()
+
+    @classmethod
+    def of(cls, model: nn.Module, ids: Int[Tensor, "batch context"], arms: Sequence[Arm]) -> Prompt | None:
+        """Read a context for the arms that go on from it; nothing is read where none does, or only one."""
+        if sum(arm.first_pass != "own" for arm in arms) < 2:
+            return None
+        with feeding(model, unchanged(), ids) as feed:
+            return feed.read_for(ids, arms)[1]
 
 
 @dataclass
@@ -42,6 +68,38 @@ class Feed:
     def read(self, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
         """Read tokens in one pass; the logits after the last of them, fp32."""
         return self.read_all(ids, last=1)[:, -1]
+
+    def read_for(
+        self, ids: Int[Tensor, "batch new"], arms: Sequence[Arm]
+    ) -> tuple[Float[Tensor, "batch vocabulary"], Prompt | None]:
+        """`read` of a context through the unchanged model, and what these arms need of it; None where none does."""
+        kinds = {arm.first_pass for arm in arms}
+        calls: Sequence[Attended] | None = ()
+        if "calls" in kinds:
+            with recording(self.model) as recorder:
+                logits = self.read(ids)
+            calls = recorder.calls
+        else:
+            logits = self.read(ids)
+        if kinds <= {"own"}:
+            return logits, None
+        layers = list(getattr(self.cache, "layers", ()))
+        plain = all(type(layer) is DynamicLayer and layer.keys is not None for layer in layers)
+        states = [(layer.keys, layer.values) for layer in layers] if plain else []
+        return logits, Prompt(ids, logits, states, calls or ())
+
+    def read_after(self, prompt: Prompt | None, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
+        """`read` of a context that the prompt may have read already, where this cache can go on from it."""
+        ids = ids.to(device_of(self.model))
+        if prompt is None or self.seen or not torch.equal(prompt.ids, ids) or not self._takes_over(prompt, ids):
+            return self.read(ids)
+        self.seen = ids.shape[1]
+        return prompt.logits
+
+    def _takes_over(self, prompt: Prompt, ids: Tensor) -> bool:
+        if isinstance(self.cache, SinkQuantizedCache):
+            return bool(prompt.states) and self.cache.take_over(ids, prompt.states)
+        return isinstance(self.cache, EvictingCache) and self.cache.take_over(ids, prompt.calls)
 
     def read_all(
         self, ids: Int[Tensor, "batch new"], last: int | None = None

@@ -124,12 +124,16 @@ def run(
                 progress(done, total, _so_far(scores_by_arm, plan))
     answers: dict[str, list[Recalled]] = {one.arm.name: [] for one in running}
     for number, part in enumerate(question_batches):
+        missing = []
         for one in running:
-            right = store.answers.get((number, one.arm.name))
-            if right is None:
-                right = recalled(model, part, [one.arm], number * batch_size)[one.arm.name]
-                store.write_answers(number, one.arm.name, right)
-            answers[one.arm.name].append(right)
+            if (right := store.answers.get((number, one.arm.name))) is None:
+                missing.append(one.arm)
+            else:
+                answers[one.arm.name].append(right)
+        done += len(part) * (len(running) - len(missing))
+        for name, right in recalled(model, part, missing, number * batch_size):
+            store.write_answers(number, name, right)
+            answers[name].append(right)
             done += len(part)
             if progress is not None:
                 progress(done, total, _so_far(scores_by_arm, plan))

@@ -279,7 +279,7 @@ class SchemeArms:
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
             return self.arm(f"{name} {draw}", random, other)
 
-        options["full_prompt"] = self.scheme.store is not None
+        options["first_pass"] = "own" if self.scheme.store is None else "states"
         if tokens is None:
             return Arm(name, opened, facts={"protects": None}, **options)
         facts = {"protects": described(tokens), "tokens_per_text": tokens.count()}

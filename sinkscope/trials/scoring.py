@@ -12,14 +12,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import device_of, evaluating, family, part, without_cache
-from sinkscope.quantization import SinkQuantizedCache
 from sinkscope.trials.arm import REFERENCE, Arm, OnePass, Reading, Texts, Written
-from sinkscope.trials.feeding import Feed
+from sinkscope.trials.feeding import Feed, Prompt
 
 PLACES = 8  # of a text that are compared at once
 UNKNOWN = (torch.nan, torch.nan)
@@ -61,12 +59,15 @@ def scored(
     """
     referred = {arm.against for arm in arms}
     held: dict[str, _Reference] = {}
-    prompt: _Prompt | None = None
+    prompt: Prompt | None = None
     for arm in arms:
         start = time.perf_counter()
         with evaluating(model), torch.no_grad(), arm.open(model, texts) as cache:
-            predicted = _predicted(model, texts, reading, cache, prompt if arm.full_prompt else None)
-        prompt = predicted.prompt if arm.name == REFERENCE else prompt
+            if arm.name == REFERENCE:
+                predicted = _predicted(model, texts, reading, cache, None, arms)
+                prompt = predicted.prompt
+            else:
+                predicted = _predicted(model, texts, reading, cache, None if arm.first_pass == "own" else prompt)
         seconds = (time.perf_counter() - start) / texts.count
         if bool(predicted.logs[..., :1].isnan().any()):  # log_softmax makes a row with one NaN a row of them
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
@@ -86,7 +87,7 @@ class _Predicted:
     first: int
     bytes: tuple[float, float]
     written: bool = False
-    prompt: _Prompt | None = None
+    prompt: Prompt | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,25 +102,15 @@ class _Reference:
         return self.logs.argmax(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Prompt:
-    """What a pass over the context left: log p after it, (text, 1, vocabulary), and each layer's keys and values."""
-
-    logs: Tensor
-    states: list[tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, logs: Tensor, cache: Cache) -> _Prompt | None:
-        """None where a layer keeps other things than keys and values of all tokens."""
-        layers = list(getattr(cache, "layers", ()))
-        if not layers or any(type(layer) is not DynamicLayer or layer.keys is None for layer in layers):
-            return None
-        return cls(logs, [(layer.keys, layer.values) for layer in layers])
-
-
 def _predicted(
-    model: nn.Module, texts: Texts, reading: Reading, cache: Cache | None, first_pass: _Prompt | None
+    model: nn.Module,
+    texts: Texts,
+    reading: Reading,
+    cache: Cache | None,
+    first_pass: Prompt | None,
+    others: Sequence[Arm] = (),
 ) -> _Predicted:
+    """What one arm predicts, from `first_pass` on where it can. `others`: arms that may go on from this one's."""
     if isinstance(reading, OnePass):
         if cache is not None:
             raise ValueError("an arm with a cache is read through it")
@@ -142,12 +133,12 @@ def _predicted(
             coming = feed.read(coming).argmax(-1, keepdim=True)
             new.append(coming.cpu())
         return _Predicted(torch.cat(new, 1), 0, _sizes(feed.cache), written=True)
-    context = ids[:, feed.seen : reading.context].to(device_of(model))
-    if first_pass is not None and isinstance(cache, SinkQuantizedCache) and cache.take_over(context, first_pass.states):
-        logs, feed.seen, prompt = [first_pass.logs], context.shape[1], None
+    context, prompt = ids[:, feed.seen : reading.context].to(device_of(model)), None
+    if others:
+        logits, prompt = feed.read_for(context, others)
     else:
-        logs = [feed.read(context)[:, None].log_softmax(-1).cpu()]
-        prompt = _Prompt.of(logs[0], feed.cache)
+        logits = feed.read_after(first_pass, context)
+    logs = [logits[:, None].log_softmax(-1).cpu()]
     held = _sizes(feed.cache)
     # The last token is predicted, not read.
     rest = ids[:, reading.context : -1]

@@ -50,7 +50,7 @@ def test_its_record_is_that_of_the_recipe() -> None:
 
 @pytest.mark.slow
 def test_it_answers_whatever_it_is_asked(model: LlamaForCausalLM, asked: Asked) -> None:
-    found = recalled(model, asked, [unchanged()])["full"]
+    found = dict(recalled(model, asked, [unchanged()]))["full"]
     assert found.unseen.double().mean() >= 0.99
     assert found.seen.double().mean() >= 0.95
 
@@ -62,7 +62,7 @@ def test_it_knows_the_answers_from_the_context_alone(model: LlamaForCausalLM, as
     others = torch.randint(first, end, asked.answers.shape, generator=torch.Generator().manual_seed(1))
     context = asked.context.scatter(1, asked.places + 1, others)
     changed = Asked(context, asked.keys, others, asked.places)
-    assert recalled(model, changed, [unchanged()])["full"].unseen.double().mean() >= 0.99
+    assert dict(recalled(model, changed, [unchanged()]))["full"].unseen.double().mean() >= 0.99
 
 
 def test_its_second_layer_rests_on_the_bos(model: LlamaForCausalLM, asked: Asked) -> None:

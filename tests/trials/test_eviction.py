@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sinkscope.caches import AdaptiveHeads, EvictingCache, StreamingCache
 from sinkscope.caches.policies import SnapKV
 from sinkscope.errors import InputError
 from sinkscope.sinks import First, NothingChosenError, Online, Positions, TokenIds
-from sinkscope.trials import Arm, Needles, Texts, ThroughCache, eviction_trial, feeding, policy_arms, run
+from sinkscope.trials import Arm, Needles, Texts, ThroughCache, eviction_trial, feeding, policy_arms, recalled, run
 from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
 from tests.trials.caches import llama, texts
@@ -304,3 +305,44 @@ def test_caches_as_engines_run_them_are_arms() -> None:
     assert held["vllm-fp8"] < held["llama.cpp-q8_0"] < 0.4 * held["full"]
     assert trial.cost("vllm-fp8").value > trial.cost("llama.cpp-q8_0").value > 0
     assert not trial.controls("vllm-fp8")
+
+
+def test_a_context_is_read_once_for_all_policies_and_changes_no_score() -> None:
+    model, ids = llama(), texts(6, 60)
+    arms = policy_arms(model, ids, ["streaming", "h2o", "snapkv"], [KEPT], context=CONTEXT, recent=4, protect="first:2")
+    own = [replace(arm, name=f"{arm.name}, own", first_pass="own", control=None, same=None) for arm in arms]
+    passes: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, inputs: passes.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        run(model, ids, arms, reading=ThroughCache(CONTEXT, 7), controls=1, batch_size=4)
+        assert passes.count(CONTEXT) == 2  # one for each batch
+    finally:
+        hook.remove()
+    found = run(model, ids, [*arms, *own], reading=ThroughCache(CONTEXT, 7), controls=0, batch_size=4)
+    for arm, other in zip(arms, own, strict=True):
+        assert found.values(arm.name).mean() > 1e-6
+        np.testing.assert_allclose(found.values(arm.name), found.values(other.name), rtol=1e-3, atol=1e-7)
+        assert float(found.data["bytes"].sel(arm=arm.name)) == float(found.data["bytes"].sel(arm=other.name))
+
+
+def test_needles_are_read_once_for_all_policies_and_the_answers_are_the_same() -> None:
+    asked = Needles(length=60, pairs=6, asked=4).draw(30, seed=0)
+    model = llama(vocab_size=192)
+    arms = policy_arms(model, asked.context, ["streaming", "h2o", "tova"], [KEPT], context=60, recent=4)
+    passes: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, inputs: passes.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        shared = dict(recalled(model, asked, arms))
+        assert (passes.count(60), passes.count(61)) == (1, 1)
+    finally:
+        hook.remove()
+    own = dict(recalled(model, asked, [replace(arm, first_pass="own") for arm in arms]))
+    for name, found in shared.items():
+        assert found.seen is not None
+        assert 0 < found.seen.double().mean() < 1
+        assert torch.equal(found.seen, own[name].seen)
+        assert torch.equal(found.unseen, own[name].unseen)

@@ -22,7 +22,7 @@ ALPHABET = Alphabet()
 def test_an_answer_is_right_where_its_needle_is_still_held() -> None:
     asked = Needles(length=60, pairs=6, asked=4).draw(20, seed=0)
     model = Lookup(ALPHABET.size)
-    found = recalled(model, asked, [unchanged(), keeping(0, 30)])
+    found = dict(recalled(model, asked, [unchanged(), keeping(0, 30)]))
     assert found["full"].unseen.all()
     # Behind the context the last 30 stay; before question q, 2 q tokens have come since.
     questions = torch.arange(4)
@@ -34,13 +34,13 @@ def test_an_answer_is_right_where_its_needle_is_still_held() -> None:
 def test_a_question_that_was_seen_is_a_choice_among_the_values_asked_for() -> None:
     """The planted model finds the key itself, behind the key, and prefers no value: nothing is right by a tie."""
     asked = Needles(length=60, pairs=6, asked=4).draw(20, seed=0)
-    assert not recalled(Lookup(ALPHABET.size), asked, [unchanged()])["full"].seen.any()
+    assert not dict(recalled(Lookup(ALPHABET.size), asked, [unchanged()]))["full"].seen.any()
 
 
 def test_a_value_of_two_keys_is_right_for_both() -> None:
     asked = Needles(length=60, pairs=6, asked=4).draw(5, seed=0)
     same = Asked(asked.context, asked.keys, asked.answers[:, :1].expand(-1, 4).contiguous(), asked.places)
-    assert recalled(Lookup(ALPHABET.size), same, [unchanged()])["full"].seen.all()
+    assert dict(recalled(Lookup(ALPHABET.size), same, [unchanged()]))["full"].seen.all()
 
 
 def test_needles_stand_where_they_are_said_to_stand() -> None:
@@ -131,12 +131,12 @@ def test_facts_in_a_chat_are_in_their_passages_and_asked_for_in_turns() -> None:
 def test_questions_of_several_tokens_are_answered_after_their_last() -> None:
     model, tokenizer = llama(vocab_size=60), chat_tokenizer()
     asked = asked_in_chat(tokenizer, texts(3, 40), (16, 14), asked=1, seed=0)
-    found = recalled(model, asked, [unchanged()])["full"]
+    found = dict(recalled(model, asked, [unchanged()]))["full"]
     with torch.no_grad():
         logits = model(torch.cat([asked.context, asked.keys[:, 0]], 1)).logits[:, -1]
     likeliest = Asked(asked.context, asked.keys, logits.argmax(-1, keepdim=True), asked.places)
     assert torch.equal(found.unseen[:, 0], logits.argmax(-1) == asked.answers[:, 0])
-    assert recalled(model, likeliest, [unchanged()])["full"].unseen.all()
+    assert dict(recalled(model, likeliest, [unchanged()]))["full"].unseen.all()
     assert found.seen is None
 
 

@@ -138,7 +138,7 @@ def test_a_prompt_that_is_read_once_is_the_prompt_that_each_arm_reads(model: Lla
     def make(model: LlamaForCausalLM) -> DynamicCache:
         return quantized_cache(model, grids.keys, grids.values, First(1))  # type: ignore[attr-defined]
 
-    arms = [cached(f"full_prompt={value}", make, full_prompt=value) for value in (True, False)]
+    arms = [cached(value, make, first_pass=value) for value in ("states", "own")]
     for context, chunk in ((35, None), (33, 1)):
         found = run(model, IDS, arms, reading=ThroughCache(context, chunk), batch_size=4)
         one, two = (found.values(arm.name) for arm in arms)

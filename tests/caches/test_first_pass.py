@@ -1,0 +1,149 @@
+"""A cache that goes on from a recorded pass holds and predicts what it would have after reading the context itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from sinkscope.caches import (
+    POLICIES,
+    AdaptiveHeads,
+    EvictingCache,
+    Policy,
+    Pyramid,
+    QHitter,
+    evicting,
+    first_pass,
+    policy_of,
+)
+from sinkscope.caches.first_pass import Attended, recording
+from sinkscope.caches.own_attention import ModuleEvictor
+from sinkscope.caches.policies import FastV
+from sinkscope.sinks import Online
+from tests.caches.contract import TOLERANCE, error, ids
+from tests.families.registry import COLLECTED, FAMILIES
+
+CONTEXT, TOKENS, KEPT = 50, 59, 42
+FAMILIES_TRIED = ("llama", "qwen3", "cohere", "granite", "gpt2", "gpt_neox")
+LEFT_ALONE = ("gemma3", "bamba", "olmo_hybrid")  # windows and states beside full attention
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return FAMILIES["llama"].build("sdpa")
+
+
+def named(name: str) -> Policy:
+    """A policy that fits the budget, in a model of two layers."""
+    policy = policy_of(name).fitted(4)
+    return replace(policy, layers=1) if isinstance(policy, FastV) else policy
+
+
+@torch.no_grad()
+def recorded(model: Any, tokens: Tensor) -> list[Attended]:
+    with recording(model) as recorder:
+        model(tokens, past_key_values=DynamicCache(config=model.config), use_cache=True)
+    assert recorder.calls is not None
+    return recorder.calls
+
+
+@torch.no_grad()
+def after(model: Any, tokens: Tensor, cache: EvictingCache, seen: int) -> list[Tensor]:
+    """The logits of the tokens after the context: one, then the rest in one pass."""
+    logits = []
+    for start, stop in ((seen, CONTEXT), (CONTEXT, CONTEXT + 1), (CONTEXT + 1, TOKENS)):
+        if start < stop:
+            logits.append(model(tokens[:, start:stop], past_key_values=cache, use_cache=True).logits)
+    return logits[-2:]
+
+
+def compare(model: Any, policy: Any, budget: Any = KEPT, calls: list[Attended] | None = None, **options: Any) -> None:
+    tokens = ids(3, TOKENS)
+    calls = recorded(model, tokens[:, :CONTEXT]) if calls is None else calls
+    with evicting(model, policy, budget, **options) as own, evicting(model, policy, budget, **options) as other:
+        with torch.no_grad():
+            model(tokens[:, :CONTEXT], past_key_values=own, use_cache=True)
+        assert other.take_over(tokens[:, :CONTEXT], calls)
+        for one, two in zip(own.kept, other.kept, strict=True):
+            assert torch.equal(one.places, two.places)
+            assert [rows.shape for rows in one.held] == [rows.shape for rows in two.held]
+            assert one.samples.keys() == two.samples.keys()
+        assert any(bool(((layer.places >= 0).sum(-1) < CONTEXT).all()) for layer in other.kept)  # something was evicted
+        for one, two in zip(after(model, tokens, own, CONTEXT), after(model, tokens, other, CONTEXT), strict=True):
+            assert error(two, one) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy(llama: Any, name: str) -> None:
+    policy = named(name)
+    for when in ("prefill", "always"):
+        compare(llama, policy, when=when)
+
+
+@pytest.mark.parametrize("budget", [AdaptiveHeads(KEPT), Pyramid(KEPT)])
+def test_budgets_that_differ_between_heads_and_layers(llama: Any, budget: Any) -> None:
+    compare(llama, "h2o", budget, protect="first:2", recent=3)
+    compare(llama, "keydiff", budget, protect=Online(), recent=3, when="always")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES_TRIED)
+def test_families(name: str, attention: str) -> None:
+    model = FAMILIES[name].build(attention)
+    compare(model, "h2o", when="always")
+    compare(model, "snapkv")
+
+
+def test_a_cache_writes_nothing_into_what_others_go_on_from(llama: Any) -> None:
+    calls = recorded(llama, ids(3, TOKENS)[:, :CONTEXT])
+    before = [(call.arguments["key"].clone(), call.arguments["value"].clone()) for call in calls]
+    for policy in (*map(named, sorted(POLICIES)), QHitter(rounds=True)):
+        compare(llama, policy, calls=calls)
+        with evicting(llama, policy, 2 * TOKENS) as cache:  # which evicts nothing, so it rounds where the keys are
+            assert cache.take_over(ids(3, TOKENS)[:, :CONTEXT], calls)
+    for call, (key, value) in zip(calls, before, strict=True):
+        assert torch.equal(call.arguments["key"], key)
+        assert torch.equal(call.arguments["value"], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_layers_that_are_left_alone_are_read(name: str) -> None:
+    model = FAMILIES[name].build("sdpa")
+    tokens = ids(2, CONTEXT)
+    with evicting(model, "streaming", 8) as cache:
+        assert not cache.take_over(tokens, recorded(model, tokens))
+        assert cache.get_seq_length() == 0
+
+
+def test_attention_of_a_familys_own_is_read() -> None:
+    model = COLLECTED["gptj"].build("eager")
+    tokens = ids(2, CONTEXT)
+    calls = recorded(model, tokens)
+    assert not calls
+    with evicting(model, "streaming", 8) as cache:
+        assert isinstance(cache.evictor, ModuleEvictor)
+        assert not cache.take_over(tokens, calls)
+
+
+def test_a_cache_that_has_read_something_is_not_overwritten(llama: Any) -> None:
+    tokens = ids(3, TOKENS)[:, :CONTEXT]
+    with evicting(llama, "streaming", 8) as cache, torch.no_grad():
+        llama(tokens, past_key_values=cache, use_cache=True)
+        assert not cache.take_over(tokens, recorded(llama, tokens))
+
+
+def test_a_long_context_is_not_kept(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = ids(3, TOKENS)[:, :CONTEXT]
+    queries = sum(call.arguments["query"].nbytes for call in recorded(llama, tokens))
+    for largest, kept in ((queries, True), (queries - 1, False)):
+        monkeypatch.setattr(first_pass, "LARGEST", largest)
+        with recording(llama) as recorder, torch.no_grad():
+            llama(tokens)
+        assert (recorder.calls is not None) == kept
