@@ -167,7 +167,7 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
     if not 0 <= ahead <= lengths[0]:
         raise InputError(f"ahead = {ahead}: 0 to {lengths[0]} tokens, the first chunk's")
     _check(model)
-    checked_inputs(model, ids)
+    ids = checked_inputs(model, ids)[0]["input_ids"]
     rotations = measured_rotations(model)
     joined: list[list[tuple[Tensor, Tensor]]] = []
     start = 0

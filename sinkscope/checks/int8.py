@@ -7,7 +7,7 @@ fewest protected tokens, that recover their cost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ KEPT_WEIGHTS = 16  # bits that leave weights as they are
 STATIC = "static range (NPU, ONNX, TensorRT)"
 WORST = 2  # sites that the answer names
 RUNS, RESCUED = 14, 12  # passes of a rescue, and its texts
-UNITS: tuple[Literal["maps", "tokens"], ...] = ("maps", "tokens")
 UNSAFE = ("costs", "breaks")
 
 
@@ -183,9 +182,7 @@ def _rescue(subject: CheckedModel, texts: TextSet, scheme: str, progress: Progre
 def _rescue_rows(rescued: Rescue, name: str) -> list[Row]:
     """The fewest maps, and the fewest tokens, that recover 90 % of a scheme's cost; else those that recover most."""
     rows = []
-    for unit in UNITS:
-        if (best := rescued.best(unit)) is None:
-            continue
+    for unit, best in rescued.found.items():
         one = best.count == 1
         unrounded = f"{best.count} token{'' if one else 's'} of a text whole"
         if unit == "maps":

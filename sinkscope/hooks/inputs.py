@@ -33,6 +33,7 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
     check_weights(model)
     check_ids(model, named)
     check_padding(named, samples)
+    check_shapes(model, named)
     check_positions(model, named)
     if batch_size < 1:
         raise InputError(f"batch_size = {batch_size}: at least 1")
@@ -175,7 +176,8 @@ def check_ids(model: nn.Module, inputs: Mapping[str, Any]) -> None:
             continue
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
             raise InputError(f"{name} {tuple(ids.shape)} {ids.dtype}: token ids are whole numbers (samples, tokens)")
-        size = _vocabulary(model)
+        embedding = _embedding(model)
+        size = None if embedding is None else embedding.num_embeddings
         outside = (ids < 0) if size is None else (ids < 0) | (ids >= size)
         if bool(outside.any()):
             sample, position = outside.nonzero()[0].tolist()
@@ -197,6 +199,22 @@ def check_padding(inputs: Mapping[str, Any], samples: int) -> None:
             raise InputError(
                 f"{mask_name} {tuple(mask.shape)} does not fit {name} {tuple(ids.shape)}: give one entry per token"
             )
+
+
+def check_shapes(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Raises `InputError` for embeddings of another width than the model's, and for other than one position a token."""
+    embeddings, ids, places = (inputs.get(name) for name in ("inputs_embeds", "input_ids", "position_ids"))
+    if isinstance(embeddings, Tensor):
+        embedding = _embedding(model)
+        width = None if embedding is None else embedding.embedding_dim
+        if embeddings.ndim != 3 or not embeddings.is_floating_point() or width not in (None, embeddings.shape[2]):
+            expected = f"(samples, tokens, {'width' if width is None else width})"
+            raise InputError(f"inputs_embeds {tuple(embeddings.shape)} {embeddings.dtype}: expected floats {expected}")
+    tokens = ids if isinstance(ids, Tensor) else embeddings
+    if isinstance(places, Tensor) and isinstance(tokens, Tensor) and places.shape[-1:] != tokens.shape[1:2]:
+        raise InputError(
+            f"position_ids {tuple(places.shape)}: expected one position for each of the {tokens.shape[1]} tokens"
+        )
 
 
 def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
@@ -223,15 +241,15 @@ def _as_dict(inputs: Any) -> dict[str, Any]:
     return {"input_ids": ids}
 
 
-def _vocabulary(model: nn.Module) -> int | None:
-    """Rows of the token embedding; None for a model that does not name its embedding."""
+def _embedding(model: nn.Module) -> nn.Embedding | None:
+    """The token embedding; None for a model that does not name it."""
     if not isinstance(model, PreTrainedModel):
         return None
     try:
         embedding = model.get_input_embeddings()
     except NotImplementedError:
         return None
-    return embedding.num_embeddings if isinstance(embedding, nn.Embedding) else None
+    return embedding if isinstance(embedding, nn.Embedding) else None
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -94,6 +94,8 @@ class ExtraToken(Intervention):
         whole("at", (self.at,))
         if self.entries:
             object.__setattr__(self, "entries", entries_of(self.entries))
+        if (anywhere := next((entry for entry in self.entries if entry[1] is None), None)) is not None:
+            raise InputError(f"entry {anywhere!r}: name the token from which it is taken")
         if len(self.entries) != len(self.base):
             raise InputError(f"{len(self.base)} numbers of base for {len(self.entries)} entries: one for each")
 
@@ -139,7 +141,8 @@ class ExtraToken(Intervention):
             hidden = hidden.clone()
             register = opened.at((self.at,), hidden).expand(hidden.shape[:2])
             for (at, source, dim), value in zip(self.entries, self.base, strict=True):
-                if at == depth and source is not None:
+                if at == depth:
+                    assert source is not None
                     check_dim(dim, hidden)
                     giver = opened.at((source + (source >= self.at),), hidden).expand(hidden.shape[:2])
                     # One of each per row, so both masks list rows in the same order; `hidden[..., dim]` is a view.

@@ -40,7 +40,8 @@ MANY = 17  # with fewer, every second number is tried first
 MAPS = (1, 2, 4, 8, 16, 32, 64)  # numbers of maps that are tried first
 TOKENS = (1, 2, 4, 8)  # numbers of tokens of a text that are tried
 BASE = "everything rounded"
-UNITS: tuple[Literal["maps", "tokens"], ...] = ("maps", "tokens")
+Unit = Literal["maps", "tokens"]
+UNITS: tuple[Unit, ...] = ("maps", "tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +207,7 @@ class Rescue:
     values: Mapping[str, Float[np.ndarray, " text"]]
     runs: int
 
-    def best(self, what: Literal["maps", "tokens"]) -> Rescued | None:
+    def best(self, what: Unit) -> Rescued | None:
         """The fewest that recover `share`, else the number that recovers most; None if no number was tried."""
         count = self.tokens if what == "tokens" else self.maps and len(self.maps)
         rows = self.tried[(self.tried["what"] == what) & ~self.tried["random"]]
@@ -224,15 +225,19 @@ class Rescue:
         )
 
     @property
+    def found(self) -> dict[Unit, Rescued]:
+        """The best of each that was tried: models of experts alone have no map to rank, schemes of weights no token."""
+        return {what: best for what in UNITS if (best := self.best(what)) is not None}
+
+    @property
     def sentence(self) -> str:
         """The answer in words."""
         if self.tried.empty:
             return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
-        # A model of experts alone has no map that is ranked, and a scheme of weights alone no token.
-        parts = [self._sentence_of(best, what) for what in UNITS if (best := self.best(what)) is not None]
+        parts = [self._sentence_of(best, what) for what, best in self.found.items()]
         return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
 
-    def _sentence_of(self, best: Rescued, what: Literal["maps", "tokens"]) -> str:
+    def _sentence_of(self, best: Rescued, what: Unit) -> str:
         one = best.count == 1
         token = "token of a text" if one else "tokens of a text"
         noun = f" of {self.of_maps} linear maps in 16 bits" if what == "maps" else f" {token}"

@@ -259,6 +259,13 @@ def test_lengths_that_do_not_fit(lengths: tuple[int, ...], options: dict[str, An
         join_chunks(llama(), texts(2, 8), lengths, **options)
 
 
+def test_ids_of_16_bits() -> None:
+    model, ids = llama(), texts(2, 8)
+    found, wanted = (join_chunks(model, each, (4, 4)) for each in (ids.short(), ids))
+    assert torch.equal(found.ids, wanted.ids)
+    assert torch.equal(found.cache(model).layers[1].keys, wanted.cache(model).layers[1].keys)  # type: ignore[attr-defined]
+
+
 def test_ids_that_are_none_of_the_models() -> None:
     with pytest.raises(InputError, match="40"):
         join_chunks(llama(), torch.tensor([[1, 40]]), (1, 1))

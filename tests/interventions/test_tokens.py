@@ -114,6 +114,8 @@ def test_bad_input_is_refused() -> None:
     whole = torch.randint(3, 90, (1, encoder.config.max_position_embeddings))
     with ExtraToken(1).applied(encoder), pytest.raises(InputError, match="the model has positions for"):
         logits(encoder, input_ids=whole)
+    with pytest.raises(InputError, match="name the token from which it is taken"):
+        ExtraToken(1, ((1, None, 2),), (0.0,))
     with pytest.raises(InputError, match="did you mean 'move'"):
         Rearrange("moved", 0, 4)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="one for each"):

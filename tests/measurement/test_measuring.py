@@ -54,6 +54,23 @@ def test_ids_may_be_any_whole_numbers(name: str, llama: LlamaForCausalLM, ids: t
     xr.testing.assert_identical(found, measure(llama, ids, [AttentionReceived()]).data)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"inputs_embeds": torch.zeros(3, 9, 31)}, r"inputs_embeds \(3, 9, 31\).*\(samples, tokens, 32\)"),
+        ({"inputs_embeds": torch.zeros(3, 32)}, "inputs_embeds"),
+        ({"inputs_embeds": torch.zeros(3, 9, 32, dtype=torch.long)}, "expected floats"),
+        ({"input_ids": torch.ones(3, 9, dtype=torch.long), "position_ids": torch.arange(8)[None]}, "each of the 9"),
+        ({"inputs_embeds": torch.zeros(3, 9, 32), "position_ids": torch.arange(10)[None]}, "each of the 9"),
+    ],
+)
+def test_embeddings_and_positions_of_another_shape(
+    inputs: dict[str, torch.Tensor], why: str, llama: LlamaForCausalLM
+) -> None:
+    with pytest.raises(InputError, match=why):
+        measure(llama, inputs)
+
+
 def test_it_caches_nothing_and_keeps_one_row_of_logits(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     outputs = []
     llama.register_forward_hook(lambda _, __, output: outputs.append(output))
