@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -190,8 +191,13 @@ class Count:
 
 @lru_cache(maxsize=4096)  # hundreds of tests for each, and the same few counts again in all claims
 def _decides_at(rule: Count, counts: tuple[ModelCount, ...]) -> int | None:
+    # At equal n only the larger share can be found to be larger, and its tail has the fewer terms.
+    ordered = sorted(counts, key=lambda each: each.share, reverse=True)
+    if rule.share is None and ordered[0].share == ordered[1].share:
+        return None
     for n in range(max(rule.fewest, *(each.n for each in counts)), MOST + 1):
-        if min(rule.p_values([ModelCount(round(each.share * n), n) for each in counts])) <= LEVEL:
+        grown = [ModelCount(round(each.share * n), n) for each in ordered]
+        if (fisher(*grown) if rule.share is None else min(rule.p_values(grown))) <= LEVEL:
             return n
     return None
 
@@ -273,12 +279,16 @@ class Size:
             return None
         largest = max(effect.n)
         # If enough models did not decide, at least one more is needed.
-        for n in range(max(self.least, largest + (min(effect.n) >= self.least)), MOST + 1):
+        candidates = range(max(self.least, largest + (min(effect.n) >= self.least)), MOST + 1)
+
+        def decided(n: int) -> bool:
             factor = n / largest
             more = replace(effect, error=effect.error / math.sqrt(factor), df=effect.df * factor)
-            if self._grade((more.bound(LEVEL), more.bound(1 - LEVEL))) != "open":
-                return n
-        return None
+            return self._grade((more.bound(LEVEL), more.bound(1 - LEVEL))) != "open"
+
+        # Each interval lies within that of fewer models, so what is decided stays so.
+        place = bisect_left(candidates, True, key=decided)
+        return candidates[place] if place < len(candidates) else None
 
 
 Rule = Annotated[EachWithin | EachAbove | Count | Size, Field(discriminator="kind")]

@@ -285,7 +285,8 @@ class Trial:
     def _budget(self, arm: str) -> str:
         facts = self.record.get("arms", {}).get(arm, {})
         if "tokens_per_text" in facts:
-            return f" ({facts['tokens_per_text']:.3g} tokens a text)"
+            count = facts["tokens_per_text"]
+            return f" ({count:.3g} token{'' if count == 1 else 's'} a text)"
         return ""
 
     def _row(self, arm: str) -> dict[str, Any]:

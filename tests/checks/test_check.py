@@ -17,6 +17,7 @@ from sinkscope.checks.bos import SECTION as BOS
 from sinkscope.checks.subject import added_bos, checked_model
 from sinkscope.errors import InputError
 from sinkscope.model import load, load_tokenizer
+from tests.checks.test_full import random_llama
 
 TEXTS = 6
 
@@ -220,12 +221,14 @@ def test_a_section_is_answered_anew_for_texts_that_differ_where_only_it_reads(
     nano: tuple[Any, Any], tmp_path: Path
 ) -> None:
     """Long texts go on where the scored windows end."""
+    model = random_llama(len(nano[1]), max_position_embeddings=128)  # streams of nano itself go token by token
     words = ["def", "return", "class", "for", "if", "else", "self", "name"]
     draw = np.random.default_rng(0)
     beginnings = [" ".join(draw.choice(words, 100)) for _ in range(12)]
     cards = [
         check(
-            *nano,
+            model,
+            nano[1],
             [f"{each} {' '.join(draw.choice(words, 300))}" for each in beginnings],
             count=4,
             tokens=32,
