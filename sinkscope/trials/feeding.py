@@ -74,6 +74,7 @@ class Feed:
     ) -> tuple[Float[Tensor, "batch vocabulary"], Prompt | None]:
         """`read` of a context through the unchanged model, and what these arms need of it; None where none does."""
         kinds = {arm.first_pass for arm in arms}
+        ids = ids.to(device_of(self.model))
         calls: Sequence[Attended] | None = ()
         if "calls" in kinds:
             with recording(self.model) as recorder:
