@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -242,6 +242,13 @@ class JudgedQuestion:
     findings: Findings | None
     verdicts: Sequence[Verdict]
 
+    @property
+    def decided_by(self) -> Findings | None:
+        """Its runs without those of seeds that it does not name, which other questions made."""
+        from sinkscope.experiments.grading import counting
+
+        return self.findings and replace(self.findings, runs=counting(self.question, self.findings))
+
 
 def require_folder(results: Path) -> None:
     """Raise `InputError` for a folder of records that is named and does not exist."""
@@ -311,8 +318,8 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
     for index, each in enumerate(judged):
         if index:
             show(plain(""))
-        findings = each.findings
-        cost = f"{_count_runs(int(findings.cost['runs']))}, {hours(findings.seconds)}" if findings else "no runs"
+        findings, deciding = each.findings, each.decided_by
+        cost = f"{_count_runs(int(deciding.cost['runs']))}, {hours(deciding.seconds)}" if deciding else "no runs"
         show(Text(each.question.name, "bold").append(plain(f": {each.question.asks} ({cost})\n")))
         rows = [
             (
@@ -427,14 +434,15 @@ def _verdicts_json(judged: Sequence[JudgedQuestion], scale: str) -> dict[str, An
             for index, verdict in enumerate(each.verdicts)
         ],
         "registered": {each.question.name: vars(standing_of(each.question, each.findings)) for each in judged},
-        "costs": {each.question.name: each.findings.cost for each in judged if each.findings is not None},
+        "costs": {each.question.name: found.cost for each in judged if (found := each.decided_by) is not None},
         "cost": _total_cost(judged),
     }
 
 
 def _total_cost(judged: Sequence[JudgedQuestion]) -> dict[str, float]:
     """How many runs all questions have together, and how long they took; a run that several read counts once."""
-    runs = [run for each in judged if each.findings for seeds in each.findings.runs.values() for run in seeds.values()]
+    found = [deciding for each in judged if (deciding := each.decided_by)]
+    runs = [run for deciding in found for seeds in deciding.runs.values() for run in seeds.values()]
     seconds = {run.run: run.seconds for run in runs}
     return {"runs": len(seconds), "seconds": math.fsum(seconds.values())}
 

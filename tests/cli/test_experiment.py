@@ -213,6 +213,14 @@ def test_a_verdict_on_runs_of_one_s_own_loads_nothing_slow(tmp_path):
     assert loaded == ""
 
 
+def test_runs_of_seeds_that_a_question_does_not_name_cost_it_nothing(sinkscope, mine, tmp_path):
+    runs = {"a": {seed: observed("a", seed, 9.0) for seed in range(5, 20)}}
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 7, runs))
+    command = ("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
+    assert sinkscope(*command, "--json").json["costs"]["mine"]["runs"] == 4  # seeds 0 and 1 of both variations
+    assert "(4 runs," in " ".join(sinkscope(*command).out.split())
+
+
 def test_runs_that_are_not_judged_are_told(sinkscope, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(REGISTERED)
