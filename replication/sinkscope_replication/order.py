@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import RESULTS, Question, expected, known, run
+from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
@@ -29,7 +29,7 @@ ORDER = (
 def missing(
     order: Sequence[str] = ORDER, results: Path = RESULTS
 ) -> Iterator[tuple[Question, dict[str, tuple[int, ...]]]]:
-    """Each question that lacks a run, with the seeds that each of its variations lacks.
+    """Each question that lacks a run, with the seeds that each of its variations lacks; of those that a claim reads.
 
     Raises `InputError` where the order names a question that there is not.
     """
@@ -39,9 +39,11 @@ def missing(
         question = QUESTIONS[name]
         findings = known(question, results=results)
         there = findings.runs if findings is not None else {}
+        read = {label for assertion in question.assertions for label in labels_read(question, assertion)}
         lacking = {
             label: tuple(seed for seed in question.seeds_of(label) if seed not in there.get(label, {}))
             for label in question.labels
+            if label in read
         }
         if any(lacking.values()):
             yield question, {label: seeds for label, seeds in lacking.items() if seeds}
@@ -62,7 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(str(unknown("question", name, QUESTIONS)))
     end, total = time.monotonic() + 3600 * options.hours, 0.0
     for question, lacking in missing(options.names, options.results):
-        cost = hours(question, options.results)
+        variations = tuple(
+            replace(variation, seeds=lacking[variation.label])
+            for variation in question.variations
+            if variation.label in lacking
+        )
+        part = replace(question, variations=variations)
+        cost = hours(part, options.results)
         total += cost
         print(f"{question.name}, {cost:.1f} h:", flush=True)
         for label, seeds in lacking.items():
@@ -71,12 +79,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             continue
         if time.monotonic() >= end:
             return
-        variations = tuple(
-            replace(variation, seeds=lacking[variation.label])
-            for variation in question.variations
-            if variation.label in lacking
-        )
-        part = replace(question, variations=variations)
         also = tuple(QUESTIONS.values())
         run(part, out=options.out, results=options.results, workers=options.workers, also=also, compiled=True)
     if options.plan:

@@ -1,8 +1,8 @@
 """`python -m sinkscope_replication.speedrun [NAME ...]`: in how few core-minutes does a small model get a sink?
 
 Each recipe is `nano` with fields changed, trained until the rate of one position reaches the recipe's target or its
-steps are over. The table counts the steps, and what a step takes on an idle core. These runs search for recipes: no
-grade uses their seeds.
+steps are over. The table counts the steps, and the minutes that the runs took. These runs search for recipes: no grade
+uses their seeds.
 
 It can be killed at any moment: the same command goes on with the runs that have no record.
 """
@@ -40,8 +40,6 @@ RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
 WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixteen in half of the windows
 RATES = ("sink/position_0", "sink/strongest")
 POLL = 1.0  # seconds
-SECONDS = 0.2  # of a compiled step of nano's size on an idle core: 188 to 200 ms in the records of 1 and 2 heads
-IN_BF16 = 0.71  # of these, where a core multiplies bf16: two heads in turns on an idle one, 278 ms against 391
 PATIENCE = 1300  # steps after which an attempt with a BOS has not reached its target
 SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
 TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
@@ -51,9 +49,8 @@ TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
 class Attempt:
     """A recipe to try: fields of `nano` changed, the rate that ends it, and in words what it is.
 
-    `cost`: seconds of a step over nano's. `rate`: of position 0, or of the strongest position. `whole`: it is read on
-    whole windows of nano's text, at each checkpoint, since on the short texts that such a recipe trains on uniform
-    attention alone comes close to a sink.
+    `rate`: of position 0, or of the strongest position. `whole`: it is read on whole windows of nano's text, at each
+    checkpoint, since on the short texts that such a recipe trains on uniform attention alone comes close to a sink.
     """
 
     name: str
@@ -62,7 +59,6 @@ class Attempt:
     target: float = WITH_BOS
     rate: str = RATES[0]
     whole: bool = False
-    cost: float = 1.0
 
 
 def without_bos(name: str, words: str, steps: int, whole: bool = False, **changes: Any) -> Attempt:
@@ -77,7 +73,7 @@ TWO_HEADS = {"model.num_attention_heads": 2}
 def in_bf16(name: str, words: str, **changes: Any) -> Attempt:
     """An attempt with two heads, multiplied in bf16."""
     fields = {**TWO_HEADS, "precision": "bf16"} | {key.replace("__", "."): value for key, value in changes.items()}
-    return Attempt(f"bf16{name and '-'}{name}", f"2 heads, bf16{words and ', '}{words}", fields, cost=IN_BF16)
+    return Attempt(f"bf16{name and '-'}{name}", f"2 heads, bf16{words and ', '}{words}", fields)
 
 
 ATTEMPTS: dict[str, Attempt] = {
@@ -287,11 +283,10 @@ def of_the_study() -> Iterator[dict[str, Any]]:
 
 
 def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Rows of Markdown: with a BOS, then without; the fewest core-minutes first, as they were measured.
+    """Rows of Markdown: with a BOS, then without; the fewest steps first.
 
-    Numbers are medians over seeds, "–" where fewer than half reach the target. The core-minutes that are estimated are
-    those of the steps on an idle core. Rate and loss are those at that step. With a BOS, attempts of which no model
-    reaches it are left out.
+    Numbers are medians over seeds, "–" where fewer than half reach the target. Rate and loss are those at that step.
+    With a BOS, attempts of which no model reaches it are left out.
     """
     lines = []
     for name, attempt in ATTEMPTS.items():
@@ -303,20 +298,13 @@ def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             median(row[key] if row["reached"] else math.inf for row in tried)
             for key in ("core_minutes", "step", "rate", "loss")
         )
-        estimated = step * SECONDS * attempt.cost / 60
-        numbers: tuple[str, ...] = (
-            f"{minutes:.1f}",
-            f"{estimated:.1f}",
-            f"{step:,.0f}",
-            f"{rate:.1f} %",
-            f"{loss:.2f}",
-        )
+        numbers: tuple[str, ...] = (f"{step:,.0f}", f"{minutes:.1f}", f"{rate:.1f} %", f"{loss:.2f}")
         if not math.isfinite(step):
             numbers = ("–",) * len(numbers)
         counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
         log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
         cells = (attempt.words, "yes" if with_bos else "no", counted, *numbers, f"`{log}`")
-        lines.append((not with_bos, minutes, estimated, f"| {' | '.join(cells)} |"))
+        lines.append((not with_bos, step, f"| {' | '.join(cells)} |"))
     yield from (line for *_, line in sorted(lines))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from sinkscope.errors import InputError
@@ -60,13 +61,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def released() -> list[str]:
-    """The sink rate of each released model that was measured, on texts, with its interval over these texts."""
+    """The sink rate of each released model that was measured, and the number of texts, which are of one model."""
     words = []
     for path in sorted(RELEASED.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         rate = record["parts"]["rate/text"]
-        interval = f"{rate['low']:.1f} to {rate['high']:.1f}, {rate['n']} texts"
-        words.append(f"{rate['rate']:.1f} % ({interval}) in {record['model'].partition('.')[0]}")
+        words.append(f"{rate['rate']:.1f} % in {record['model'].partition('.')[0]} ({rate['n']} texts)")
     return words
 
 
@@ -118,10 +118,12 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
     )
     planned = [sum(len(question.seeds_of(label)) for label in group) for group in groups]
     if not assertion.claim.rule.can_decide(*planned):  # type: ignore[union-attr]
-        return f"cannot be decided with {' and '.join(map(str, planned))} models"
+        enough = f"; {verdict.decides_at} would" if verdict.decides_at else ""
+        return f"{' and '.join(map(str, planned))} models cannot decide{enough}"
     if early := next((part for part in reasons if part.endswith(" runs")), ""):
-        hours = hours_missing(name)
-        return early + (f", {hours:.1f} h" if hours else "")
+        there, _, asked = early.removesuffix(" runs").partition(" of ")
+        hours = hours_missing(name, tuple(label for group in groups for label in group))
+        return f"{int(asked) - int(there)} of {asked} runs missing" + (f", {hours:.1f} h" if hours else "")
     if not (verdict.decides_at and findings):
         return reasons[0]
     more = [(verdict.decides_at - n) * _seconds(findings, group) for n, group in zip(verdict.n, groups, strict=True)]
@@ -135,9 +137,12 @@ def _seconds(findings: Findings, labels: Sequence[str]) -> float:
 
 
 @cache
-def hours_missing(question: str) -> float:
-    """Core-hours of a question's missing runs, by the records of similar ones; 0 where there are none."""
-    return (expected(QUESTIONS[question], "nano", findings_of(question), reuse=True).seconds or 0.0) / 3600
+def hours_missing(name: str, labels: tuple[str, ...]) -> float:
+    """Core-hours of the missing runs of these variations, by the records of similar ones; 0 where there are none."""
+    question = QUESTIONS[name]
+    read = tuple(variation for variation in question.variations if variation.label in labels)
+    part = replace(question, variations=read)
+    return (expected(part, "nano", findings_of(name), reuse=True).seconds or 0.0) / 3600
 
 
 def counts() -> str:
@@ -150,9 +155,14 @@ def counts() -> str:
         for key in keys(question, "nano").values()
     }
     on_tasks = sum(key in of_tasks for key, _ in rows)
-    hashed = sum(bool(run.registered) for run in rows.values())
+    hashes = {name: question.registration.sha256 for name, question in QUESTIONS.items() if question.registration}
+    hashed = sum(
+        any(note.get("sha256") == hashes.get(name) for name, note in run.registered.items()) for run in rows.values()
+    )
+    untrained = sum(run.steps[-1:] == (1,) for run in rows.values())  # what a tuning starts from, read after one step
     claims = sum(len(question.assertions) for question in QUESTIONS.values())
     return (
-        f"{len(rows) - on_tasks} models were trained on text, and {on_tasks} on two synthetic tasks; {hashed} of them "
-        f"carry the hash of their question's file. {len(QUESTIONS)} questions make {claims} claims."
+        f"{len(rows) - on_tasks - untrained} models were trained on text, and {on_tasks} on two synthetic tasks; "
+        f"{hashed} of them carry the hash of a question's file as it is now. {len(QUESTIONS)} questions make {claims} "
+        "claims."
     )

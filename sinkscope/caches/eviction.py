@@ -76,23 +76,26 @@ class EvictingCache(FollowingCache):
         self.pass_state.unfinished = len(self.kept)
         return added
 
-    def take_over(self, ids: Tensor, calls: Sequence[Attended]) -> bool:
-        """Hold what is left of a first pass over `ids`, from the calls that `first_pass.recording` saw in it.
+    def take_over(self, ids: Tensor, states: Sequence[tuple[Tensor, Tensor]], calls: Sequence[Attended]) -> bool:
+        """Hold what is left of a first pass over `ids`, from what each layer cached in it and how it attended.
+
+        `states`: keys and values, or the latent that a family caches in their place; `calls`: of the attention
+        functions, from `first_pass.recording`.
 
         False, and nothing done, where layers are left alone or have states, and where a model's attention was not seen.
         """
-        if self.get_seq_length() or len(calls) != len(self.layers) or isinstance(self.evictor, ModuleEvictor):
+        counts = {len(self.layers), len(states), len(calls)}
+        if self.get_seq_length() or len(counts) > 1 or isinstance(self.evictor, ModuleEvictor):
             return False
         if not all(type(layer) is SlotsLayer for layer in self.layers):
             return False
         model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
         self.begin(Forward.of(model, (), inputs), inputs)
         assert self.evictor is not None
-        for layer, call in zip(self.layers, calls, strict=True):
-            # Copies: others go on from the same calls, and some policies round or merge what they keep in place.
-            keys, values = layer.update(call.arguments["key"].clone(), call.arguments["value"].clone())
-            arguments = {**call.arguments, "key": keys, "value": values}
-            self.evictor.given(call.module, call.implementation, arguments)
+        for layer, (keys, values), call in zip(self.layers, states, calls, strict=True):
+            # Copies: others go on from the same states, and some policies round or merge what they keep in place.
+            layer.update(keys.clone(), values.clone())
+            self.evictor.given(call.module, call.implementation, dict(call.arguments))
             self.evictor.returned(call.module, call.output)
         return True
 

@@ -21,7 +21,7 @@ LARGEST = 2**31  # bytes of queries that are kept; a longer context is read anew
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """One call of a layer's attention function, of whose output the last query's is kept."""
+    """One call of a layer's attention function, of whose output the last query's is kept. Not to be written to."""
 
     module: nn.Module
     implementation: str | None

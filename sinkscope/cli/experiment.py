@@ -203,7 +203,7 @@ def verdict_(
     as_json: options.AsJson = False,
 ) -> None:
     """Judge the claims again from stored records and from the runs that come with a question; train nothing."""
-    from sinkscope.experiments import QUESTIONS, find, known, verdicts
+    from sinkscope.experiments import QUESTIONS, find, known, standing_of, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
@@ -230,7 +230,10 @@ def verdict_(
             note(f"no record yet; to judge what an interrupted run has finished: {judge}")
     gone = [each for each in judged if report_left_out(each)]
     report_damage(damaged)
-    if gone and not every:
+    edited = [each for each in judged if standing_of(each.question, each.findings).edited]
+    if edited and not every:
+        note(f"'{edited[0].question.name}' was edited after its runs, so no claim of it is confirmed")
+    if (gone or edited) and not every:
         raise typer.Exit(BAD_INPUT)
 
 

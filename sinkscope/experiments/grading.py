@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.effects import Contrast, SeedWise, Shares
@@ -190,7 +191,7 @@ def _note_missing(label: str, parts: Mapping[int, float], runs: Mapping[int, Obs
 
 
 def _loss_gap(assertion: Assertion, runs: Cells) -> str:
-    """By how much the losses of variations differ, where that is more than .1 nats and a claim does not read them.
+    """By how much losses of compared variations differ at most, if by more than .1 nats and the claim reads none.
 
     A model that has learned less has a weaker sink for that reason alone.
     """
@@ -198,12 +199,15 @@ def _loss_gap(assertion: Assertion, runs: Cells) -> str:
     groups = effect.groups if isinstance(effect, Shares) else [(label,) for label in getattr(effect, "labels", ())]
     if len(groups) < 2 or _reads_loss(effect):  # type: ignore[arg-type]
         return ""
-    means = []
+    means: list[list[float]] = []
     for group in groups:
-        losses = [run["loss"] for label in group for run in runs.get(label, {}).values()]
-        if known := [loss for loss in losses if not math.isnan(loss)]:
-            means.append(math.fsum(known) / len(known))
-    differ = max(means) - min(means) if means else 0.0
+        means.append([])
+        for label in group:
+            losses = [run["loss"] for run in runs.get(label, {}).values()]
+            if known := [loss for loss in losses if not math.isnan(loss)]:
+                means[-1].append(math.fsum(known) / len(known))
+    pairs = [(a, b) for one, other in combinations(means, 2) for a in one for b in other]
+    differ = max((abs(a - b) for a, b in pairs), default=0.0)
     return f"losses differ by {differ:.2f} nats" if differ > OF_LOSS else ""
 
 

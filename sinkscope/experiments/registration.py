@@ -86,10 +86,13 @@ def register(folder: Path, question: str, note: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Standing:
-    """Whether a question was registered before the runs that decide it, and in words why not."""
+    """Whether a question was registered before the runs that decide it, and in words why not; `edited`: its file was
+    changed after some of them.
+    """
 
     registered: bool
     words: str
+    edited: bool = False
 
 
 def standing(question: str, registration: Registration | None, runs: Iterable[Observed]) -> Standing:
@@ -113,7 +116,7 @@ def standing(question: str, registration: Registration | None, runs: Iterable[Ob
     if changed:
         before, now = changed[0]["sha256"][:SHORT], registration.sha256[:SHORT]
         words = f"changed after {len(changed)} of {_runs(len(notes))}: sha256 was {before}, is {now}"
-        return Standing(False, f"{words} ({_checked(registration, changed[0])})")
+        return Standing(False, f"{words} ({_checked(registration, changed[0])})", edited=True)
     without = hashes.count("")
     return Standing(False, f"unregistered: {without} of {_runs(len(notes))} started without this file")
 

@@ -100,7 +100,7 @@ class Feed:
     def _takes_over(self, prompt: Prompt, ids: Tensor) -> bool:
         if isinstance(self.cache, SinkQuantizedCache):
             return bool(prompt.states) and self.cache.take_over(ids, prompt.states)
-        return isinstance(self.cache, EvictingCache) and self.cache.take_over(ids, prompt.calls)
+        return isinstance(self.cache, EvictingCache) and self.cache.take_over(ids, prompt.states, prompt.calls)
 
     def read_all(
         self, ids: Int[Tensor, "batch new"], last: int | None = None

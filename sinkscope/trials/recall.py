@@ -39,8 +39,9 @@ def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0
     prompt = Prompt.of(model, asked.context, arms)
     second = None if with_question is None else Prompt.of(model, with_question, arms)
     for arm in arms:
-        unseen = _unseen(model, asked, arm, start, prompt)
-        seen = None if with_question is None else _seen(model, asked, with_question, arm, start, second)
+        first, other = (None, None) if arm.first_pass == "own" else (prompt, second)
+        unseen = _unseen(model, asked, arm, start, first)
+        seen = None if with_question is None else _seen(model, asked, with_question, arm, start, other)
         yield arm.name, Recalled(unseen, seen)
 
 

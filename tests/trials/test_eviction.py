@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -346,3 +348,24 @@ def test_needles_are_read_once_for_all_policies_and_the_answers_are_the_same() -
         assert 0 < found.seen.double().mean() < 1
         assert torch.equal(found.seen, own[name].seen)
         assert torch.equal(found.unseen, own[name].unseen)
+
+
+def test_an_arm_that_changes_more_than_its_cache_reads_its_context_itself() -> None:
+    asked = Needles(length=60, pairs=6, asked=4).draw(30, seed=0)
+    model = llama(vocab_size=192)
+    arms = policy_arms(model, asked.context, ["streaming", "h2o"], [KEPT], context=60, recent=4)
+    inner = arms[0].open
+
+    @contextmanager
+    def louder(model: Any, texts: Texts) -> Iterator[Any]:
+        hook = model.model.layers[0].mlp.register_forward_hook(lambda *hooked: 5 * hooked[-1])
+        try:
+            with inner(model, texts) as cache:
+                yield cache
+        finally:
+            hook.remove()
+
+    own = Arm("louder", louder)
+    alone, beside = dict(recalled(model, asked, [own]))["louder"], dict(recalled(model, asked, [*arms, own]))["louder"]
+    assert torch.equal(alone.seen, beside.seen)  # type: ignore[arg-type]
+    assert not torch.equal(beside.seen, dict(recalled(model, asked, arms))[arms[0].name].seen)  # type: ignore[arg-type]
