@@ -18,7 +18,8 @@ from sinkscope.experiments import RESULTS, Question, expected, known, labels_rea
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
-    *("abstract", "no-op", "window", "weight-decay", "biases-without-bos", "sink-token", "biases", "post-norm"),
+    *("abstract", "fresh-equal-loss", "fresh-fixed-positions", "fresh-data-shares", "fresh-equal-product"),
+    *("no-op", "window", "weight-decay", "biases-without-bos", "sink-token", "biases", "post-norm"),
     *("heads", "normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates"),
     *("equal-product", "batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases"),
     *("windows", "rotary-without-bos", "random-tokens-longer", "prefix-after-random", "weight-decays", "failing"),
@@ -87,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def hours(question: Question, results: Path = RESULTS) -> float:
     """Core-hours of a question's missing runs, by the records of similar ones; 0 where there are none."""
-    return (expected(question, "nano", known(question, results=results), reuse=True).seconds or 0.0) / 3600
+    whole = QUESTIONS[question.name]  # where no record is like the runs of a part
+    seconds = (expected(each, "nano", known(each, results=results), reuse=True).seconds for each in (question, whole))
+    return next(filter(None, seconds), 0.0) / 3600
 
 
 if __name__ == "__main__":

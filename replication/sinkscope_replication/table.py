@@ -123,7 +123,7 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
     if early := next((part for part in reasons if part.endswith(" runs")), ""):
         there, _, asked = early.removesuffix(" runs").partition(" of ")
         hours = hours_missing(name, tuple(label for group in groups for label in group))
-        return f"{int(asked) - int(there)} of {asked} runs missing" + (f", {hours:.1f} h" if hours else "")
+        return f"{int(asked) - int(there)} of {asked} missing" + (f", {hours:.1f} h" if hours else "")
     if not (verdict.decides_at and findings):
         return reasons[0]
     more = [(verdict.decides_at - n) * _seconds(findings, group) for n, group in zip(verdict.n, groups, strict=True)]
@@ -141,8 +141,9 @@ def hours_missing(name: str, labels: tuple[str, ...]) -> float:
     """Core-hours of the missing runs of these variations, by the records of similar ones; 0 where there are none."""
     question = QUESTIONS[name]
     read = tuple(variation for variation in question.variations if variation.label in labels)
-    part = replace(question, variations=read)
-    return (expected(part, "nano", findings_of(name), reuse=True).seconds or 0.0) / 3600
+    parts = (replace(question, variations=read), question)  # all of it where no record is like these
+    seconds = (expected(part, "nano", findings_of(name), reuse=True).seconds for part in parts)
+    return next(filter(None, seconds), 0.0) / 3600
 
 
 def counts() -> str:

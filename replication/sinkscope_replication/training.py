@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from sinkscope.experiments import LabTraining, Metrics, training_metrics, validation_windows
+from sinkscope.experiments import LabTraining, Metrics, training_metrics, training_windows, validation_windows
+from sinkscope.experiments.readings import TOKENS, at_first, columns
 from sinkscope.training import Recipe, Run
 from sinkscope_replication.observing.other_texts import other_texts
 from sinkscope_replication.observing.readings import readings
@@ -20,9 +21,9 @@ class StudyTraining(LabTraining):
 
     kind: ClassVar[str] = "replication"
     observed: ClassVar[str] = "observed-replication.json"
-    layout: ClassVar[int] = 8
-    # These lack masses, lifts and heads; streams; angles of keys; what heads write while on the sink.
-    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7)
+    layout: ClassVar[int] = 9
+    # These lack masses, lifts and heads; streams; angles of keys; what heads write while on the sink; training windows.
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7, 8)
 
     titles: ClassVar[Mapping[str, str]] = {
         "resting": "norm of a head's output on the sink over elsewhere",
@@ -38,9 +39,14 @@ class StudyTraining(LabTraining):
     @classmethod
     def metrics(cls, run: Run) -> Metrics:
         """All metrics of `Observed` and of `observing`: on the first 64 tokens of up to 100 validation windows as the
-        model was trained on them, on other inputs, on other texts, and in streams."""
+        model was trained on them, on other inputs, on other texts, and in streams.
+
+        Of a model that saw a share of the text, `sink_0/training` and `sink_mass/training` are of windows that it saw.
+        """
         yield from training_metrics(run)
         recipe, windows = Recipe(**run.record["recipe"]), validation_windows(run)
         yield from readings(run.model, windows)
+        if recipe.data.train_share < 1:
+            yield from at_first("training", run.model, columns(training_windows(run), slice(TOKENS)))
         yield from other_texts(run.model, run.tokenizer, recipe.data, windows)
         yield from streamed(run.model, long_texts(run.tokenizer, recipe.data, recipe.context), recipe.context)

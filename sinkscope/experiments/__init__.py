@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from sinkscope.experiments.jobs import LabTraining as LabTraining
     from sinkscope.experiments.jobs import Task as Task
     from sinkscope.experiments.jobs import training_metrics as training_metrics
+    from sinkscope.experiments.jobs import training_windows as training_windows
     from sinkscope.experiments.jobs import validation_windows as validation_windows
     from sinkscope.experiments.running import SweepProgress as SweepProgress
     from sinkscope.experiments.running import backend_named as backend_named
@@ -83,6 +84,7 @@ LATER = {
     "backend_named": "running",
     "run": "running",
     "training_metrics": "jobs",
+    "training_windows": "jobs",
     "validation_windows": "jobs",
 }
 
@@ -158,6 +160,7 @@ __all__ = [
     "task",
     "times",
     "training_metrics",
+    "training_windows",
     "validation_windows",
     "verdicts",
     "with_rows",

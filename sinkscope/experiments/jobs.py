@@ -170,6 +170,11 @@ def validation_windows(run: Run) -> dict[str, Tensor]:
     return inputs_of(spread(LAB.data(Recipe(**run.record["recipe"])).validation, SAMPLES))
 
 
+def training_windows(run: Run) -> dict[str, Tensor]:
+    """The same of windows that it was trained on: of a share of the text where `data.train_share` says so."""
+    return inputs_of(spread(LAB.data(Recipe(**run.record["recipe"])).train, SAMPLES))
+
+
 def training_metrics(run: Run) -> Metrics:
     """The metrics of `Observed` that are about training, from the run's log."""
     log, validation = run.log, run.record["results"].get("validation_loss")

@@ -195,6 +195,9 @@ def test_a_margin_loosened_after_the_runs_is_told(sinkscope, tmp_path):
     answer = sinkscope(*command, "--json").json
     assert answer["verdicts"][0]["grade"] == "seen"
     assert "changed after 7 of 7 runs" in answer["registered"]["mine"]["words"]
+    edited = sinkscope(*command)
+    assert edited.code == 2
+    assert edited.err.splitlines()[-1] == "'mine' was edited after its runs, so no claim of it is confirmed"
 
 
 def test_a_verdict_on_runs_of_one_s_own_loads_nothing_slow(tmp_path):

@@ -197,6 +197,11 @@ def test_a_difference_of_loss_stands_in_the_row():
     assert "losses differ" not in loss.reason
     findings.runs["b"].popitem()
     assert verdicts(asked(more()), findings)[0].reason == "11 of 12 runs; losses differ by 0.30 nats"
+    pooled = asked(more_models("a", ("b", "c"), Has("m", 8.7), "c", "s", "t"), labels="abc")
+    both = runs_of(a=HIGH, b=LOW, c=LOW)
+    for label, loss in (("b", 2.8), ("c", 3.2)):  # whose mean is that of 'a'
+        both.runs[label].update({seed: run(label, seed, value, loss=loss) for seed, value in enumerate(LOW)})
+    assert "losses differ by 0.20 nats" in verdicts(pooled, both)[0].reason
     series = asked(size(rising("m", "acb")), labels="acb")
     three = replace(findings, runs={**findings.runs, "c": runs_of(c=HIGH).runs["c"]})
     assert "losses differ by 0.30 nats" in verdicts(series, three)[0].reason

@@ -18,6 +18,10 @@ from sinkscope_replication.records import RECORDS
 
 NAMES = (  # in the order in which they are listed; the file of a question has its name, with underscores
     "abstract",
+    "fresh-equal-loss",
+    "fresh-fixed-positions",
+    "fresh-equal-product",
+    "fresh-data-shares",
     "metric",
     "inputs",
     "emergence",

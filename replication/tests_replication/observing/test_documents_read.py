@@ -92,3 +92,19 @@ def test_a_run_is_read_as_it_was_trained(tiny: Callable[..., Recipe], tmp_path: 
     assert found["loss/with_first"] == mean_loss(run.model, known, first=2)
     assert found["loss/with_first"] != mean_loss(run.model, known["input_ids"], first=2)
     assert math.isfinite(found["sink_0/with_bos"]) == (recipe.data.bos == "none")
+
+
+@pytest.mark.slow
+def test_a_model_of_a_share_of_the_text_is_read_on_the_windows_that_it_saw(
+    tiny: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    run = trained(tiny("context=64", "steps=2", "data.train_share=0.5"), tmp_path)
+    train, whole = (LAB.data(each).train for each in (tiny("context=64", "data.train_share=0.5"), tiny("context=64")))
+    seen = torch.stack([window["input_ids"] for window in train])
+    assert 0 < len(seen) < len(whole)
+    assert len(seen) <= 100
+    found = observed(run, StudyTraining)
+    wanted = dict(at_first("training", run.model, seen[:, :64]))
+    assert {name: found[name] for name in wanted} == wanted
+    plain = observed(trained(tiny("context=64", "steps=2"), tmp_path / "plain"), StudyTraining)
+    assert math.isnan(plain["sink_0/training"])
