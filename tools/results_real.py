@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ FOLDER = ROOT / "results" / "real" / "trials"
 UNFINISHED = ROOT / "runs" / "results-real"
 STEP = 5.0  # seconds, to which the time of a command is known
 CORPORA = ("prose", "code")
+BATCHES = re.compile(r" --batch-size \d+")  # no result depends on them
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy")  # the texts come from the last three
 
 
@@ -73,7 +75,7 @@ def rows() -> list[Row]:
         for scheme in ("kv8-kivi", "kv4-kivi", "kv2-kivi"):
             arguments = ("quantize", "--scheme", scheme, *samples, *protected("measured", "outliers"), *step_by_step)
             found.append(Row(f"quantize-{scheme}-{corpus}", 0.45, arguments))
-        for scheme in ("w16a8-tensor", "w16a8-static"):
+        for scheme in ("a8-tensor", "a8-static"):
             choices = protected("measured", "outliers", "measured+outliers")
             found.append(Row(f"quantize-{scheme}-{corpus}", 0.35, ("quantize", "--scheme", scheme, *samples, *choices)))
         found.append(Row(f"intervene-{corpus}", 0.4, ("intervene", *samples)))
@@ -91,6 +93,20 @@ def rows() -> list[Row]:
 def protected(*choices: str) -> tuple[str, ...]:
     """The options that make each choice an arm."""
     return tuple(word for choice in choices for word in ("--protect", choice))
+
+
+def command_of(row: Row, model: str) -> str:
+    """The command as a user types it."""
+    return shlex.join(["sinkscope", row.arguments[0], Path(model).name, *row.arguments[1:]])
+
+
+def is_there(row: Row) -> bool:
+    """Whether the result of this command is stored, of a file of any name and in batches of any size."""
+    path = FOLDER / f"{row.name}.json"
+    if not path.exists():
+        return False
+    stored = " ".join(shlex.split(json.loads(path.read_text())["command"])[3:]).replace("--windows", "--samples")
+    return BATCHES.sub("", stored) == BATCHES.sub("", " ".join(row.arguments[1:]))
 
 
 def run(row: Row, model: str) -> dict[str, Any]:
@@ -114,7 +130,7 @@ def run(row: Row, model: str) -> dict[str, Any]:
     shutil.rmtree(folder)
     return {
         "name": row.name,
-        "command": shlex.join(["sinkscope", row.arguments[0], Path(model).name, *row.arguments[1:]]),
+        "command": command_of(row, model),
         "model": Path(model).name,
         "seconds": round(seconds),
         "date": datetime.now(UTC).date().isoformat(),
@@ -134,12 +150,12 @@ def main(
     if names and (wrong := set(names) - {row.name for row in chosen}):
         raise typer.BadParameter(f"{sorted(wrong)}: none of {', '.join(row.name for row in rows())}")
     for row in chosen:
-        done = (FOLDER / f"{row.name}.json").exists()
+        done = is_there(row)
         print(f"{row.name:32} {row.hours:5.2f} h  {'there' if done else ''}", flush=True)
     print(f"{'together':32} {sum(row.hours for row in chosen):5.2f} h", flush=True)
     for row in () if plan else chosen:
         path = FOLDER / f"{row.name}.json"
-        if path.exists():
+        if is_there(row):
             continue
         FOLDER.mkdir(parents=True, exist_ok=True)
         text = json.dumps(run(row, model), indent=1)

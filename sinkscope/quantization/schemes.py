@@ -66,6 +66,7 @@ LINEAR = re.compile(
     r"(?:a(?P<activations>\d+)-(?P<ranges>tensor|static|token)(?:-(?P<first>smooth|rotated|duquant))?)?"
     r"(?:-(?P<rounding>gptq|slim|awq))?(?:-g(?P<group>\d+))?(?P<asymmetric>-asym)?"
 )
+ACTIVATIONS, WHOLE = re.compile(r"a\d+-"), 16  # activations alone, and the bits that leave weights as they are
 COLUMNS = re.compile(r"llm-int8(?:-(\d+(?:\.\d+)?))?")
 CACHED = re.compile(r"kv(?P<bits>\d+)-(?P<ranges>token|kivi|head|kvquant)(?P<rotated>-rotated)?")
 SERVED = re.compile(
@@ -175,10 +176,12 @@ class _Protecting:
 def scheme_named(name: str, skip: Sequence[str] = ()) -> QuantizationScheme:
     """A registered scheme, one of the grammar (w6a6-tensor, w3-gptq, w4-g128-asym, kv3-head), or a `module:Name`.
 
+    a8-tensor is w16a8-tensor: activations are rounded, weights stay as they are.
+
     `skip`: linear maps that stay in full precision, besides the head (`linear_maps`). Raises `InputError` for unknown
     names, with the nearest one, for bits outside 1…16, and for `skip` with a scheme that has no use for it.
     """
-    if match := LINEAR.fullmatch(name):
+    if match := LINEAR.fullmatch(f"w{WHOLE}{name}" if ACTIVATIONS.match(name) else name):
         return _linear(name, match, tuple(skip)).scheme
     if name in FORMATS:
         return _formatted(name, tuple(skip))

@@ -185,6 +185,19 @@ def test_families_are_tried(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["a8-tensor", "a8-token", "a8-static", "a6-tensor-smooth"])
+def test_activations_alone_are_rounded_under_a_name_of_their_own(name: str) -> None:
+    model = ss.load("nano")
+    ids = torch.randint(5, 2000, (4, 48), generator=torch.Generator().manual_seed(0))
+    alone, whole = (
+        scheme_trial(model, ids, each, First(1), calibrate_on=ids, controls=0).values(each)
+        for each in (name, f"w16{name}")
+    )
+    np.testing.assert_array_equal(alone, whole)
+    assert alone.mean() > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nano", "nano-encoder", "nano-hybrid"])
 def test_shipped_models_are_tried(name: str) -> None:
     model = ss.load(name)
