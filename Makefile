@@ -16,7 +16,7 @@ pages := $(venv)/python -m tools.pages
 style := $(venv)/ruff check . && $(venv)/ruff format --check .
 
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-release mutants test-oldest lint pages results-real docs kernels bench clean
+.PHONY: help demo test test-slow test-release mutants test-oldest lint pages atlas results-real docs kernels bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -50,6 +50,8 @@ lint: .venv/dev.stamp ## style, types, and the tables in pages
 
 pages: .venv/dev.stamp ## fill the tables in pages from results and from code
 	$(pages)
+
+atlas: pages ## the atlas's table from results/models, in docs/atlas.md
 
 results-real: .venv/run.stamp ## what the trials say of SmolLM2, about nine and a half hours by its plan: results/real/trials (ARGS=--plan: the table)
 	$(venv)/python -m tools.results_real $(MODEL) $(ARGS)

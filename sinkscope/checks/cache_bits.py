@@ -74,7 +74,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     return Answered(
         _answer(trial, rows, served_rows, sinks),
         (*rows, *served_rows),
-        {"context": context, "scheme": KIND},
+        {"context": context, "scheme": KIND, "windows": sorted(set(subject.windows))},
         advised_by=tuple(row.key for row in sorted(rows, key=lambda row: row.of_16 or 1.0)),
         otherwise="Leave the cache in 16 bits.",
     )

@@ -10,6 +10,9 @@ from typing import Any
 from sinkscope.checks.card import Part
 from sinkscope.checks.row import Row
 
+CACHES = ("cache", "engines")  # sections whose arms are caches
+VLLM_CACHE, SLIDING = "--kv-cache-dtype", "sliding_attention"
+
 
 def entries() -> list[dict[str, Any]]:
     """The entries of `engines.json`.
@@ -29,9 +32,12 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, Any], ...]
     Conditions in an entry's `needs`: `section` and `key` name a row, which must have advice or no number: on two sets
     of texts, advice that holds on both. With `better` it must predict better than the default, with `gguf` the model
     must be a GGUF file. An entry without source or date is left out.
+
+    Arms leave layers with a window as they are. vLLM is told to, and other engines, which would round or shift those
+    layers too, get no line for their caches.
     """
     rows = {(part.name, row.key): row for part in parts for row in part.rows}
-    kept_tokens = _kept_tokens(parts)
+    kept_tokens, windows = _kept_tokens(parts), _windows(parts)
     chosen = []
     for entry in entries():
         if "refused" in entry or not entry.get("source") or not entry.get("date"):
@@ -41,11 +47,29 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, Any], ...]
         if row is None or (needs.get("gguf") and not gguf) or not _advisable(row, better=bool(needs.get("better"))):
             continue
         line: dict[str, Any] = {name: str(entry[name]) for name in ("engine", "line", "source", "date")}
+        if windows and needs["section"] in CACHES:
+            if windows != {SLIDING} or not line["line"].startswith(VLLM_CACHE):
+                continue
+            line["line"] = _without_windows(line["line"])
         line |= {"beware": str(entry["beware"])} if entry.get("beware") else {}
         for name, value in {**kept_tokens, **_skipped_layers(parts, row.key)}.items():
             line |= {key: text.replace(f"{{{name}}}", str(value)) for key, text in line.items()}
         chosen.append(line | ({} if row.of_16 is None else {"of_16": row.of_16}))
     return tuple(chosen)
+
+
+def _windows(parts: Sequence[Part]) -> set[str]:
+    """The kinds of layers of the model that see a window alone."""
+    return {kind for part in parts if part.name in CACHES for kind in part.first.facts.get("windows", ())}
+
+
+def _without_windows(line: str) -> str:
+    """vLLM's line with the layers of a window left in full precision: an attention type among the layers to skip."""
+    option = " --kv-cache-dtype-skip-layers"
+    if option in line:
+        return f"{line} sliding_window"
+    value, comma, rest = line.partition(",")
+    return f"{value}{option} sliding_window{comma}{rest}"
 
 
 def refusals() -> dict[str, str]:

@@ -66,4 +66,4 @@ def _answer(trial: Trial) -> str:
     return f"Of the bytes kept, the least is lost by {' and '.join(parts)}."
 
 
-SECTION = CheckSection("evict", "Eviction", "full", CheckedModel.cache_obstacle, 11.0, run_section)
+SECTION = CheckSection("evict", "Eviction", "full", CheckedModel.cache_obstacle, 7.0, run_section)

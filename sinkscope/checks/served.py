@@ -30,7 +30,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
 def _rounded_caches(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     rows: list[Row] = []
     sentences = []
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"windows": sorted(set(subject.windows))}
     vllm, reasons = vllm_caches(subject.model)
     arms = [cached(name, engine(name).cache, facts=engine(name).describe()) for name in ROUNDED]
     arms += [cache.arm(name) for name, cache in vllm.items()]

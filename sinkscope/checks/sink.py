@@ -176,9 +176,8 @@ def _positions(measurement: Measurement) -> tuple[int, ...]:
 
 def _window_layers(subject: CheckedModel) -> str:
     """How many layers see only a window."""
-    kinds = getattr(text_config(subject.model), "layer_types", None) or []
-    count = sum("sliding" in kind or "chunked" in kind for kind in kinds)
-    return f"{count} of {len(kinds)} layers see a window alone." if count else ""
+    layers = getattr(text_config(subject.model), "layer_types", None) or []
+    return f"{len(subject.windows)} of {len(layers)} layers see a window alone." if subject.windows else ""
 
 
 def _slot_rows(slots: Any, n: int) -> list[Row]:

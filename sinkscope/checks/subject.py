@@ -28,7 +28,7 @@ from sinkscope.data import (
 )
 from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
 from sinkscope.errors import InputError
-from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once
+from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once, text_config
 from sinkscope.measurement import Measurement, find_tokens, measure
 from sinkscope.quantization import full_layers
 from sinkscope.sinks import EPSILON, Measured, NothingChosenError, Tokens
@@ -161,6 +161,12 @@ class CheckedModel:
                 sinks = None
             self._sinks[texts.sha256] = sinks
         return self._sinks[texts.sha256]
+
+    @property
+    def windows(self) -> list[str]:
+        """The kind of each layer that sees a window alone."""
+        kinds = getattr(text_config(self.model), "layer_types", None) or []
+        return [kind for kind in kinds if "sliding" in kind or "chunked" in kind]
 
     def texts_per_pass(self, texts: TextSet) -> int:
         """Texts per pass through a cache: all of them if states force token by token, since a step costs the same."""

@@ -17,6 +17,7 @@ from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
 from sinkscope.errors import InputError
+from sinkscope.live import duration
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
 
@@ -85,10 +86,11 @@ def check(
         )
     earlier = None if against is None else Card.load(against)
     batch_size = running.batch_of(128)
-    if output.plan_only:
+
+    def planned() -> CheckPlan:
         from sinkscope.checks.planning import plan
 
-        planned = plan(
+        return plan(
             model,
             sections,
             full=full,
@@ -99,13 +101,16 @@ def check(
             revision=running.revision,
             trust_remote_code=running.trust_remote_code,
         )
-        show_json(planned.to_dict()) if output.as_json else _show_plan(planned)
+
+    if output.plan_only:
+        show_json(planned().to_dict()) if output.as_json else _show_plan(planned())
         return
     with only_json(output.as_json):
         checked = open_model(model, running)
         tokenizer = open_tokenizer(model, running)
         name = short(model)
-        note(f"{name}: {', '.join(section.title.lower() for section in sections)}")
+        takes = f"; about {duration(planned().seconds)}, less what is kept from before" if full else ""
+        note(f"{name}: {', '.join(section.title.lower() for section in sections)}{takes}")
         with _watching_sections() as watch:
             card = run_check(
                 checked,
@@ -179,6 +184,7 @@ def _show_plan(plan: CheckPlan) -> None:
     rows += [
         ("all sections", f"{plan.seconds:.0f} s on {plan.device}, after loading"),
         ("parameters", f"{plan.parameters:,} in {plan.dtype}"),
+        ("in fp32 whatever the dtype", "scores of attention, statistics, logits that are compared"),
         ("memory: weights", f"{plan.weights / gib:.2f} GiB"),
         ("memory: activations", f"{plan.beside / gib:.2f} GiB"),
         ("download", f"{plan.download / gib:.2f} GiB" if plan.download else "none: the weights are here"),

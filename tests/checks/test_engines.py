@@ -17,6 +17,8 @@ ENTRY = {
     "date": "2026-11-25",
 }
 
+SLIDING, SKIP = "sliding_attention", "--kv-cache-dtype-skip-layers"
+
 
 def part(lost: float, key: str = "one-BOS") -> Part:
     advice = "send one BOS" if lost < 0 else "as good as no BOS"
@@ -62,6 +64,28 @@ def test_a_line_is_printed_only_where_its_arm_is_advised_on_all_texts(one_entry:
     alone = measured("small")
     not_on_code = Part("cache", "Cache", {**alone.by_texts, "code": Answered(missing="too few texts")})
     assert engines.lines([not_on_code], gguf=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "windows", "printed"),
+    [
+        ("--kv-cache-dtype fp8", [], "--kv-cache-dtype fp8"),
+        ("--kv-cache-dtype fp8", [SLIDING], f"--kv-cache-dtype fp8 {SKIP} sliding_window"),
+        ("--kv-cache-dtype fp8, with k_scale", [SLIDING], f"--kv-cache-dtype fp8 {SKIP} sliding_window, with k_scale"),
+        (f"--kv-cache-dtype fp8 {SKIP} 0 5", [SLIDING], f"--kv-cache-dtype fp8 {SKIP} 0 5 sliding_window"),
+        ("--kv-cache-dtype fp8", ["chunked_attention"], None),
+        ("-ctk q8_0 -ctv q8_0", [], "-ctk q8_0 -ctv q8_0"),
+        ("-ctk q8_0 -ctv q8_0", [SLIDING], None),
+    ],
+)
+def test_layers_with_a_window_are_left_whole_or_no_line_is_printed(
+    line: str, windows: list[str], printed: str | None, one_entry: dict[str, Any]
+) -> None:
+    """The arms leave them whole."""
+    one_entry |= {"line": line, "needs": {"section": "cache", "key": "rounded"}}
+    row = Row("rounded", "rounded", Interval(0.01, 0.0, 0.02), "KL a token", 24, "free", advice="rounded is safe")
+    measured = Part("cache", "Cache bits", {"prose": Answered(rows=(row,), facts={"windows": windows})})
+    assert [each["line"] for each in engines.lines([measured], gguf=False)] == ([] if printed is None else [printed])
 
 
 def test_a_line_whose_arm_was_not_measured_is_not_printed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
     assert done.code == 1
     assert "found: kv8:free" in done.err
     assert sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "kv8:breaks").code == 0
+
+
+@pytest.mark.slow
+def test_a_whole_card_says_beforehand_how_long_it_takes(sinkscope, tmp_path: Path):
+    for full in ([], ["--full"]):
+        answer = sinkscope("check", "nano", "--only", "sink", *full, "--out", str(tmp_path / str(len(full))))
+        first = answer.err.splitlines()[0]
+        assert first.startswith("nano: sink")
+        assert bool(re.search(r"; about (\d+ s|\d+ min)", first)) == bool(full), first
 
 
 def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
