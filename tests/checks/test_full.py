@@ -202,7 +202,7 @@ def test_unsafe_activations_alone_run_as_the_scheme_that_leaves_weights(monkeypa
 
     def rescued(_: object, __: object, scheme: str, *___: object) -> Any:
         run_as.append(scheme)
-        return SimpleNamespace(to_json=dict, best=lambda unit: None)
+        return SimpleNamespace(to_json=dict, found={})
 
     monkeypatch.setattr(int8, "_rescue", rescued)
     monkeypatch.setattr(int8, "UNSAFE", ("free", "small"))

@@ -263,6 +263,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
 def test_compiled_models_are_observed_before_and_after_compilation() -> None:
     from torch._dynamo.testing import CompileCounter  # takes a second
 
+    torch._dynamo.reset()  # after many models of a process, no more are compiled
     family = FAMILIES["llama"]
     model, ids = family.build("sdpa"), family.inputs()["input_ids"]
 

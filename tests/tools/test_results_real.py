@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from pathlib import Path
 
+import pytest
 import typer
 
 from sinkscope.cli.app import app
+from tools import results_real
 from tools.pages import ROOT
-from tools.results_real import FOLDER, rows
+from tools.results_real import FOLDER, is_there, rows
 
 
 def test_every_row_is_a_command_line_and_all_fit_in_ten_hours() -> None:
@@ -37,3 +41,18 @@ def test_no_stored_result_has_a_path_of_the_machine_that_made_it() -> None:
     stored = [*(ROOT / "results").rglob("*.json"), *(ROOT / "replication").rglob("*.json*")]
     assert len(stored) > 20
     assert [path.name for path in stored if re.search(r'"/[A-Za-z]+/', path.read_text(encoding="utf-8"))] == []
+
+
+def test_a_stored_result_is_that_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the file of the model is called, and however many texts were read at once."""
+    monkeypatch.setattr(results_real, "FOLDER", tmp_path)
+    row = next(row for row in rows() if "--batch-size" in row.arguments)
+    assert not is_there(row)
+    for arguments, there in (
+        (row.arguments, True),
+        ([*row.arguments[:-1], "8"], True),
+        ([*row.arguments, "--protect", "first:4"], False),
+    ):
+        stored = {"command": shlex.join(["sinkscope", arguments[0], "a name.gguf", *arguments[1:]])}
+        (tmp_path / f"{row.name}.json").write_text(json.dumps(stored))
+        assert is_there(row) == there
