@@ -46,7 +46,7 @@ ROWS = (
         "Small models have sinks",
         "abstract, T8",
         "from 14M on",
-        "sink-head/in a small model",
+        "abstract/in a small model",
         means("sink_0", "softmax"),
     ),
     Row(
@@ -60,14 +60,14 @@ ROWS = (
         "Random tokens show the sink too",
         "abstract, T1",
         "90.13 %",
-        "inputs/random tokens",
+        "abstract/random tokens",
         means("sink_0/random_after_first", "softmax"),
     ),
     Row(
         "It emerges in training, as the loss falls",
         "abstract, F4",
         "after 1k of 20k steps",
-        "emergence/after the start",
+        "abstract/after the start",
         means("sink_0", "softmax"),
     ),
     Row(
@@ -120,7 +120,7 @@ ROWS = (
         "It adds nothing: a head writes little while on it",
         "abstract, §7",
         "",
-        "no-op/writes less than half",
+        "abstract/writes less than half",
         means("resting/on_sink", "softmax"),
     ),
     Row(
@@ -144,13 +144,13 @@ ROWS = (
         beyond="1.1B parameters on 42B tokens: GPU nodes",
     ),
     # What a sink is.
-    Row("The domain of the text matters little", "§3", "", "domains/hardly", means("sink_0", "softmax")),
+    Row("The domain of the text matters little", "§3", "", "abstract/domains: hardly", means("sink_0", "softmax")),
     Row(
         "It weakens as texts grow (32 to 128 tokens)",
         "§3, F3",
         "",
-        "metric/falls with length",
-        means("sink_mass/tokens=32", "lr") + means("sink_mass/tokens=128", "lr"),
+        "abstract/falls with length",
+        means("sink_mass/tokens=32", "softmax") + means("sink_mass/tokens=128", "softmax"),
     ),
     Row(
         "Queries point along its key: the angle makes it",
@@ -163,7 +163,7 @@ ROWS = (
         "Its key is not longer",
         "§3, F2",
         "",
-        "sink-head/not the length",
+        "abstract/not the length",
         means("top_head/key_ratio", "softmax"),
         f"{NO_BOS}, whose key is learned for one token",
     ),
@@ -175,7 +175,7 @@ ROWS = (
         means("key_angle", "softmax") + means("key_angle/others", "softmax"),
         "a statistic of ours",
     ),
-    Row("Its value is small", "§3, F2", "", "sink-head/a small value", means("top_head/value_ratio", "softmax")),
+    Row("Its value is small", "§3, F2", "", "abstract/a small value", means("top_head/value_ratio", "softmax")),
     Row(
         "It has a massive activation",
         "§3",
@@ -409,7 +409,7 @@ ROWS = (
         "Without its BOS a model trained with one has none",
         "slides",
         "90.84 to .05 %",
-        "inputs/none without its BOS",
+        "abstract/none without its BOS",
         means("sink_0", "softmax") + means("sink_0/without_first", "softmax"),
     ),
     Row(
