@@ -41,7 +41,8 @@ class StudyTraining(LabTraining):
         """All metrics of `Observed` and of `observing`: on the first 64 tokens of up to 100 validation windows as the
         model was trained on them, on other inputs, on other texts, and in streams.
 
-        Of a model that saw a share of the text, `sink_0/training` and `sink_mass/training` are of windows that it saw.
+        A model that was trained on a share of the text is also read on windows from it: `sink_0/training` and
+        `sink_mass/training`.
         """
         yield from training_metrics(run)
         recipe, windows = Recipe(**run.record["recipe"]), validation_windows(run)

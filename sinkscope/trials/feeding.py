@@ -89,10 +89,14 @@ class Feed:
         states = [(layer.keys, layer.values) for layer in layers] if plain else []
         return logits, Prompt(ids, logits, states, calls or ())
 
-    def read_after(self, prompt: Prompt | None, ids: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocabulary"]:
-        """`read` of a context that the prompt may have read already, where this cache can go on from it."""
+    def read_after(
+        self, prompt: Prompt | None, arm: Arm, ids: Int[Tensor, "batch new"]
+    ) -> Float[Tensor, "batch vocabulary"]:
+        """`read` of a context that the prompt may have read, where this arm goes on from it and its cache can."""
         ids = ids.to(device_of(self.model))
-        if prompt is None or self.seen or not torch.equal(prompt.ids, ids) or not self._takes_over(prompt, ids):
+        if prompt is None or arm.first_pass == "own" or self.seen or not torch.equal(prompt.ids, ids):
+            return self.read(ids)
+        if not self._takes_over(prompt, ids):
             return self.read(ids)
         self.seen = ids.shape[1]
         return prompt.logits

@@ -39,16 +39,15 @@ def recalled(model: nn.Module, asked: Asked, arms: Sequence[Arm], start: int = 0
     prompt = Prompt.of(model, asked.context, arms)
     second = None if with_question is None else Prompt.of(model, with_question, arms)
     for arm in arms:
-        first, other = (None, None) if arm.first_pass == "own" else (prompt, second)
-        unseen = _unseen(model, asked, arm, start, first)
-        seen = None if with_question is None else _seen(model, asked, with_question, arm, start, other)
+        unseen = _unseen(model, asked, arm, start, prompt)
+        seen = None if with_question is None else _seen(model, asked, with_question, arm, start, second)
         yield arm.name, Recalled(unseen, seen)
 
 
 def _unseen(model: nn.Module, asked: Asked, arm: Arm, start: int, prompt: Prompt | None) -> Tensor:
     right = []
     with feeding(model, arm, asked.context, start) as feed:
-        feed.read_after(prompt, asked.context[:, feed.seen :])
+        feed.read_after(prompt, arm, asked.context[:, feed.seen :])
         for key, answer in zip(asked.keys.split(1, 1), asked.answers.split(1, 1), strict=True):
             right.append(feed.read(key.flatten(1)).argmax(-1).cpu() == answer[:, 0])
             feed.read(answer)
@@ -57,7 +56,7 @@ def _unseen(model: nn.Module, asked: Asked, arm: Arm, start: int, prompt: Prompt
 
 def _seen(model: nn.Module, asked: Asked, ids: Tensor, arm: Arm, start: int, prompt: Prompt | None) -> Tensor:
     with feeding(model, arm, ids, start) as feed:
-        feed.read_after(prompt, ids[:, feed.seen :])
+        feed.read_after(prompt, arm, ids[:, feed.seen :])
         among = feed.read(asked.keys[:, :1]).cpu().gather(1, asked.answers)
         others = asked.answers != asked.answers[:, :1]  # two keys may have one value
         return ((among < among[:, :1]) | ~others).all(1)

@@ -63,11 +63,8 @@ def scored(
     for arm in arms:
         start = time.perf_counter()
         with evaluating(model), torch.no_grad(), arm.open(model, texts) as cache:
-            if arm.name == REFERENCE:
-                predicted = _predicted(model, texts, reading, cache, None, arms)
-                prompt = predicted.prompt
-            else:
-                predicted = _predicted(model, texts, reading, cache, None if arm.first_pass == "own" else prompt)
+            predicted = _predicted(model, texts, reading, cache, arm, prompt, arms if arm.name == REFERENCE else ())
+        prompt = predicted.prompt or prompt
         seconds = (time.perf_counter() - start) / texts.count
         if bool(predicted.logs[..., :1].isnan().any()):  # log_softmax makes a row with one NaN a row of them
             raise InputError(f"predictions of '{arm.name}' are NaN, so there is nothing to compare")
@@ -107,8 +104,9 @@ def _predicted(
     texts: Texts,
     reading: Reading,
     cache: Cache | None,
+    arm: Arm,
     first_pass: Prompt | None,
-    others: Sequence[Arm] = (),
+    others: Sequence[Arm],
 ) -> _Predicted:
     """What one arm predicts, from `first_pass` on where it can. `others`: arms that may go on from this one's."""
     if isinstance(reading, OnePass):
@@ -137,7 +135,7 @@ def _predicted(
     if others:
         logits, prompt = feed.read_for(context, others)
     else:
-        logits = feed.read_after(first_pass, context)
+        logits = feed.read_after(first_pass, arm, context)
     logs = [logits[:, None].log_softmax(-1).cpu()]
     held = _sizes(feed.cache)
     # The last token is predicted, not read.

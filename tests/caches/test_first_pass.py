@@ -77,7 +77,9 @@ def after(model: Any, tokens: Tensor, cache: EvictingCache, seen: int) -> list[T
     return logits[-2:]
 
 
-def compare(model: Any, policy: Any, budget: Any = KEPT, first: Recorded | None = None, **options: Any) -> None:
+def assert_like_its_own_pass(
+    model: Any, policy: Any, budget: Any = KEPT, first: Recorded | None = None, **options: Any
+) -> None:
     tokens = ids(3, TOKENS)
     first = recorded(model, tokens[:, :CONTEXT]) if first is None else first
     with evicting(model, policy, budget, **options) as own, evicting(model, policy, budget, **options) as other:
@@ -97,13 +99,13 @@ def compare(model: Any, policy: Any, budget: Any = KEPT, first: Recorded | None 
 def test_every_policy(llama: Any, name: str) -> None:
     policy = named(name)
     for when in ("prefill", "always"):
-        compare(llama, policy, when=when)
+        assert_like_its_own_pass(llama, policy, when=when)
 
 
 @pytest.mark.parametrize("budget", [AdaptiveHeads(KEPT), Pyramid(KEPT)])
 def test_budgets_that_differ_between_heads_and_layers(llama: Any, budget: Any) -> None:
-    compare(llama, "h2o", budget, protect="first:2", recent=3)
-    compare(llama, "keydiff", budget, protect=Online(), recent=3, when="always")
+    assert_like_its_own_pass(llama, "h2o", budget, protect="first:2", recent=3)
+    assert_like_its_own_pass(llama, "keydiff", budget, protect=Online(), recent=3, when="always")
 
 
 @pytest.mark.slow
@@ -111,14 +113,14 @@ def test_budgets_that_differ_between_heads_and_layers(llama: Any, budget: Any) -
 @pytest.mark.parametrize("name", FAMILIES_TRIED)
 def test_policies_that_read_weights_and_queries(name: str, attention: str) -> None:
     model = FAMILIES[name].build(attention)
-    compare(model, "h2o", when="always")
-    compare(model, "snapkv")
+    assert_like_its_own_pass(model, "h2o", when="always")
+    assert_like_its_own_pass(model, "snapkv")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_every_family_that_evicts_goes_on_or_reads_the_context_itself(name: str) -> None:
-    """A latent is cached in place of keys (DeepSeek, MiniCPM3), windows and states beside them."""
+    """DeepSeek and MiniCPM3 cache a latent in place of keys; other families have layers with windows or states."""
     model, tokens = EVERY[name].build(), ids(3, TOKENS)
     try:
         with evicting(model, "keydiff", KEPT) as cache:
@@ -126,7 +128,7 @@ def test_every_family_that_evicts_goes_on_or_reads_the_context_itself(name: str)
     except (InputError, UnsupportedModelError, ValueError) as error:  # MiniMax has a cache of its own
         pytest.skip(f"nothing can be evicted: {error}")
     if going_on:
-        compare(model, "keydiff")
+        assert_like_its_own_pass(model, "keydiff")
 
 
 def test_a_cache_writes_nothing_into_what_others_go_on_from(llama: Any) -> None:
@@ -135,7 +137,7 @@ def test_a_cache_writes_nothing_into_what_others_go_on_from(llama: Any) -> None:
     tensors += [call.arguments[name] for call in first[1] for name in ("query", "key", "value")]
     before = [tensor.clone() for tensor in tensors]
     for policy in (*map(named, sorted(POLICIES)), QHitter(rounds=True)):
-        compare(llama, policy, first=first)
+        assert_like_its_own_pass(llama, policy, first=first)
         with evicting(llama, policy, 2 * TOKENS) as cache:  # which evicts nothing, so it rounds where the keys are
             assert cache.take_over(ids(3, TOKENS)[:, :CONTEXT], *first)
     assert all(map(torch.equal, tensors, before))
