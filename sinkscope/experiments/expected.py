@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkscope.experiments.findings import Findings
+from sinkscope.experiments.observed import Observed
 from sinkscope.experiments.question import Question, Seeds
 from sinkscope.experiments.rows import keys
 
@@ -38,7 +39,7 @@ def expected(
     """The time and disk that a question's runs at a scale would take; a run under two labels counts once.
 
     A run is expected to take as long as other seeds of its variation took, else its steps at the pace of all known
-    runs.
+    runs. Where some were made on processors and some on GPUs, those on processors count.
 
     Args:
         question: The question.
@@ -53,13 +54,15 @@ def expected(
     runs = findings.runs if findings is not None else {}
     key = keys(question, scale)
     job_of = {label: job for (label, _), job in jobs.items()}
+    on_processors = any(_on_processor(run) for cells in runs.values() for run in cells.values())
     same_key: dict[str, list[float]] = {}
     paces: list[float] = []
     for label, cells in runs.items():
         if label in key:
-            same_key.setdefault(key[label], []).extend(run.seconds for run in cells.values())
+            timed = [run.seconds for run in cells.values() if not on_processors or _on_processor(run)]
+            same_key.setdefault(key[label], []).extend(timed)
             steps = _steps(job_of[label].model_dump(mode="json"))
-            paces += [run.seconds / steps for run in cells.values() if steps]
+            paces += [seconds / steps for seconds in timed if steps]
     wanted = {(key[label], seed): job for (label, seed), job in jobs.items()}
     reused = {(key[label], seed) for label, cells in runs.items() if label in key for seed in cells} if reuse else set()
     missing = {cell: job for cell, job in wanted.items() if cell not in reused}
@@ -72,6 +75,10 @@ def stored_by(job: Job) -> int | None:
     """The bytes that a run leaves on disk; None if unknown."""
     size = job.parameters()
     return None if size is None else STORED * size
+
+
+def _on_processor(run: Observed) -> bool:
+    return run.host.get("device", "cpu") == "cpu"
 
 
 def _sum(numbers: list[Number | None]) -> Number | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Findings, Observed, known, write_rows
+from sinkscope.experiments import Findings, Observed, expected, known, write_rows
 from sinkscope.experiments import findings as kept
 from sinkscope.experiments.jobs import LabTraining
 from sinkscope.experiments.rows import keys
@@ -159,3 +159,15 @@ def test_a_file_where_a_folder_should_be_is_bad_input(small, tmp_path, file):
 def test_an_unknown_scale_is_bad_input(small, tmp_path):
     with pytest.raises(InputError, match="did you mean 'nano'"):
         known(small(), "nanoo", tmp_path)
+
+
+def test_what_runs_took_on_a_gpu_says_nothing_of_processors(small):
+    """Records may hold both; the hours that are asked for are those of cores."""
+    question = small()
+    gpu = {"device": "some GPU"}
+    fast = {seed: replace(run(seed), seconds=1.0, host=gpu) for seed in range(5)}
+    slow = replace(run(5), seconds=60.0, host={"device": "cpu"})
+    both = Findings(question, "nano", 6, {"one": fast | {5: slow}, "two": {}})
+    assert expected(question, "nano", both, seeds=(6,)).seconds == 120.0, "one and two"
+    alone = Findings(question, "nano", 5, {"one": fast, "two": {}})
+    assert expected(question, "nano", alone, seeds=(6,)).seconds == 2.0
