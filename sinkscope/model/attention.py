@@ -215,7 +215,8 @@ class LabAttention(nn.Module):
         group = self.config.num_attention_heads // self.config.kv_heads
         # (batch, kv_heads, kept) → (batch, heads, kept): query heads g·i … g·i + g − 1 read key-value head i.
         columns = places if places.shape[1] == 1 else places.repeat_interleave(group, 1)
-        return Kept.of_columns(visibility, columns)
+        # Some caches count places on the processor, whatever device their keys are on.
+        return Kept.of_columns(visibility, columns.to(visibility.key.order.device))
 
     def _remembered(
         self, cache: Cache, key: Tensor, value: Tensor, carried: Tensor | None, seen: int

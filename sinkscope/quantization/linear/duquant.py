@@ -118,7 +118,7 @@ def greedy_rotation(
 ) -> Float[Tensor, "block block"]:
     """The product of at most `steps` aimed rotations with the least max − min over the blocks."""
     now = rows.reshape(-1, block)  # (row · blocks, block), since all blocks share the rotation
-    product = best = torch.eye(block, dtype=rows.dtype)
+    product = best = torch.eye(block, dtype=rows.dtype, device=rows.device)
     least = now.max() - now.min()
     for _ in range(steps):
         step = aimed(block, int(now.abs().amax(0).argmax()), generator).to(rows)
@@ -163,7 +163,7 @@ def zigzag(rows: Float[Tensor, "row in"], block: int) -> Int[Tensor, "in"]:
     dealt: list[list[int]] = [[] for _ in range(count)]
     for turn, column in enumerate(rows.abs().amax(0).argsort(descending=True, stable=True).tolist()):
         dealt[round_trip[turn % len(round_trip)]].append(column)
-    return torch.tensor([column for block_columns in dealt for column in block_columns])
+    return torch.tensor([column for block_columns in dealt for column in block_columns], device=rows.device)
 
 
 def block_of(width: int, block: int) -> int:

@@ -1,0 +1,71 @@
+"""Commands on a device that is not the processor: tensors that were left there would raise on a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FEW = ("--tokens", "48", "--samples", "2", "--controls", "1")
+COMMANDS = {
+    "intervene": ("intervene", "nano", *FEW, "--what", "hide-sink"),
+    "stream": ("cache", "nano", *FEW, "--budget", "50%", "--compare", "llama.cpp,streaming-cache"),
+    "round": ("quantize", "nano", *FEW, "--scheme", "w8a8-static,w8a8-tensor-rotated"),
+}
+MORE = {
+    "measure": ("measure", "nano", "--tokens", "48", "--samples", "4", "--observers", "all"),
+    "evict": ("cache", "nano", *FEW, "--compare", "h2o,snapkv,keydiff,fastgen", "--budget", "75%"),
+    "engines": (
+        "cache",
+        "nano",
+        "--tokens",
+        "96",
+        "--samples",
+        "2",
+        "--controls",
+        "1",
+        "--compare",
+        "mlx,executorch",
+        "--budget",
+        "25%",
+    ),
+    "recall": ("cache", "nano-recall", "--samples", "4", "--task", "recall", "--budget", "25%"),
+    "weights": ("quantize", "nano", *FEW, "--scheme", "w4,w4-gptq"),
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(pytest.param(each, id=name, marks=pytest.mark.slow) for name, each in COMMANDS.items()),
+        *(pytest.param(each, id=name, marks=pytest.mark.release) for name, each in MORE.items()),
+    ],
+)
+def test_a_command_leaves_no_tensor_on_the_processor(command, tmp_path):
+    # A process of its own: a device, once registered, stays.
+    command = (*command, "--device", "far", "--json", "--out", str(tmp_path / "out"))
+    ran = subprocess.run((sys.executable, "-m", "tests.far", *command), capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stdout.startswith("{")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x + torch.ones(3, 4)", "Expected all tensors to be on the same device"),
+        ("x.gather(1, torch.zeros(3, 1, dtype=torch.long))", "Expected all tensors to be on the same device"),
+        ("x[torch.tensor([0, 2])] * torch.tensor(2.0)", ""),
+        ("greedy_rotation(x, 4, 3, torch.Generator().manual_seed(0)); x[:, zigzag(x, 4)]", ""),
+    ],
+)
+def test_the_device_refuses_what_a_gpu_refuses(code, says):
+    before = (
+        "import torch\nfrom tests.far import Elsewhere, device\n"
+        "from sinkscope.quantization.linear.duquant import greedy_rotation, zigzag\n"
+        "with Elsewhere():\n    x = torch.rand(3, 4, device=device(), dtype=torch.float64)\n    "
+    )
+    ran = subprocess.run((sys.executable, "-c", before + code), capture_output=True, text=True, timeout=120)
+    assert (ran.returncode == 0) == (not says), ran.stderr[-2000:]
+    assert says in ran.stderr
