@@ -404,7 +404,8 @@ def _arms(
             if isinstance(policy, Renumbered | ServedCache):
                 assert isinstance(used, Renumbered | ServedCache)
                 facts["policy"] = {"name": name, **used.describe(keys)}
-                control = _control(setting, RandomKeys(), budget_keys)
+                # A stream drops a key with every token, so what is compared with it must not drop once and then grow.
+                control = _control(replace(setting, when="always"), RandomKeys(), budget_keys)
                 arms.append(setting.stream(title, used, keys, facts=facts, control=control, **options))
                 continue
             assert isinstance(used, Policy)

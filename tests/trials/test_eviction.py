@@ -309,6 +309,22 @@ def test_caches_as_engines_run_them_are_arms() -> None:
     assert not trial.controls("vllm-fp8")
 
 
+@pytest.mark.parametrize("name", ["executorch", "streaming-cache"])
+def test_what_a_stream_is_compared_with_drops_with_every_token_too(name: str) -> None:
+    """Dropping once, it would grow with the text, and a stream would lose to a control that holds more."""
+    model, ids = llama(), texts(3, CONTEXT + 12)
+    (arm,) = policy_arms(model, ids, [name], [20], context=CONTEXT, recent=4, protect="first:2")
+    assert arm.control is not None
+    alone = Texts.of_ids(ids)
+    for one in (arm, arm.control(0, alone)):
+        with torch.no_grad(), one.open(model, alone) as cache:
+            read = model(ids[:, :1], past_key_values=cache)
+            for token in range(1, ids.shape[1]):
+                read = model(ids[:, token : token + 1], past_key_values=cache)
+            assert read.logits.isfinite().all()
+            assert cache.layers[0].places.shape[-1] <= 21
+
+
 def test_a_context_is_read_once_for_all_policies_and_changes_no_score() -> None:
     model, ids = llama(), texts(6, 60)
     arms = policy_arms(model, ids, ["streaming", "h2o", "snapkv"], [KEPT], context=CONTEXT, recent=4, protect="first:2")
