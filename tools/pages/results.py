@@ -100,6 +100,28 @@ def _bounded(figures: Iterable[dict[str, Any]]) -> str:
     return table("what | ratio | bound", rows)
 
 
+def kernels() -> str:
+    """The fused kernels' time on a GPU, beside FlashAttention and the formulas; and how far off they were there."""
+    ratios: dict[str, dict[str, str]] = {}
+    for figure in _figures("cuda_kernels"):
+        name, what = figure["what"].split(": ")
+        ratios.setdefault(name, {})[what] = f"{figure['ratio']:.1f}"
+    found = json.loads((RESULTS / "benchmarks" / "kernel_agreement.json").read_text())
+    off: dict[str, float] = {}
+    for row in found["rows"]:
+        off[row["dtype"]] = max(off.get(row["dtype"], 0.0), *row["errors"].values())
+    agree = sum(row["outcome"] == "agrees" for row in found["rows"])
+    largest = ", ".join(f"{error:.1g} in {dtype}" for dtype, error in off.items())
+    here = found["machine"]
+    said = (
+        f"On an {here['gpu']} (torch {here['torch']}, triton {here['triton']}) {agree} of {len(found['rows'])} "
+        "comparisons agree; the largest difference of values and gradients, relative to the largest entry, is "
+        f"{largest}."
+    )
+    rows = [(f"`{name}`", each["fused / FlashAttention"], each["eager / fused"]) for name, each in ratios.items()]
+    return f"{fill(said, 120)}\n\n" + table("forward and backward | fused / FlashAttention | formulas / fused", rows)
+
+
 def sinks() -> str:
     """NLL with each number of sinks at the same number of keys, and its difference from four sinks."""
     rows = []
