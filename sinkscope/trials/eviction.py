@@ -452,8 +452,8 @@ def _control(setting: _Setting, policy: RandomKeys | RandomLike, keys: int) -> C
 
     def drawn(draw: int, texts: Texts) -> Arm:
         used = replace(policy, seed=draw)
-        facts = {"keys": keys, "policy": {"name": "random", **used.describe(keys)}}
-        return setting.arm("random", used, keys, facts=facts, same=("random", repr(used), keys))
+        facts = {"keys": keys, "when": setting.when, "policy": {"name": "random", **used.describe(keys)}}
+        return setting.arm("random", used, keys, facts=facts, same=("random", setting.when, repr(used), keys))
 
     return drawn
 

@@ -325,6 +325,14 @@ def test_what_a_stream_is_compared_with_drops_with_every_token_too(name: str) ->
             assert cache.layers[0].places.shape[-1] <= 21
 
 
+def test_the_controls_of_a_stream_and_of_a_policy_are_not_one() -> None:
+    stream, policy = policy_arms(llama(), texts(2, 60), ["executorch", "h2o"], [20], context=CONTEXT, recent=4)
+    assert stream.control is not None
+    assert policy.control is not None
+    alone = Texts.of_ids(texts(2, 60))
+    assert stream.control(0, alone).same != policy.control(0, alone).same
+
+
 def test_a_context_is_read_once_for_all_policies_and_changes_no_score() -> None:
     model, ids = llama(), texts(6, 60)
     arms = policy_arms(model, ids, ["streaming", "h2o", "snapkv"], [KEPT], context=CONTEXT, recent=4, protect="first:2")
