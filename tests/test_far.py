@@ -7,31 +7,18 @@ import sys
 
 import pytest
 
-FEW = ("--tokens", "48", "--samples", "2", "--controls", "1")
+FEW = "--tokens 48 --samples 2 --controls 1"
 COMMANDS = {
-    "intervene": ("intervene", "nano", *FEW, "--what", "hide-sink"),
-    "stream": ("cache", "nano", *FEW, "--budget", "50%", "--compare", "llama.cpp,streaming-cache"),
-    "round": ("quantize", "nano", *FEW, "--scheme", "w8a8-static,w8a8-tensor-rotated"),
+    "intervene": f"intervene nano {FEW} --what hide-sink",
+    "stream": f"cache nano {FEW} --budget 50% --compare llama.cpp,streaming-cache",
+    "round": f"quantize nano {FEW} --scheme w8a8-static,w8a8-tensor-rotated",
 }
 MORE = {
-    "measure": ("measure", "nano", "--tokens", "48", "--samples", "4", "--observers", "all"),
-    "evict": ("cache", "nano", *FEW, "--compare", "h2o,snapkv,keydiff,fastgen", "--budget", "75%"),
-    "engines": (
-        "cache",
-        "nano",
-        "--tokens",
-        "96",
-        "--samples",
-        "2",
-        "--controls",
-        "1",
-        "--compare",
-        "mlx,executorch",
-        "--budget",
-        "25%",
-    ),
-    "recall": ("cache", "nano-recall", "--samples", "4", "--task", "recall", "--budget", "25%"),
-    "weights": ("quantize", "nano", *FEW, "--scheme", "w4,w4-gptq"),
+    "measure": "measure nano --tokens 48 --samples 4 --observers all",
+    "evict": f"cache nano {FEW} --budget 75% --compare h2o,snapkv,keydiff,fastgen",
+    "engines": "cache nano --tokens 96 --samples 2 --controls 1 --budget 25% --compare mlx,executorch",
+    "recall": "cache nano-recall --samples 4 --task recall --budget 25%",
+    "weights": f"quantize nano {FEW} --scheme w4,w4-gptq",
 }
 
 
@@ -44,7 +31,7 @@ MORE = {
 )
 def test_a_command_leaves_no_tensor_on_the_processor(command, tmp_path):
     # A process of its own: a device, once registered, stays.
-    command = (*command, "--device", "far", "--json", "--out", str(tmp_path / "out"))
+    command = (*command.split(), "--device", "far", "--json", "--out", str(tmp_path / "out"))
     ran = subprocess.run((sys.executable, "-m", "tests.far", *command), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.startswith("{")

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from sinkscope.files import write_text
 from tools.pages import ROOT, code, filled, results
 
-BLOCKS = {**results.BLOCKS, **code.BLOCKS}
+BLOCKS = {
+    page: {**results.BLOCKS.get(page, {}), **code.BLOCKS.get(page, {})} for page in {**results.BLOCKS, **code.BLOCKS}
+}
 if (ROOT / "replication" / "README.md").is_file():
     from sinkscope_replication import table
 

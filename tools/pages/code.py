@@ -10,7 +10,6 @@ from sinkscope.attention.functional import explain
 from sinkscope.attention.spec import AttentionSpec
 from sinkscope.errors import InputError
 from tools.pages import table
-from tools.pages.results import kernels
 
 PATHS = {"sdpa": "SDPA", "streamed": "streamed", "chunked": "query chunks"}
 KERNEL: dict[str, Any] = {"similarity": {"kind": "kernel", "feature": "elu"}, "normalizer": {"kind": "linear"}}
@@ -63,4 +62,4 @@ def refusal(pieces: Mapping[str, Any]) -> str:
     raise AssertionError(f"{pieces} is an operation")
 
 
-BLOCKS: dict[str, dict[str, Callable[[], str]]] = {"docs/zoo.md": {"zoo": zoo, "refused": refused, "kernels": kernels}}
+BLOCKS: dict[str, dict[str, Callable[[], str]]] = {"docs/zoo.md": {"zoo": zoo, "refused": refused}}

@@ -101,11 +101,7 @@ def _bounded(figures: Iterable[dict[str, Any]]) -> str:
 
 
 def kernels() -> str:
-    """The fused kernels' time on a GPU, beside FlashAttention and the formulas; and how far off they were there."""
-    ratios: dict[str, dict[str, str]] = {}
-    for figure in _figures("cuda_kernels"):
-        name, what = figure["what"].split(": ")
-        ratios.setdefault(name, {})[what] = f"{figure['ratio']:.1f}"
+    """How far off the fused kernels were on a GPU, and their time beside FlashAttention and the formulas."""
     found = json.loads((RESULTS / "benchmarks" / "kernel_agreement.json").read_text())
     off: dict[str, float] = {}
     for row in found["rows"]:
@@ -118,8 +114,7 @@ def kernels() -> str:
         "comparisons agree; the largest difference of values and gradients, relative to the largest entry, is "
         f"{largest}."
     )
-    rows = [(f"`{name}`", each["fused / FlashAttention"], each["eager / fused"]) for name, each in ratios.items()]
-    return f"{fill(said, 120)}\n\n" + table("forward and backward | fused / FlashAttention | formulas / fused", rows)
+    return f"{fill(said, 120)}\n\n{_bounded(_figures('cuda_kernels'))}"
 
 
 def sinks() -> str:
@@ -525,6 +520,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "stream_for_ever": (sinks,),
     "which_policy": (policies, steps, long),
     "write_your_own_policy": (eviction,),
+    "zoo": (kernels,),
 }
 BLOCKS = {f"docs/{page}.md": {block.__name__: block for block in blocks} for page, blocks in PAGES.items()}
 BLOCKS["README.md"] = {"surprise": surprise}
