@@ -29,6 +29,7 @@ from sinkscope.caches.rotation import ALIBI, measured_rotations
 from sinkscope.caches.strict import at_once, kept_logits, masked
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
+    cache_name,
     checked_inputs,
     device_of,
     evaluating,
@@ -37,6 +38,7 @@ from sinkscope.hooks import (
     parameters,
     text_config,
     unwrapped,
+    with_cache,
 )
 
 
@@ -89,7 +91,7 @@ class Chunks:
             )
         ids = self.ids.to(places.device).gather(1, places)
         with evaluating(model), torch.no_grad(), masked(model, cache):
-            model(**_inputs(model, ids, places), past_key_values=cache)
+            model(**_inputs(model, ids, places), **with_cache(model, cache))
         return replace(self, layers=tuple((keys, values) for keys, values in cache.joined))
 
     def without(self, tokens: Bool[Tensor, "batch token"]) -> Chunks:
@@ -176,7 +178,8 @@ def join_chunks(model: nn.Module, ids: Int[Tensor, "batch token"], lengths: Sequ
         cache = DynamicCache(config=text_config(model))
         read = torch.cat([ids[:, :cut], chunk], 1).to(device_of(model))
         with evaluating(model), torch.no_grad():
-            model(**_inputs(model, read, torch.arange(read.shape[1], device=read.device)[None]), past_key_values=cache)
+            places = torch.arange(read.shape[1], device=read.device)[None]
+            model(**_inputs(model, read, places), **with_cache(model, cache))
         # Token i of the chunk was read at position cut + i and belongs to position start + i.
         by, layers = torch.tensor(start - cut), []
         for index, layer in enumerate(cache.layers):
@@ -246,7 +249,7 @@ class _Recomputing(DynamicCache):
 def _check(model: nn.Module) -> None:
     """Raise `UnsupportedModelError` unless every layer keeps the keys of all tokens, at positions that can move."""
     name = family(model)
-    if is_encoder_decoder(model) or "past_key_values" not in parameters(model).parameters:
+    if is_encoder_decoder(model) or cache_name(model) is None:
         raise UnsupportedModelError(f"family '{name}' is no decoder with a cache of keys and values")
     if name in ALIBI:
         raise UnsupportedModelError(

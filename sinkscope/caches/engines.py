@@ -35,7 +35,7 @@ from sinkscope.grids import (
     inner_of,
     rotation_of,
 )
-from sinkscope.hooks import family, unwrapped
+from sinkscope.hooks import family, unwrapped, with_cache
 
 ROTATED = 64  # the size of the rotations of values, which must divide the width for anything to be rotated
 
@@ -373,7 +373,7 @@ class EngineCache(FollowingCache):
         before = ids[:, :-1]
         for start, end in pairwise([0, *range(max(1, fits), before.shape[1] + 1)]):
             chunk = before[:, start:end]
-            model(input_ids=chunk, past_key_values=self, use_cache=True, logits_to_keep=1)
+            model(input_ids=chunk, use_cache=True, logits_to_keep=1, **with_cache(model, self))
         rest = dict(inputs) | {"input_ids": ids[:, -1:]}
         if (positions := inputs.get("position_ids")) is not None:
             rest["position_ids"] = positions[..., -1:]

@@ -20,7 +20,7 @@ from sinkscope.caches.protect import Protect
 from sinkscope.caches.rotation import Rotation, measured_rotations
 from sinkscope.caches.streaming import Renumbered, StreamingCache
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Forward, attention_layers, family, own_attention, text_config, unwrapped
+from sinkscope.hooks import Forward, attention_layers, family, own_attention, text_config, unwrapped, with_cache
 from sinkscope.sinks import Choice, Tokens, parse
 
 
@@ -89,7 +89,8 @@ class EvictingCache(FollowingCache):
             return False
         if not all(type(layer) is SlotsLayer for layer in self.layers):
             return False
-        model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
+        model = self._the_model()
+        inputs = {"input_ids": ids, "use_cache": True} | with_cache(model, self)
         self.begin(Forward.of(model, (), inputs), inputs)
         assert self.evictor is not None
         for layer, (keys, values), call in zip(self.layers, states, calls, strict=True):

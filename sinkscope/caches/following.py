@@ -27,8 +27,10 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     Forward,
     arguments,
+    cache_name,
     check_continued,
     family,
+    given_cache,
     is_encoder_decoder,
     parameters,
     text_config,
@@ -342,8 +344,8 @@ def _check(model: nn.Module, drops: bool) -> None:
     if is_encoder_decoder(model):
         raise UnsupportedModelError(f"family '{name}' is an encoder-decoder: only decoders can stream or evict")
     config = text_config(model)
-    if config is None or "past_key_values" not in parameters(model).parameters:
-        raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values as past_key_values")
+    if config is None or cache_name(model) is None:
+        raise UnsupportedModelError(f"family '{name}' takes no cache of keys and values")
     for layer in model.modules():
         if drops and isinstance(operation := getattr(layer, "operation", None), Operation):
             _check_operation(operation.spec, isinstance(model, LabForCausalLM))
@@ -372,7 +374,7 @@ def _follow(cache: FollowingCache, model: nn.Module) -> None:
         follower, inputs = reference(), arguments(model, args, kwargs)
         if follower is None or model is not follower._model():  # a copy of a model copies its hooks
             return None
-        passed_cache: object = inputs.get("past_key_values")
+        passed_cache: object = given_cache(inputs)
         if passed_cache is not follower:
             return None
         if (rest := follower.read_ahead(model, inputs)) is not None:

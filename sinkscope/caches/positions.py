@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from sinkscope.caches.rotation import LayerRotation
 from sinkscope.errors import UnsupportedModelError
-from sinkscope.hooks import arguments, family, parameters, sink_tokens, text_config
+from sinkscope.hooks import arguments, family, given_cache, parameters, sink_tokens, text_config
 
 FARTHEST = 32_768  # beyond 39,000 rad, sines take several times as long on a CPU
 TABLES = ("gptj", "codegen")  # their sines come from a table with one row per position
@@ -114,7 +114,7 @@ def with_kept_columns(cache: Streams, model: nn.Module) -> None:
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         follower, inputs = reference(), arguments(module, args, kwargs)
-        passed_cache: object = inputs.get("past_key_values")
+        passed_cache: object = given_cache(inputs)
         if follower is None or passed_cache is not follower:
             return None
         ids = inputs.get("input_ids")

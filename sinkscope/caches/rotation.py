@@ -18,7 +18,17 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating, family, parameters, sink_tokens, text_config, unobserved, unwrapped
+from sinkscope.hooks import (
+    device_of,
+    evaluating,
+    family,
+    parameters,
+    sink_tokens,
+    text_config,
+    unobserved,
+    unwrapped,
+    with_cache,
+)
 
 Layout = Literal["half", "interleaved"]
 PLACES = (0, 1, 2, 3, 5, 17, 40, 41, 1009, 8191, 65521)  # distant ones separate slow frequencies
@@ -182,7 +192,7 @@ def _cached(model: nn.Module) -> _Cached:
     recorder = _Recorder(config)
     try:
         with evaluating(model):
-            model(**inputs, past_key_values=recorder, use_cache=True)
+            model(**inputs, use_cache=True, **with_cache(model, recorder))
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
 from sinkscope.caches.strict import at_once, kept_logits, masked, parts
 from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import Forward, family, position_limit, unwrapped
+from sinkscope.hooks import CACHE_NAMES, Forward, family, position_limit, unwrapped, with_cache
 
 Distance = Literal["cache", "ceiling", "original"]
 LEFT_ALONE = {
@@ -36,7 +36,7 @@ LEFT_ALONE = {
 }
 LENGTH = 1024  # keys, if a configuration does not say how many tokens a model was trained for
 CHUNK = 128  # tokens of a prompt to read at once
-PASSED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of a prompt's last token
+PASSED = ("input_ids", "attention_mask", "position_ids", *CACHE_NAMES)  # of a prompt's last token
 log = logging.getLogger(__name__)
 _warned: set[object] = set()  # once per family
 _DROPPED = torch.ones(1, 1, dtype=torch.bool)  # every row has dropped tokens
@@ -343,7 +343,7 @@ class StreamingCache(FollowingCache):
         for inputs in parts(self.get_seq_length(), ids, 1 if plain else chunk, mask):
             # Closed before the `yield`: a suspended generator would leave these contexts open in its caller's code.
             with torch.no_grad(), nullcontext() if plain else self._strictly(unwrapped(model)):
-                output = model(**inputs, **more, past_key_values=self, use_cache=True)
+                output = model(**inputs, **more, use_cache=True, **with_cache(model, self))
             yield output
 
     @contextmanager

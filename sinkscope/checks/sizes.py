@@ -8,7 +8,7 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.checks.subject import CheckedModel, TextSet
-from sinkscope.hooks import device_of, evaluating
+from sinkscope.hooks import device_of, evaluating, with_cache
 from sinkscope.trials import Arm, Trial, feeding
 
 SIXTEEN = 2  # bytes of a number in 16 bits
@@ -45,6 +45,6 @@ def _plain(subject: CheckedModel, ids: torch.Tensor) -> tuple[int, int]:
     """Bytes of a 16-bit cache of a text, and how many of them are in layers that keep all tokens."""
     with evaluating(subject.model):
         plain = DynamicCache(config=subject.model.config)
-        subject.model(input_ids=ids.to(device_of(subject.model)), past_key_values=plain, use_cache=True)
+        subject.model(input_ids=ids.to(device_of(subject.model)), use_cache=True, **with_cache(subject.model, plain))
     full = sum(held_bytes(layer, SIXTEEN) for layer in plain.layers if type(layer) is DynamicLayer)
     return held_bytes(plain, SIXTEEN), full

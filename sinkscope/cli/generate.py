@@ -300,6 +300,7 @@ class Writer:
         import torch
 
         from sinkscope.caches import StreamingCache
+        from sinkscope.hooks import with_cache
 
         self.prompt_tokens = ids.shape[1]
         self.room = self._limit(ids.shape[1])
@@ -312,7 +313,7 @@ class Writer:
                 self.cache.prefill(self.model, unread)
             else:
                 with torch.inference_mode():
-                    self.model(unread[:, :-1], past_key_values=self.cache, use_cache=True)
+                    self.model(unread[:, :-1], use_cache=True, **with_cache(self.model, self.cache))
         self.cached = ids[0, :-1].tolist()
         return WritingSpeed(self.model, self.cache)
 
@@ -438,11 +439,13 @@ def write_tokens(
     """
     import torch
 
+    from sinkscope.hooks import with_cache
+
     processors = model._get_logits_processor(config, ids.shape[1], ids, device=ids.device)
     token, seen = ids[:, -1:], ids[:, -PENALIZED:]
     while True:
         with torch.inference_mode():
-            logits = model(token, past_key_values=cache, use_cache=True).logits[:, -1].float()
+            logits = model(token, use_cache=True, **with_cache(model, cache)).logits[:, -1].float()
         logits = processors(seen, logits)
         if config.do_sample:
             token = torch.multinomial(logits.softmax(-1), 1, generator=random)

@@ -39,6 +39,7 @@ from sinkscope.hooks.inputs import (
     samples_of,
 )
 from sinkscope.hooks.modules import (
+    CACHE_NAMES,
     MODALITIES,
     Block,
     Depth,
@@ -46,6 +47,7 @@ from sinkscope.hooks.modules import (
     Layer,
     Place,
     PositionTable,
+    attends_to_blocks,
     attention_layers,
     block_lists,
     blocks,
@@ -77,15 +79,18 @@ from sinkscope.hooks.passes import (
     Samples,
     arguments,
     axes,
+    cache_name,
     cache_of,
     check_continued,
     check_order,
     difference_behind,
     documents_of,
+    given_cache,
     parameters,
     reads_at_once,
     row_digests,
     unobserved,
+    with_cache,
     without_cache,
 )
 from sinkscope.hooks.projections import (
@@ -117,6 +122,7 @@ from sinkscope.hooks.stream import (
 
 __all__ = [
     "ARGUMENTS",
+    "CACHE_NAMES",
     "IMPLEMENTATION",
     "KEY_NORM",
     "MODALITIES",
@@ -146,6 +152,7 @@ __all__ = [
     "Stream",
     "Watcher",
     "arguments",
+    "attends_to_blocks",
     "attention_layers",
     "attention_modules",
     "attention_projections",
@@ -153,6 +160,7 @@ __all__ = [
     "batches",
     "block_lists",
     "blocks",
+    "cache_name",
     "cache_of",
     "check_continued",
     "check_order",
@@ -169,6 +177,7 @@ __all__ = [
     "following",
     "following_softmaxes",
     "frozen",
+    "given_cache",
     "has_attention",
     "head_count",
     "head_width",
@@ -211,5 +220,6 @@ __all__ = [
     "vision_suffix",
     "watching",
     "width_of",
+    "with_cache",
     "without_cache",
 ]

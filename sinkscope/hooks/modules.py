@@ -23,6 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from sinkscope.errors import UnsupportedModelError
 
+# Of the argument that a pass takes its cache by: `cache` since transformers 5.24, the other before and elsewhere.
+CACHE_NAMES = ("past_key_values", "cache")
 CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
 MODALITIES = {"vision": ("vis", "image"), "audio": ("audio", "speech_encoder")}
 QUERIES = ("qformer", "q_former")  # learned queries that read an image for a language model
@@ -185,7 +187,9 @@ def label(model: nn.Module, module: nn.Module, path: str) -> Layer:
 
 
 def dispatches(module: nn.Module) -> bool:
-    """True if the module's forward, or the one it extends with `super()`, looks up an attention function."""
+    """True if the module's forward, or the one it extends with `super()`, looks up an attention function for tokens."""
+    if attends_to_blocks(module):
+        return False
     for cls in type(module).__mro__:
         forward = vars(cls).get("forward")
         if forward is None:
@@ -197,6 +201,17 @@ def dispatches(module: nn.Module) -> bool:
         if "super" not in names:
             return False
     return False
+
+
+def attends_to_blocks(module: nn.Module) -> bool:
+    """Whether this is an attention residual: a learned query, at each token, over the outputs of the blocks so far.
+
+    Its keys are no tokens, though it looks up an attention function (inkling2, from transformers 5.24 on). It is told
+    by what it lacks: whatever pools tokens by a learned query projects them to keys.
+    """
+    if not isinstance(getattr(module, "query", None), nn.Parameter):
+        return False
+    return all(weights.ndim < 2 for name, weights in module.named_parameters() if name != "query")
 
 
 @lru_cache(maxsize=4096)
@@ -334,7 +349,7 @@ def _side(parts: list[str]) -> str:
 
 def _takes_cache(module: nn.Module) -> bool:
     """Whether the layer can continue with keys of earlier passes, as only causal layers can."""
-    return "past_key_values" in _parameters_of(getattr(module.forward, "__func__", module.forward))
+    return not _parameters_of(getattr(module.forward, "__func__", module.forward)).isdisjoint(CACHE_NAMES)
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.dispatch import was_reordered
 from sinkscope.hooks.inputs import device_of, evaluating
-from sinkscope.hooks.modules import family, is_encoder_decoder, sink_tokens
+from sinkscope.hooks.modules import CACHE_NAMES, family, is_encoder_decoder, sink_tokens
 
 Axis = Literal["tokens", "memory", "vision", "audio", "queries"]
 Edit = Callable[[Tensor], Tensor]
@@ -89,8 +89,7 @@ class Forward:
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Forward:
         """Read the arguments of `model(*args, **kwargs)`. Raises `InputError` if there is no tensor among them."""
         named = arguments(model, args, kwargs)
-        cache = named.get("past_key_values")
-        cache = cache if isinstance(cache, Cache) else None
+        cache = given_cache(named)
         main = next((named[name] for name in MAIN_INPUTS if isinstance(named.get(name), Tensor)), None)
         main = main if main is not None else next((v for v in named.values() if isinstance(v, Tensor)), None)
         if main is None:
@@ -302,6 +301,21 @@ def parameters(model: nn.Module) -> inspect.Signature:
     return inspect.signature(model.forward) if function is None else _without_self(function)
 
 
+def cache_name(model: nn.Module) -> str | None:
+    """The name under which a model's forward takes its cache of keys and values; None: it takes none."""
+    return next((name for name in CACHE_NAMES if name in parameters(model).parameters), None)
+
+
+def with_cache(model: nn.Module, cache: Cache | None) -> dict[str, Any]:
+    """The cache as a named argument of `model`."""
+    return {cache_name(model) or CACHE_NAMES[0]: cache}
+
+
+def given_cache(named: Mapping[str, Any]) -> Cache | None:
+    """The cache among the named arguments of a pass, under either name."""
+    return next((named[name] for name in CACHE_NAMES if isinstance(named.get(name), Cache)), None)
+
+
 def row_digests(rows: Iterable[Tensor]) -> list[int]:
     """A number for each row from the bytes of its values."""
     hashes = (hashlib.sha256(np.ascontiguousarray(row.numpy()).tobytes()) for row in rows)
@@ -473,7 +487,7 @@ def difference_behind(
 
     def read(start: int, stop: int, held: Cache | None) -> Any:
         at = {"position_ids": torch.arange(start, stop, device=ids.device)[None]} if positions_given else {}
-        return model(ids[:, start:stop], past_key_values=held, use_cache=True, **at)
+        return model(ids[:, start:stop], **with_cache(model, held), use_cache=True, **at)
 
     with evaluating(model), torch.no_grad():
         whole = model(ids).logits[:, first:]

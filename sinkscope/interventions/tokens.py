@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import OpenStream, Stream, arguments, row_length
+from sinkscope.hooks import OpenStream, Stream, arguments, given_cache, row_length
 from sinkscope.hooks.inputs import check_positions
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.residual import Entry, check_dim, entries_of
@@ -176,7 +176,7 @@ def _whole_rows(
         raise InputError(f"family '{stream.family}': this pass has no {_ids_name(model)} that could be changed")
     if isinstance(mask, Tensor) and not bool(mask.bool().all()):
         raise InputError("rows are padded: give rows of one length, whose tokens can be rearranged")
-    cache = inputs.get("past_key_values")
+    cache = given_cache(inputs)
     if cache is not None and cache.get_seq_length():
         raise InputError("this pass continues a cache: tokens are rearranged in whole texts only")
     if last >= ids.shape[1]:

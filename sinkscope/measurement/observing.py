@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     Passes,
     Place,
     arguments,
+    attends_to_blocks,
     attention_layers,
     axes,
     blocks,
@@ -165,7 +166,7 @@ class Observation:
 
     def watches(self, module: nn.Module) -> bool:
         """Whether a call of this module is part of an observed forward pass."""
-        return self._passes.under_way is not None and module in self._paths
+        return self._passes.under_way is not None and module in self._paths and not attends_to_blocks(module)
 
     def attended(self, invocation: Invocation) -> None:
         """Read one attention call and show it to the observers."""

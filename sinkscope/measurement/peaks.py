@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import Cache
 
 from sinkscope.errors import InputError
 from sinkscope.hooks import (
@@ -20,6 +19,7 @@ from sinkscope.hooks import (
     checked_inputs,
     device_of,
     evaluating,
+    given_cache,
     part,
     projections,
     unwrapped,
@@ -148,8 +148,8 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
 
 def check_whole(inputs: Mapping[str, Any]) -> None:
     """Raises `InputError` for inputs that continue a cache: another pass over them would write into it."""
-    cache = inputs.get("past_key_values")
-    if isinstance(cache, Cache) and cache.get_seq_length():
+    cache = given_cache(inputs)
+    if cache is not None and cache.get_seq_length():
         raise InputError(
             "these inputs continue a cache, which another look at them would change: give whole rows, from their first "
             "token on, or choose tokens by their positions or ids"

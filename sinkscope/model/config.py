@@ -258,7 +258,7 @@ class LabConfig(PreTrainedConfig):
     """
 
     model_type = "sinkscope_lab"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012  (the base class declares it so)
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012  (the base class declares it so)
 
     vocab_size: int = 2048
     hidden_size: int = 128

@@ -18,6 +18,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from sinkscope.attention import CATALOG, Learned, Visibility
 from sinkscope.errors import InputError
+from sinkscope.hooks import CACHE_NAMES, given_cache
 from sinkscope.model.attention import AddedHeads, LabAttention
 from sinkscope.model.config import LabConfig, unlike_llama
 from sinkscope.model.feedforward import FeedForward, NoFeedForward, starting_std
@@ -40,6 +41,8 @@ from sinkscope.model.sink_tokens import SinkTokens
 from sinkscope.model.visibility import bind
 
 NORMS: dict[str, type[nn.RMSNorm] | type[nn.LayerNorm]] = {"rmsnorm": nn.RMSNorm, "layernorm": nn.LayerNorm}
+# The field of an output that holds the cache.
+RETURNED = next(name for name in CACHE_NAMES if name in BaseModelOutputWithPast.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -179,20 +182,19 @@ class LabGenerationMixin(GenerationMixin):
         self,
         input_ids: Tensor,
         next_sequence_length: int | None = None,
-        past_key_values: Cache | None = None,
         is_first_iteration: bool | None = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The tokens that the caller's cache lacks: all but the real tokens in it."""
         # `generate` reads the last (given − cached) tokens. The cache counts the sink tokens, which the caller's ids do
         # not contain: as many unread tokens would be skipped.
-        seen = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        cache = given_cache(kwargs)
+        seen = 0 if cache is None else int(cache.get_seq_length())
         if is_first_iteration and next_sequence_length is not None and seen:
             next_sequence_length += self.config.sink_tokens
         return super().prepare_inputs_for_generation(
             input_ids,
             next_sequence_length=next_sequence_length,
-            past_key_values=past_key_values,
             is_first_iteration=is_first_iteration,
             **kwargs,
         )
@@ -215,7 +217,7 @@ class LabPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["LabBlock"]  # noqa: RUF012  (the base class declares it so)
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = [*CACHE_NAMES]  # noqa: RUF012
     _supports_sdpa = False  # any other implementation would run softmax, whatever the operation is
     _supports_flash_attn = False
     _supports_flex_attn = False
@@ -278,6 +280,7 @@ class LabModel(LabPreTrainedModel):
         inputs_embeds: Float[Tensor, "batch position width"] | None = None,
         use_cache: bool | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Hidden states after the last layer. Hidden states and attention maps on request include the sink tokens, in
@@ -290,6 +293,7 @@ class LabModel(LabPreTrainedModel):
             past_key_values: A cache; None: a new one if `use_cache`.
             use_cache: None: as the configuration says. A bidirectional model has no cache.
             document_ids: Number packed documents, cached tokens included.
+            cache: `past_key_values`, by transformers' name for it from 5.24 on.
 
         Raises `InputError` for a mask of another form, if both or neither of ids and embeddings are given, and for a
         cache in a bidirectional model.
@@ -297,6 +301,7 @@ class LabModel(LabPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give exactly one of input_ids and inputs_embeds")
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        past_key_values = past_key_values if cache is None else cache
         if past_key_values is not None and not self.config.is_causal:
             raise InputError("a bidirectional model cannot use a cache: each new token would change all others")
         use_cache = (self.config.use_cache if use_cache is None else use_cache) and self.config.is_causal
@@ -333,7 +338,8 @@ class LabModel(LabPreTrainedModel):
                     hidden_states, visibility=visibility, past_key_values=past_key_values, **layer_inputs
                 )
         return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden_states)[:, new:], past_key_values=past_key_values if use_cache else None
+            last_hidden_state=self.norm(hidden_states)[:, new:],
+            **{RETURNED: past_key_values if use_cache else None},
         )
 
     def _visible(
@@ -394,6 +400,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         document_ids: Int[Tensor, "batch keys"] | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits (batch, position, vocabulary); with `labels` also the mean cross-entropy in nats.
@@ -409,7 +416,7 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            past_key_values=past_key_values if cache is None else cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             document_ids=document_ids,
@@ -426,9 +433,9 @@ class LabForCausalLM(LabPreTrainedModel, LabGenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{RETURNED: getattr(outputs, RETURNED)},
         )
 
     def to_llama(self) -> LlamaForCausalLM:

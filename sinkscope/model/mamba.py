@@ -50,7 +50,7 @@ class LabMamba(nn.Module):
             return self._begun(hidden_states, real, past_key_values)
         _check_no_padding(visibility)
         outputs = [
-            self.mixer(token, cache_params=past_key_values, attention_mask=None if real is None else real[:, [index]])
+            self.mixer(token, past_key_values, None if real is None else real[:, [index]])
             for index, token in enumerate(hidden_states.split(1, 1))
         ]
         return torch.cat(outputs, 1)
@@ -58,12 +58,12 @@ class LabMamba(nn.Module):
     def _begun(self, hidden_states: Tensor, real: Tensor | None, cache: Cache | None) -> Tensor:
         """From an empty state, with padding in front wherever it stood."""
         if real is None:
-            return self.mixer(hidden_states, cache_params=cache)
+            return self.mixer(hidden_states, cache)
         # Stable, padding first: zeros leave an empty state empty, while padding between tokens would let it decay.
         order = real.long().argsort(dim=-1, stable=True).expand(len(hidden_states), -1)
         real = real.expand_as(order).gather(1, order)
         moved = hidden_states.gather(1, order[..., None].expand_as(hidden_states))
-        outputs = self.mixer(moved, cache_params=cache, attention_mask=real)
+        outputs = self.mixer(moved, cache, real)
         # argsort of a permutation is its inverse.
         return outputs.gather(1, order.argsort(-1)[..., None].expand_as(outputs))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,15 @@ from transformers.cache_utils import DynamicLayer
 from sinkscope.caches import EvictingCache
 from sinkscope.caches.first_pass import Attended, recording
 from sinkscope.errors import InputError
-from sinkscope.hooks import device_of, evaluating, is_encoder_decoder, reads_at_once
+from sinkscope.hooks import (
+    cache_name,
+    device_of,
+    evaluating,
+    is_encoder_decoder,
+    parameters,
+    reads_at_once,
+    with_cache,
+)
 from sinkscope.quantization import SinkQuantizedCache
 from sinkscope.trials.arm import Arm, Texts, unchanged
 
@@ -60,8 +67,8 @@ class Feed:
     _takes: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._takes = frozenset(inspect.signature(self.model.forward).parameters)
-        if is_encoder_decoder(self.model) or "past_key_values" not in self._takes:
+        self._takes = frozenset(parameters(self.model).parameters)
+        if is_encoder_decoder(self.model) or cache_name(self.model) is None:
             raise InputError(f"{type(self.model).__name__} is not a decoder that reads on from a cache")
         self.seen = self.seen or self.cache.get_seq_length()
 
@@ -117,7 +124,7 @@ class Feed:
         kept = ids.shape[1] if last is None else last
         if self.seen and ids.shape[1] > 1 and not reads_at_once(self.model, self.cache):
             return torch.cat([self.read_all(one, 1) for one in ids.split(1, 1)], 1)[:, -kept:]
-        inputs: dict[str, Any] = {"input_ids": ids, "past_key_values": self.cache, "use_cache": True}
+        inputs: dict[str, Any] = {"input_ids": ids, "use_cache": True} | with_cache(self.model, self.cache)
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
         inputs |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
         inputs |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}

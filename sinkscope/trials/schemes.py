@@ -20,7 +20,7 @@ from transformers import Cache, DynamicCache
 
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError
-from sinkscope.hooks import device_of, evaluating, part, unwrapped
+from sinkscope.hooks import device_of, evaluating, part, unwrapped, with_cache
 from sinkscope.interventions import All, Intervention
 from sinkscope.measurement import find_tokens, rows_of
 from sinkscope.measurement.peaks import check_whole
@@ -161,7 +161,7 @@ def cache_share(model: nn.Module, texts: Texts, scheme: Intervention) -> dict[st
     first = part(texts.inputs, slice(0, 1), texts.count, device_of(model))
     with evaluating(model), torch.no_grad():
         cached = DynamicCache(config=model.config)
-        model(**first, past_key_values=cached, use_cache=True)
+        model(**first, use_cache=True, **with_cache(model, cached))
     sizes = [held_bytes(layer) for layer in cached.layers]
     rounded = sum(sizes[index] for index in kept)
     return {"layers_rounded": len(kept), "layers": len(sizes), "bytes_rounded": rounded / max(1, sum(sizes))}

@@ -154,7 +154,7 @@ def test_layers_that_are_left_alone_are_read(name: str) -> None:
 
 
 def test_attention_of_a_familys_own_is_read() -> None:
-    model = COLLECTED["gptj"].build("eager")
+    model = COLLECTED["falcon"].build("eager")
     tokens = ids(2, CONTEXT)
     first = recorded(model, tokens)
     assert not first[1]

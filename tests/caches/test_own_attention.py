@@ -134,7 +134,7 @@ def test_generate_overwrites_a_key_for_each_token(name: str) -> None:
 
 
 def test_what_cannot_be_is_one_line() -> None:
-    family = COLLECTED["gptj"]
+    family = COLLECTED["falcon"]
     model, ids = family.build(), family.inputs(2, TOTAL)["input_ids"]
     for policy, budget, reason in (
         ("h2o", 8, "H2O needs them; what works: streaming"),

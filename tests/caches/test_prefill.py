@@ -170,7 +170,7 @@ def test_a_pass_that_shows_more_than_a_stream_is_told_once(llama: Any, lines: li
             dense = llama(tokens, past_key_values=StreamingCache(llama, 2, 6)).logits
     assert [("cache.read" in line, "cache.prefill" in line) for line in lines] == [(True, True)]
     assert error(dense, read(llama, tokens, 7)) > 1e-3
-    own = contract.built("gptj", "eager")
+    own = contract.built("falcon", "eager")
     own.generate(tokens, past_key_values=StreamingCache(own, 2, 6), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert len(lines) == 2
 

@@ -197,7 +197,7 @@ def test_a_cache_holds_no_model_and_its_copies_go_on() -> None:
 
 
 def test_what_was_dropped_cannot_be_taken_back(llama: Any) -> None:
-    with pytest.raises(InputError, match="cannot be cropped"):
+    with pytest.raises(ValueError, match="cropped"):  # transformers itself asks from 5.24 on
         llama.generate(ids(), past_key_values=StreamingCache(llama, 2, 6), prompt_lookup_num_tokens=3, **OPTIONS)
 
 

@@ -149,9 +149,9 @@ def test_sinks_stand_at_the_distance_that_was_asked_for(llama: Any, distance: An
     layer = cache.followed[0]
     update = layer.update
 
-    def noting(keys: Tensor, values: Tensor, *args: Any) -> Any:
+    def noting(keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
         given.append(keys.clone())
-        seen = update(keys, values, *args)
+        seen = update(keys, values, *args, **kwargs)
         shown.append(seen[0].clone())
         return seen
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.hooks import Computed, following, own_attention, projection, projections
+from sinkscope.hooks import Computed, following, has_attention, own_attention, projection, projections
 from sinkscope.measurement import (
     AttentionReceived,
     HeadOutputs,
@@ -76,7 +76,8 @@ def test_keys_and_values_are_those_of_the_cache(name: str) -> None:
 def test_projections_make_these_queries_keys_and_values(name: str) -> None:
     model, inputs = tiny(name)
     made: dict[str, Tensor] = {}
-    first = next(iter(own_attention(model)))
+    if (first := next(iter(own_attention(model)), None)) is None:
+        pytest.skip("its attention is that of transformers' interface, from 5.24 on")
     with ExitStack() as stack:
         for kind in ("query", "key", "value"):
             projection(model, first, kind).read_output(lambda out, kind=kind: made.update({kind: out}), stack)
@@ -221,6 +222,8 @@ def test_half_precision_is_read(name: str) -> None:
 )
 def test_what_does_not_make_the_map_is_left_out_with_the_reason(name: str, reason: str) -> None:
     model, inputs = tiny(name)
+    if name == "layoutlmv3" and has_attention(model):
+        pytest.skip("its attention is that of transformers' interface, from 5.24 on")
     measurement = measure(model, inputs, [AttentionReceived(), QueryKeyValueNorms()])
     assert "query_norm" not in measurement.data
     said = measurement.record["not_measured"]["QueryKeyValueNorms"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers.models.llama.modeling_llama import LlamaAttention
+from transformers import LlamaConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaAttention, eager_attention_forward
 
 from sinkscope.hooks.modules import attention_layers, block_lists, blocks, dispatches, text_config
 from tests.families.registry import FAMILIES
@@ -29,6 +31,26 @@ def test_a_forward_that_extends_one_that_dispatches_dispatches() -> None:
     assert dispatches(Extended(config, 0))
     assert not dispatches(Replaced(config, 0))
     assert not dispatches(nn.Linear(2, 2))
+
+
+class Residual(nn.Module):
+    """A learned query over the blocks so far, at each token: attention whose keys are no tokens (inkling2)."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config, self.query = config, nn.Parameter(torch.zeros(config.hidden_size))
+
+    def forward(self, blocks: torch.Tensor) -> torch.Tensor:
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        return attend(self, self.query.expand(len(blocks), 1, -1, -1), blocks, blocks, None, scaling=1.0)[0]
+
+
+def test_attention_over_blocks_is_no_attention_over_tokens() -> None:
+    config = FAMILIES["llama"].build().config
+    assert not dispatches(Residual(config))
+    projecting = Residual(config)
+    projecting.k_proj = nn.Linear(config.hidden_size, config.hidden_size)  # learned queries that pool tokens
+    assert dispatches(projecting)
 
 
 STACKS = {

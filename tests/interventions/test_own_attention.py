@@ -55,6 +55,8 @@ def title(value: Any) -> str:
 @pytest.mark.parametrize("name", OWN)
 def test_zeroed_heads_are_zeroed_columns_of_the_output_projection(name: str) -> None:
     model, inputs = tiny(name)
+    if not own_attention(model):
+        pytest.skip("its attention is that of transformers' interface, from 5.24 on")
     with ZeroHeads(((0, 1), (1, 0), (1, 3))).applied(model):
         found = logits(model, **inputs)
     first, second = own_attention(model)

@@ -96,7 +96,7 @@ def test_a_chunk_goes_on_from_the_state_that_a_cache_holds():
     torch.testing.assert_close(torch.cat(parts, 1), full, atol=1e-5, rtol=1e-4)
     cache = DynamicCache(config=build(**HYBRID).config)
     layer(hidden[:, :4], visible, cache)
-    assert (layer.mixer(hidden[:, 4:], cache_params=cache) - full[:, 4:]).abs().max() > 1e-3
+    assert (layer.mixer(hidden[:, 4:], cache) - full[:, 4:]).abs().max() > 1e-3
 
 
 @torch.no_grad()

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import device_of, evaluating
+from sinkscope.hooks import cache_of, device_of, evaluating, with_cache
 from sinkscope.model.attached.shift import outputs
 
 TOLERANCE = 2e-4
@@ -43,12 +43,12 @@ def readings(model: PreTrainedModel, probe: dict[str, Any]) -> dict[str, Tensor]
         logits["padded rows"] = outputs(model, {"input_ids": ids, "attention_mask": mask})[mask.bool()]
         return logits
     places = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache: Any = None
+    cache: Cache | None = None
     for part, name in ((slice(0, FIRST), "padded rows"), (slice(FIRST, None), "rows continued from a cache")):
-        inputs = {"input_ids": ids[:, part], "attention_mask": mask[:, : part.stop], "past_key_values": cache}
+        inputs = {"input_ids": ids[:, part], "attention_mask": mask[:, : part.stop]} | with_cache(model, cache)
         output = _run(model, inputs | {"position_ids": places[:, part], "use_cache": True})
         logits[name] = output.logits.float()[mask[:, part].bool()]
-        if (cache := getattr(output, "past_key_values", None)) is None:
+        if (cache := cache_of(output)) is None:
             break
     return logits
 

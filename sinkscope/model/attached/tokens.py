@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import given_cache
 from sinkscope.model.sink_tokens import SinkTokens
 
 PLACE = "sink_tokens"  # the attribute of a base model under which its tokens are kept
@@ -115,10 +116,10 @@ def _with_sinks(base: PreTrainedModel, names: tuple[str, ...], *args: Any, **kwa
     """The base model's forward, with the sink tokens in front where the cache does not hold them yet."""
     named: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
     sinks: SinkTokens = getattr(base, PLACE)
-    count, cache = len(sinks.sink_tokens), named.get("past_key_values")
-    if isinstance(cache, Cache) and cache.is_compileable:
+    count, cache = len(sinks.sink_tokens), given_cache(named)
+    if cache is not None and cache.is_compileable:
         raise InputError("a static cache has no room for sink tokens, and generate() makes masks for it without them")
-    seen = cache.get_seq_length() if isinstance(cache, Cache) else 0
+    seen = 0 if cache is None else cache.get_seq_length()
     first = not seen
     embedded = named.get("inputs_embeds")
     if (named.get("input_ids") is None) == (embedded is None):

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionAndFullAttenti
 from sinkscope.caches import FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Blocks, Numbers, Rotated, rotation_of
-from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped
+from sinkscope.hooks import Forward, family, text_config, unobserved, unwrapped, with_cache
 from sinkscope.model import LabForCausalLM
 from sinkscope.model.columns import every_column, own_columns
 from sinkscope.quantization.kv.layer import HybridSinkQuantizedLayer, SinkQuantizedLayer
@@ -127,7 +127,8 @@ class SinkQuantizedCache(FollowingCache):
         plain = (SinkQuantizedLayer, DynamicLayer)
         if not all(type(layer) in plain for layer in self.layers) or len(states) != len(self.layers):
             return False
-        model, inputs = self._the_model(), {"input_ids": ids, "past_key_values": self, "use_cache": True}
+        model = self._the_model()
+        inputs = {"input_ids": ids, "use_cache": True} | with_cache(model, self)
         # `update` refuses states that no pass announced.
         self.begin(Forward.of(model, (), inputs), inputs)
         for layer, (keys, values) in zip(self.layers, states, strict=True):

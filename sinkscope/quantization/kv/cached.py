@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sinkscope.caches import Rotation, measured_rotations
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Codebooks, Numbers
-from sinkscope.hooks import Editor, OpenStream, family, parameters
+from sinkscope.hooks import Editor, OpenStream, cache_name, family
 from sinkscope.hooks.names import LATENT
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.kv.cache import full_layers, no_full_layer, rounded_layers
@@ -213,7 +213,7 @@ def full_modules(model: nn.Module, opened: OpenStream, scheme: CacheScheme | Non
 
 
 def _check(model: nn.Module) -> None:
-    if "past_key_values" not in parameters(model).parameters or not getattr(model.config, "is_causal", True):
+    if cache_name(model) is None or not getattr(model.config, "is_causal", True):
         raise UnsupportedModelError(f"family '{family(model)}' has no cache of keys and values to quantize")
 
 

@@ -25,10 +25,12 @@ from sinkscope.hooks import (
     dispatches,
     editing,
     evaluating,
+    given_cache,
     own_attention,
     parameters,
     text_config,
     unobserved,
+    with_cache,
 )
 
 Turns = Callable[[int, int, int], tuple[Blocks | None, Blocks | None]]
@@ -85,7 +87,7 @@ def _compare_layers(model: nn.Module) -> frozenset[int]:
     cache = _RecordedCache(text_config(model))
     comparing = _Comparing(cache, modules)
     ids = torch.ones(1, 2, dtype=torch.long, device=device_of(model))
-    inputs = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
+    inputs = {"input_ids": ids, "use_cache": True} | with_cache(model, cache)
     inputs |= {"logits_to_keep": 1} if "logits_to_keep" in parameters(model).parameters else {}
     with evaluating(twin), torch.no_grad(), editing(comparing):
         twin(**inputs)
@@ -128,7 +130,7 @@ def turn_attention(model: nn.Module, cache: Any, turns: Turns) -> None:
 
     def is_own(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         living = reference()
-        return living is not None and arguments(model, args, kwargs).get("past_key_values") is living
+        return living is not None and given_cache(arguments(model, args, kwargs)) is living
 
     def before(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_own(model, args, kwargs):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import arguments, family, parameters
+from sinkscope.hooks import arguments, family, given_cache, parameters, with_cache
 from sinkscope.model import LabForCausalLM
 
 
@@ -131,7 +131,7 @@ class Serving:
                 passed["position_ids"] = passed["position_ids"][..., shared:] + (count - shared)
         else:
             passed |= self._behind_padding(passed, ids, real, shared)
-        passed["past_key_values"] = self.prefix.cache(len(ids))
+        passed |= with_cache(self.model, self.prefix.cache(len(ids)))
         if "use_cache" in parameters(self.model).parameters:
             passed["use_cache"] = True
         return (), passed
@@ -182,8 +182,7 @@ class Serving:
 
     def _check(self, passed: Mapping[str, Any]) -> None:
         """Raises `InputError` for a pass that cannot read after the prefix."""
-        cache = passed.get("past_key_values")
-        if isinstance(cache, Cache):
+        if given_cache(passed) is not None:
             raise InputError(
                 "a pass with its own cache while a prefix is applied: give generate() the prefix in its cache instead, "
                 "generate(**prefix.before(ids), past_key_values=prefix.cache(rows))"

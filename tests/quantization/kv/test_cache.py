@@ -236,7 +236,7 @@ def test_what_it_would_get_wrong_is_refused(model: PreTrainedModel) -> None:
         quantized_cache(model.config, KEYS, VALUES)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="whole 'head'"):
         quantized_cache(model, Grid(2, "head"), VALUES)
-    with pytest.raises(InputError, match="cannot be cropped"):
+    with pytest.raises(ValueError, match="cropped"):  # transformers itself asks from 5.24 on
         generated(model, quantized_cache(model, KEYS, VALUES), IDS[:1].repeat(1, 2), prompt_lookup_num_tokens=2)
     cache = quantized_cache(model, KEYS, VALUES)
     generated(model, cache)
