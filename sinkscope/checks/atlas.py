@@ -193,7 +193,7 @@ def read_entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(submissions: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per model: size, BOS, heads with a sink, block of the jump, cost of hiding it, bits of the cache."""
+    """One row per model: size, BOS, heads with a sink, block of the jump, cost of hiding and folding it, cache bits."""
     return pd.DataFrame([_row(data) for data in submissions])
 
 
@@ -218,6 +218,7 @@ def _row(data: Mapping[str, Any]) -> dict[str, Any]:
         "heads with a sink, %": _number(rows.get("rate"), 0),
         "block of the jump": facts.get("sink", {}).get("block"),
         "hiding it, nats": _number(rows.get("hide-sink"), 2),
+        "folding it, nats": _number(rows.get("fold-sink"), 2),
         "bits the cache bears": min(bits, default=16) if any(key.startswith("kv") for key in rows) else None,
         "with the sink protected": min(protected, default=16) if "kv2-protected" in rows else None,
         "texts": "; ".join(f"{each['n']} × {each['name']}" for each in data["texts"] if "plain" not in each["name"]),

@@ -1,17 +1,21 @@
-"""Is the sink needed: what it costs to hide it, mute its value, or trim its mass, compared with other tokens."""
+"""Is the sink needed: what it costs to hide it, to mute its value, to replace it by constants or by another text's, or
+to trim its mass, compared with other tokens.
+"""
 
 from __future__ import annotations
 
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
-from sinkscope.trials import Trial, matters
+from sinkscope.trials import QUESTION, Trial, matters
 
-ARMS = ("hide-sink", "mute-sink", "trim-sink")
 OTHERS = "trim-others"
 LABELS = {
     "hide-sink": "hiding the sink",
     "mute-sink": "muting its value",
+    "mean-sink": "its mean key and value over other texts in its place",
+    "fold-sink": "a constant logit and value in its place",
+    "swap-sink": "another text's key and value in its place",
     "trim-sink": "mass trimmed off it",
     OTHERS: "the same mass off others",
 }
@@ -29,7 +33,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     trial = matters(
         subject.model,
         texts.ids,
-        ARMS,
+        QUESTION,
         on=subject.sinks(texts),
         calibrate_on=texts.calibration,
         controls=subject.controls,
@@ -38,7 +42,7 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         look_after=("hide-sink",),
         progress=progress,
     )
-    rows = [_row(trial, arm) for arm in (*ARMS, OTHERS) if arm in trial.arms]
+    rows = [_row(trial, arm) for arm in (*QUESTION, OTHERS) if arm in trial.arms]
     return Answered(_answer(trial), tuple(rows), {"sink": trial.record["sink"]["positions"]})
 
 
@@ -81,4 +85,4 @@ def _answer(trial: Trial) -> str:
     return f"{answer}: {text}.{after}"
 
 
-SECTION = CheckSection("needed", "Is it needed", "full", obstacle, 13.0, run_section)
+SECTION = CheckSection("needed", "Is it needed", "full", obstacle, 21.0, run_section)

@@ -15,6 +15,7 @@ from sinkscope.trials.arm import transformers_quantized as transformers_quantize
 from sinkscope.trials.arm import unchanged as unchanged
 from sinkscope.trials.calibration import calibration_of as calibration_of
 from sinkscope.trials.calibration import calibration_trial as calibration_trial
+from sinkscope.trials.changes import QUESTION as QUESTION
 from sinkscope.trials.changes import changed as changed
 from sinkscope.trials.changes import intervention_arm as intervention_arm
 from sinkscope.trials.changes import matters as matters

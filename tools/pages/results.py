@@ -26,6 +26,18 @@ FOLDS = {
     "fold-sink": "`fold-sink`: logit and value",
     "fold-key": "`fold-key`: key and value",
 }
+EVERYWHERE = {
+    "gamma=0 at 0": "sink taken out (γ = 0)",
+    "gamma=0.25 at 0": "γ = 0.25 on the sink",
+    "gamma=0.5 at 0": "γ = 0.5",
+    "gamma=0.8 at 0": "γ = 0.8",
+    "gamma=1.25 at 0": "γ = 1.25",
+    "gamma=4 at 0": "γ = 4",
+    "gamma=0 at 5": "token 5 taken out",
+    "gamma=4 at 5": "γ = 4 on token 5",
+    "act as published": "ACT as published (β = 0.4, threshold 0.1)",
+    "act guarded": "ACT, guarded",
+}
 KEPT = " [freed memory: kept]"
 
 
@@ -92,6 +104,10 @@ def _figures(name: str) -> list[dict[str, Any]]:
     return list(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())["figures"])
 
 
+def _details(name: str) -> dict[str, Any]:
+    return dict(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())["details"])
+
+
 def _bounded(figures: Iterable[dict[str, Any]]) -> str:
     rows = []
     for figure in figures:
@@ -115,6 +131,27 @@ def kernels() -> str:
         f"{largest}."
     )
     return f"{fill(said, 120)}\n\n{_bounded(_figures('cuda_kernels'))}"
+
+
+def calibrated_everywhere() -> str:
+    """What each calibration of all heads costs `nano`."""
+    arms = {arm["arm"]: arm for arm in _arms(_details("calibration")["everywhere"])}
+    rows = ((what, _range(arms[arm], "lost", 4)) for arm, what in EVERYWHERE.items())
+    return table("in all heads | nats lost (95 %)", rows)
+
+
+def calibrated_heads() -> str:
+    """What each calibration costs `nano` in heads chosen on other texts, and how much less than each control."""
+    rows = []
+    for method, trial in _details("calibration")["chosen"].items():
+        found, arms = trial["calibration"], {arm["arm"]: arm for arm in _arms(trial)}
+        chosen = f"`{found['option']}` in {len(found['heads'])} of {found['of_heads']} heads"
+        named = ("chosen", "chosen heads")  # the same change, each beside controls of its own
+        lost = next(_range(arms[name], "lost", 4) for name in named if name in arms)
+        better = (_range(arms[name], "beats_by", 4) if name in arms else "" for name in named)
+        rows.append((method, chosen, lost, *better))
+    controls = "better than the same change elsewhere by | better than as many random heads by"
+    return table(f"chosen head by head | chosen | nats lost (95 %) | {controls}", rows)
 
 
 def sinks() -> str:
@@ -357,6 +394,17 @@ def protected_caches() -> str:
     return table(head, rows)
 
 
+def caches_compared() -> str:
+    """KL and bytes of quantized caches of `nano`, by bits, those of transformers along their better axis."""
+    caches = _details("quantized_cache")["nano, predictions and bytes a text"]
+    names = (name for name in caches if name != "full" and "axis 1" not in name)
+    rows = []
+    for name in sorted(names, key=lambda name: (name.split()[1], name.endswith("flush 128"))):
+        row = caches[name]
+        rows.append((name, _range(row, "kl", 4), *(f"{row[each] / 1024:.1f}" for each in ("held", "held_at_end"))))
+    return table("cache | KL(full ‖ cache), nats a token | KiB a text after the context | at its end", rows)
+
+
 def _trials(pattern: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stored trials on SmolLM2, each with the texts that it ran on."""
     for path in sorted((RESULTS / "real" / "trials").glob(f"{pattern}.json"), reverse=True):
@@ -506,6 +554,7 @@ def int8() -> str:
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "atlas": (atlas,),
     "by_which_mechanism": (heads, depths),
+    "calibration": (calibrated_everywhere, calibrated_heads),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "does_it_matter": (matters,),
     "does_my_model_have_a_sink": (layers, definitions, inputs),
@@ -514,7 +563,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "measure_a_large_model": (overhead,),
     "origin": (origin,),
     "put_off_by_one_on_your_llama": (retrofit, retrofit_nano),
-    "quantized_cache": (protected_caches,),
+    "quantized_cache": (protected_caches, caches_compared),
     "quantized_linear": (int8,),
     "rotated_caches": (rotation,),
     "stream_for_ever": (sinks,),
