@@ -60,7 +60,7 @@ def test_each_recipe_is_used() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_recipes_work_and_leave_the_house_in_order(tmp_path: Path) -> None:
     for folder in FOLDERS:
         if (ROOT / folder).is_dir():

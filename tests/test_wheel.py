@@ -122,7 +122,7 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in project["dependencies"]]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_wheel_alone_answers_the_first_questions(bare: str, tmp_path: Path) -> None:
     absent = ("pytest", "datasets", "ray", "matplotlib", "sphinx", "lm_eval", "playwright")
     script = (

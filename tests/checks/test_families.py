@@ -30,7 +30,7 @@ def test_every_section_answers_or_says_why_not(name: str) -> None:
     assert card.part("bos").first.missing == "the model has no tokenizer"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["llama", "gemma3"])  # all keys in all layers, and windows in most of them
 def test_every_section_of_full_answers_or_says_why_not(name: str) -> None:
     card = check(FAMILIES[name].build(), None, full=True, count=4, tokens=64, name=name)

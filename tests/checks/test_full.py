@@ -132,7 +132,7 @@ def test_a_model_without_sinks_and_outliers_still_learns_what_int8_costs() -> No
     assert "no sink" not in part.answer
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_int8_arms_are_those_of_a_trial_of_one_scheme() -> None:
     """They share the unchanged pass with others, and ranges are fitted without the protected tokens."""
     subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=4, tokens=48, controls=2)

@@ -53,7 +53,7 @@ def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
         assert results_folder("measure", None, ["nano"], ["natural"], context) == Path("sinkscope-measure/nano-natural")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_tables_of_before_do_not_stay_beside_new_ones(sinkscope, model, text, tmp_path):
     whole = ("--tokens", 16, "--samples", 4)
     assert sinkscope("measure", model, "--text", text, *whole, "--out", "found").code == 0

@@ -69,7 +69,7 @@ def deep(model, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_deep_model_prints_no_more_lines(sinkscope, deep, text):
     options = ("measure", deep, "--text", text, *FEW)
     brief = sinkscope(*options)

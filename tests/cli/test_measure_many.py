@@ -44,7 +44,7 @@ def test_one_of_several_models_has_the_json_that_it_has_alone(sinkscope, model, 
     }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_models_and_saved_measurements_are_compared(sinkscope, model, text, tmp_path):
     read = ("--text", text, *FEW)
     assert sinkscope("measure", model, *read, "--observers", "few", "--out", "m").code == 0

@@ -21,6 +21,7 @@ COMMANDS = {
     "cache": ("cache", "nano", *TEXT, "--policy", "h2o", "--samples", "8", "--tokens", "48", "--batch-size", "4"),
     "needles": ("cache", "nano-recall", "--policy", "h2o", "--samples", "8", "--batch-size", "4"),
 }
+IN_CI = ("intervene", "quantize")  # the others are read through the same engine
 engine = importlib.import_module("sinkscope.trials.run")
 append_line = engine.append_line
 
@@ -49,7 +50,9 @@ def numbers(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.release) for name in COMMANDS]
+)
 def test_an_interrupted_trial_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

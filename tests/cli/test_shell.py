@@ -11,7 +11,7 @@ import pytest
 FEW = ("--input", "random", "--observers", "few", "--samples", 2, "--tokens", 12)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_several_models_are_measured_as_each_alone(sinkscope, model, tmp_path):
     measured = sinkscope("measure", model, "nano", *FEW, "--json").json["models"]
     assert [each["model"] for each in measured] == [str(model), "nano"]

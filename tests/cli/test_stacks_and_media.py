@@ -189,7 +189,7 @@ def test_images_and_recordings_are_intervened_on(sinkscope, places, name, option
     assert (tmp_path / "i" / "figure.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["bart", "whisper", "classifier"])
 def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
     media = {"classifier": ("--images", places / "images"), "whisper": ("--audio", places / "speech")}

@@ -62,9 +62,9 @@ def test_notes_of_several_questions_stand_side_by_side(tmp_path):
     assert registered(tmp_path / "run") == {}
 
 
-def test_runs_are_registered_for_all_questions_that_share_them(mine, tmp_path):
+def test_runs_are_registered_for_all_questions_that_share_them(mine, small, tmp_path):
     """Nothing is trained: the backend only looks at what the folders hold when it is called."""
-    first = find(str(mine))
+    first = replace(find(str(mine)), shared=small().shared)  # the corpus of the scale takes a minute to encode
     other = replace(first, name="other", seeds=3)  # the first three of seven
     elsewhere = replace(other, name="elsewhere", not_at={"nano": "a reason"})
     noted: dict[str, set[str]] = {}

@@ -46,6 +46,7 @@ def first_of(out: Path) -> Path:
     return next(out.glob("*softmax*"))
 
 
+@pytest.mark.release
 def test_a_run_with_half_a_record_is_reported_and_stops_nobody(small, calm, copy):
     damaged = first_of(copy["out"])
     before = (damaged / "record.json").read_text()
@@ -133,6 +134,7 @@ def test_a_full_disk_keeps_the_runs_and_the_findings_of_before(small, copy, monk
     assert asked.asked == []
 
 
+@pytest.mark.release
 def test_a_limit_on_file_size_stops_the_saves_of_one_run(small, places):
     """The operating system refuses; the reason arrives, and without the limit the sweep goes on."""
     big = small(changes={"model.hidden_size": 128, "model.num_attention_heads": 2})
@@ -164,6 +166,7 @@ def test_runs_of_a_read_only_folder_are_read(small, copy, monkeypatch):
     assert run(small(), seeds=1, backend=said, **copy).failed == {}
 
 
+@pytest.mark.release
 def test_a_clock_that_jumps_changes_nothing(small, calm, places, monkeypatch):
     """Back by years and forth again, at every look."""
     real, looks = time.time, iter(range(10**9))

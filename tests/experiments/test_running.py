@@ -320,7 +320,7 @@ def test_a_run_held_by_another_process_is_left_alone(small, places):
     assert work(recipe, places["out"], device="cpu") == SETTLED
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_held_by_another_process_is_waited_for(small, places, monkeypatch):
     (recipe, _) = recipes(small())
     folder = RunStore(places["out"]).run(recipe).path

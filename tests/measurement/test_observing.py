@@ -257,7 +257,7 @@ def test_samples_of_several_passes_follow_each_other(llama: LlamaForCausalLM, id
     assert float(abs(row.data["attention_received"] - alone.data["attention_received"]).max()) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @unchecked
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_models_are_observed_before_and_after_compilation() -> None:

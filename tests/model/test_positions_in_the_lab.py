@@ -255,7 +255,7 @@ def test_bad_configurations(fields, words):
     assert LabConfig(**SIZES | {"position": "alibi", "hidden_size": 42}).head_dim == 7
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @unchecked
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("scheme", ["relative_t5", "relative_paper", "rotary, yarn", "alibi"], indirect=True)

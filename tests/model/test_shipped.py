@@ -26,7 +26,7 @@ def by_input() -> dict[str, Measurement]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_natural_text_has_a_sink_at_its_first_token(by_input):
     assert by_input["natural"].sink_rate(0.3, position=0) >= 8
 

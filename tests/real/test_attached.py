@@ -19,6 +19,7 @@ def ids(smollm2) -> torch.Tensor:
     return torch.tensor([tokenizer(text[start:])["input_ids"][:64] for text in TEXTS for start in (0, 1000)])
 
 
+@pytest.mark.release
 def test_closed_slots_leave_the_logits(smollm2, ids: torch.Tensor) -> None:
     model, _ = smollm2
     with torch.no_grad():

@@ -25,7 +25,7 @@ def path(tmp_path_factory, runs):
     return write_page(page, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture(scope="module", params=[1280, 390])
+@pytest.fixture(scope="module", params=[pytest.param(1280, marks=pytest.mark.release), 390])
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for.
 

@@ -25,7 +25,7 @@ def path(tmp_path, entries):
     return tmp_path / "page.html"
 
 
-@pytest.fixture(params=[1280, 390])
+@pytest.fixture(params=[pytest.param(1280, marks=pytest.mark.release), 390])
 def opened(request, browser, path):
     """The page as loaded, with everything that the browser complained about or asked the network for."""
     context = browser.new_context(color_scheme="light", viewport={"width": request.param, "height": 900}, offline=True)
@@ -49,7 +49,6 @@ def shown_claims(page):
     return page.locator("#claims tbody tr:visible").count()
 
 
-@pytest.mark.parametrize("opened", [1280], indirect=True)
 def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 4
     opened.get_by_role("radio", name="2 seen").check()
@@ -64,6 +63,7 @@ def test_claims_are_filtered_by_verdict_and_by_words(opened):
     assert shown_claims(opened) == 0
 
 
+@pytest.mark.release
 def test_a_verdict_leads_to_its_claim_and_this_to_a_run(opened):
     opened.locator("#claims a[href='#x0-c1']").last.click()
     opened.wait_for_function(DRAWN.format("x0"), timeout=60_000)
@@ -74,6 +74,7 @@ def test_a_verdict_leads_to_its_claim_and_this_to_a_run(opened):
     assert opened.url.endswith("#x0-r3")
 
 
+@pytest.mark.release
 def test_a_link_from_elsewhere_opens_the_claim(browser, path):
     page = browser.new_page()
     page.goto(f"{path.as_uri()}#x1-c0")

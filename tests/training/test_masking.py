@@ -113,7 +113,7 @@ def test_validation_hides_the_same_at_every_step_and_for_every_seed(tiny: Callab
     assert torch.equal(*seen)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_resumed_run_hides_what_an_undisturbed_one_hides(
     tiny: Callable[..., Recipe], runs: Path, monkeypatch
 ) -> None:

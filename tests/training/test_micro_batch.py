@@ -84,7 +84,7 @@ def test_micro_batch_changes_nothing(tiny: Callable[..., Recipe], runs: Path, ch
     assert_same_losses(*both(tiny, runs, *changes))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:sink rates say little on texts so short")  # windows of four tokens
 @pytest.mark.parametrize("changes", TOGETHER, ids=str)
 def test_micro_batch_changes_nothing_under_any_option(tiny: Callable[..., Recipe], runs: Path, changes) -> None:

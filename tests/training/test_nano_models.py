@@ -131,7 +131,7 @@ def test_a_training_measures_its_sink(kind: Kind, tiny: Make, tmp_path: Path) ->
     assert whole.log["sink/position_0"].dropna().between(0, 100).all()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", [ENCODER, HYBRID], ids=["encoder", "hybrid"])
 def test_an_interrupted_training_ends_as_an_undisturbed_one(
     kind: Kind, tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

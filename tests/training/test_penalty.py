@@ -129,7 +129,7 @@ def test_micro_batches_share_the_term(tiny: Callable[..., Recipe], runs: Path) -
     assert rows(parts)[-1]["activation_penalty"] == pytest.approx(rows(whole)[-1]["activation_penalty"], rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_interrupted_run_goes_on_as_if_undisturbed(
     tiny: Callable[..., Recipe], runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

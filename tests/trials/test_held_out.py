@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
 import numpy as np
@@ -28,7 +28,13 @@ FITTED = (
     "w4a8-tensor-gptq",
     "kv2-kvquant",
 )
+LONG = ("w3-slim", "w4a8-tensor-gptq", "kv2-kvquant", "w4a4-token-duquant")
 Case = Callable[[nn.Module, Tensor], Trial]
+
+
+def in_tiers(names: Iterable[str]) -> list[Any]:
+    """The cases, those that take seconds for releases alone."""
+    return [pytest.param(name, marks=pytest.mark.release if name in LONG else ()) for name in names]
 
 
 def llama() -> tuple[nn.Module, Tensor]:
@@ -103,7 +109,7 @@ def of_probes(trial: Trial) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_tiers(CASES))
 def test_a_score_depends_only_on_its_text_and_the_calibration(name: str) -> None:
     model, ids, found = plain_trial(name)
     assert found.texts == HALF
@@ -128,7 +134,7 @@ def test_a_prefix_is_searched_in_the_calibration_texts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("name", in_tiers(FITTED))
 def test_what_is_fitted_depends_on_the_calibration(name: str) -> None:
     """Otherwise the test above could not fail."""
     model, ids, fitted = plain_trial(name)

@@ -95,7 +95,7 @@ def test_a_run_is_read_as_it_was_trained(tiny: Callable[..., Recipe], tmp_path: 
     assert math.isfinite(found["sink_0/with_bos"]) == (recipe.data.bos == "none")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_model_of_a_share_of_the_text_is_read_on_the_windows_that_it_saw(
     tiny: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ def test_every_domain_is_read_on_its_own_text(nano, tokenizer, library: DataConf
     assert found.items() >= dict(at_first("domain=mail", nano, with_bos)).items()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_model_of_conversations_is_read_on_plain_text_too(nano, tokenizer) -> None:
     tokenizer.chat_template = chat_template("<bos>")
     found = dict(other_texts(nano, tokenizer, RECIPES["nano-sft"].data, torch.randint(3, 2000, (4, 80))))

@@ -34,7 +34,7 @@ def test_each_child_is_the_train_command_of_this_interpreter(plan):
     assert words[-3:] == ["--out", str(plan.runs), "--resume"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_file_of_the_user_takes_no_module_s_place(plan, tmp_path):
     (tmp_path / "grp.py").write_text("raise SystemExit('imported')")  # torch imports the standard library's
     words = command(plan, "sigmoid")

@@ -133,7 +133,7 @@ def test_a_failure_has_its_last_words_and_a_fresh_worker_follows(tmp_path):
     assert len({tries[name][0] for name in "abc"}) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_worker_that_ends_while_idle_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "POLL", 1.0)  # in which it ends, also on a busy machine
     sweep, tries = swept(tmp_path, 1, a=("leave afterwards",), b=("leave afterwards",), c=(0,))

@@ -31,7 +31,7 @@ def kept(small, tmp_path_factory) -> dict[int, Observed]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_evaluation_has_masses_and_a_number_of_every_head(kept):
     one = kept[32]
     assert {len(one.curves[name]) for name in ("sink/mass", "sink/lift", "sink/position_0")} == {len(one.steps)}

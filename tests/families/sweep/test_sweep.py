@@ -67,7 +67,7 @@ def test_nothing_is_different_and_little_is_left_out() -> None:
     assert all(row.detail for row in COMMITTED.values() if row.outcome in ("refused", "not built"))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(not SAME_VERSION, reason="another version of transformers has other model types")
 def test_the_table_has_every_model_type_that_there_is() -> None:
     assert sorted(COMMITTED) == sorted(zoo.cases())

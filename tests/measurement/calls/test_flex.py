@@ -40,6 +40,7 @@ def test_flex_attention_is_read_as_eager_attention_is(name: str) -> None:
         assert np.allclose(eager[variable], flex[variable], rtol=1e-4, atol=1e-5, equal_nan=True), variable
 
 
+@pytest.mark.release
 def test_generation_with_flex_attention_is_observed_and_unchanged() -> None:
     model = built(CONFIGS["causal"])
     model.set_attn_implementation("flex_attention")

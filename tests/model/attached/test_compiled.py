@@ -49,7 +49,7 @@ def answers(model: PreTrainedModel, run: Callable[..., Any], given: dict[str, Te
 @pytest.mark.parametrize(
     ("name", "operation", "padded", "sink_tokens"),
     [
-        ("llama", "qk_norm", False, 0),  # queries and keys are changed by hooks
+        of_a_release("llama", "qk_norm", False, 0),  # queries and keys are changed by hooks
         of_a_release("llama", "softpick", True, 0),
         of_a_release("gpt2", "sink_logit", False, 2),
         of_a_release("llama", "sink_logit", False, 0),

@@ -161,7 +161,7 @@ def test_a_copy_is_a_model_of_its_own() -> None:
     assert torch.equal(output(model, given), before)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_without_sinkscope_the_folder_fails_loudly(folder: Path) -> None:
     """The Auto classes, and the family's own, which transformers lets open other models' folders: whatever is asked for
     with the call, and where the host's sizes are the defaults of its class, so that nothing of the folder is missed."""

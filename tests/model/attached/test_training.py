@@ -76,7 +76,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> Non
         torch.testing.assert_close(gradient, found[1][name], atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @unchecked
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_a_compiled_model_keeps_its_operation() -> None:

@@ -50,7 +50,7 @@ def opened(browser, path):
     page.context.close()
 
 
-@pytest.mark.parametrize("width", [1600, 390])
+@pytest.mark.parametrize("width", [pytest.param(1600, marks=pytest.mark.release), 390])
 def test_it_opens_offline_without_a_complaint_and_fits(browser, path, width):
     page = opening(browser, path, width)
     assert page.complaints == []
@@ -120,6 +120,7 @@ def test_a_click_and_lists_select_and_the_selection_survives_a_change_of_scheme(
     assert opened.evaluate(FIRST) > 0
 
 
+@pytest.mark.release
 def test_the_attention_map_is_shown_for_its_head_alone(opened):
     figure = opened.locator("figure", has=opened.locator("[aria-label='Attention map']"))
     opened.select_option("#head-layer", "3")
@@ -131,6 +132,7 @@ def test_the_attention_map_is_shown_for_its_head_alone(opened):
     assert opened.locator("#head-note").inner_text().endswith("sinkscope measure planted --map 3.0")
 
 
+@pytest.mark.release
 def test_the_strip_follows_the_keyboard_and_the_sample(opened, complete):
     ids = complete.data["token_id"].values
     strip, readout = opened.locator("#strip-tokens"), opened.locator("#strip-readout")
@@ -152,6 +154,7 @@ def test_the_strip_follows_the_keyboard_and_the_sample(opened, complete):
     assert strip.locator("[role=option].sink").count() == 0
 
 
+@pytest.mark.release
 def test_the_strip_can_follow_the_selected_layer(opened):
     opened.select_option("#strip-layer", "selected")
     for layer, sinks in (("0", 0), ("3", 1)):

@@ -22,7 +22,7 @@ def test_resume_with_nothing_there_starts(undisturbed: Run, tiny: Make, runs: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 7, 12))])
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.release) for step in (6, 7, 12))])
 def test_a_killed_run_ends_as_if_nothing_had_been(
     step: int, undisturbed: Run, tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
