@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ logging.getLogger().addHandler(logging.NullHandler())
 hypothesis.settings.register_profile("same", max_examples=30, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("new", max_examples=300, deadline=None)  # `--hypothesis-profile new` looks further
 hypothesis.settings.load_profile("same")
+FEW = 8  # cases of a slow test that CI runs all
 gc.disable()  # until everything is imported
 
 
@@ -58,12 +60,27 @@ def pytest_runtest_setup() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What CI asks for."""
+    says = f"of slow tests with more than {FEW} cases, run every N-th, the same ones each time"
+    parser.addoption("--every", type=int, default=1, metavar="N", help=says)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """No tier takes a job for releases: neither `not slow` nor, in the Makefile, `slow and not release`."""
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    many = (item for group in cases.values() if len(group) > FEW for item in group)
+    # By the name, so that a case which is added moves no other.
+    left_out = {item for item in many if zlib.crc32(item.nodeid.encode()) % config.option.every}
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 def pytest_collection_finish() -> None:

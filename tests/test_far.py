@@ -11,10 +11,10 @@ import pytest
 FEW = "--tokens 48 --samples 2 --controls 1"
 COMMANDS = {
     "intervene": f"intervene nano {FEW} --what hide-sink",
-    "stream": f"cache nano {FEW} --budget 50% --compare llama.cpp,streaming-cache",
     "round": f"quantize nano {FEW} --scheme w8a8-static,w8a8-tensor-rotated",
 }
 MORE = {
+    "stream": f"cache nano {FEW} --budget 50% --compare llama.cpp,streaming-cache",
     "measure": "measure nano --tokens 48 --samples 4 --observers all",
     "evict": f"cache nano {FEW} --budget 75% --compare h2o,snapkv,keydiff,fastgen",
     "engines": "cache nano --tokens 96 --samples 2 --controls 1 --budget 25% --compare mlx,executorch",
