@@ -32,7 +32,8 @@ ABOUT_PLAN = (
 def watching() -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar with the news; in a pipe, one line every ten seconds. Yields `watch(done, total, news)`.
 
-    A total that changes, or fewer readings than before, begin a new stage, whose time left is that of its own pace.
+    A total that changes, or fewer readings than before, begin a new stage. The time left is at the pace since a stage's
+    first news, so that neither what was prepared nor what an interrupted run left count.
     """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -41,14 +42,14 @@ def watching() -> Iterator[Callable[[int, int, str], None]]:
     columns = (BarColumn(bar_width=30), TaskProgressColumn(), TimeRemainingColumn())
     label = TextColumn("{task.description}", markup=False)
     console = stderr()
-    began = latest = time.monotonic()
+    began, first = time.monotonic(), 0
     state = (0, 0, "")
 
     def line() -> str:
         done, total, news = state
         if not total:
             return f"preparing, for {time.monotonic() - began:.0f} s"
-        return f"{left(done, total, began)} ({done} of {total} readings){'; ' + news if news else ''}"
+        return f"{left(done, total, began, first)} ({done} of {total} readings){'; ' + news if news else ''}"
 
     with ExitStack() as shown:
         if not console.is_terminal:
@@ -58,11 +59,10 @@ def watching() -> Iterator[Callable[[int, int, str], None]]:
         task = bar.add_task("preparing", total=None)
 
         def watch(done: int, total: int, news: str) -> None:
-            nonlocal began, latest, state
-            if state[1] and (total != state[1] or done < state[0]):
-                began = latest  # the last stage ended with its last reading
+            nonlocal began, first, state
+            if total != state[1] or done < state[0]:
+                began, first = time.monotonic(), done
                 bar.reset(task, total=total)
-            latest = time.monotonic()
             state = done, total, news
             bar.update(task, completed=done, total=total, description=news)
 

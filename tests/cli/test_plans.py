@@ -60,13 +60,29 @@ def test_more_controls_take_longer(sinkscope, model, text):
 def test_a_pipe_gets_lines_before_the_first_reading_and_after_it(capsys, monkeypatch):
     monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.02))
     with watching() as watch:
-        time.sleep(0.2)
-        watch(1, 4, "nearest so far: a")
+        for done in (1, 2):
+            time.sleep(0.2)
+            watch(done, 4, "nearest so far: a")
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("preparing, for ")
-    assert lines[-1].startswith("25 %, about ")
-    assert lines[-1].endswith("left (1 of 4 readings); nearest so far: a")
+    assert "25 % (1 of 4 readings); nearest so far: a" in lines
+    assert lines[-1].startswith("50 %, about ")
+    assert lines[-1].endswith("left (2 of 4 readings); nearest so far: a")
+
+
+@pytest.mark.slow
+def test_preparations_and_what_was_there_say_nothing_of_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr("sinkscope.live.pulse", partial(pulse, every=0.02))
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    with watching() as watch:
+        clock[0] += 1000  # of preparing
+        watch(60, 100, "")  # of an interrupted run
+        clock[0] += 10
+        watch(70, 100, "")
+        time.sleep(0.1)
+    assert capsys.readouterr().err.splitlines()[-1] == "70 %, about 30 s left (70 of 100 readings)"
 
 
 @pytest.mark.slow
