@@ -382,8 +382,17 @@ def policies() -> str:
 
 def protected_caches() -> str:
     """What protecting tokens gives back in rounded caches of SmolLM2."""
+    return _protected("quantize-kv*")
+
+
+def protected_activations() -> str:
+    """The same where its activations are rounded."""
+    return _protected("quantize-a8-*")
+
+
+def _protected(pattern: str) -> str:
     rows = []
-    for where, result in _trials("quantize-kv*"):
+    for where, result in _trials(pattern):
         for arm in _arms(result):
             tokens = "nothing", ""
             if arm["role"] == "arm":
