@@ -128,7 +128,7 @@ def silent(quiet: bool = True) -> Iterator[None]:
 
 
 def left(done: float, total: float, began: float, before: float = 0) -> str:
-    """The share that is done, and the time left at the pace since `began` (`time.monotonic`): `before` was done then."""
+    """The share that is done, and the time left at the pace since `began` (`time.monotonic`), from `before` on."""
     more = done - before
     rest = (time.monotonic() - began) * (total - done) / more if more else math.nan
     return f"{100 * done / max(total, 1):.0f} %" + ("" if math.isnan(rest) else f", about {duration(rest)} left")
