@@ -526,6 +526,53 @@ def matters() -> str:
     return table("arm | nats lost (95 %) | KL | better than its controls by (KL) | in a word", rows)
 
 
+def first_tokens() -> str:
+    """Which tokens are sinks in SmolLM2, without a BOS, with one and with two."""
+    stored = _real("which_tokens_smollm2")
+    strong, inside = [], []
+    for name in ("no BOS", "one BOS", "two BOS"):
+        part = stored[name]
+        few = [f"{_foreign(row['token'])}: {_stands(row)}" for row in part["strong"]]
+        heads = sorted(row["heads"] for row in part["strong"])
+        many = f"{len(few)} tokens at position 0, in {heads[0]:.0f} to {heads[-1]:.0f} % of heads"
+        rates = (f"{part[f'position {position}']} %" for position in (0, 1))
+        strong.append((name, *rates, many if len(few) > 4 else "; ".join(few)))
+        inside += [(name, _foreign(row["token"]), _stands(row)) for row in part["inside"]]
+    head = "input | heads with a sink at position 0 | at position 1 | tokens that are a sink in over a quarter of heads"
+    return f"{table(head, strong)}\n\n{table('input | token | as a sink also elsewhere', inside)}"
+
+
+def _stands(row: dict[str, Any]) -> str:
+    """How often a token is a sink, where, and in how many heads."""
+    where = f"at {row['first']}" if row["first"] == row["last"] else f"at {row['first']} to {row['last']}"
+    return f"{row['sinks']} of {row['occurrences']}, {where}, {row['heads']:.2g} % of heads, α up to {row['alpha']}"
+
+
+def strongest_keys() -> str:
+    """What generated tokens of SmolLM2 look at most."""
+    part = _real("which_tokens_smollm2")["generated"]
+    first, second = part["value_norms"]
+    says = (
+        f"In SmolLM2 ({part['prompts']} prompts of {part['tokens']} tokens of prose, {part['written']} tokens generated) "
+        f"the strongest key of {100 * part['share_at_0']:.0f} % of (sample, head) pairs is position 0. There its value "
+        f"has a norm of {first} (median), that of the second strongest key {second}: the two differ in kind, and a probe "
+        "should see both numbers."
+    )
+    return fill(says, 128)
+
+
+def left_out() -> str:
+    """How many tokens of SmolLM2 stand out, and how many of them are its sinks."""
+    part = _real("which_tokens_smollm2")["outliers"]
+    fewest, most = part["more_a_text"]
+    says = (
+        f"In {part['texts']} texts of {part['of'] // part['texts']} tokens SmolLM2 has {part['tokens']} such tokens, "
+        f"{100 * part['tokens'] / part['of']:.1f} % of all: {part['sinks']} measured sinks, the first of each text, and "
+        f"{fewest} to {most} outliers more in a text."
+    )
+    return fill(says, 128)
+
+
 def surprise() -> str:
     """What SmolLM2's sink turns out to be, from one trial."""
     arms, texts = {arm["arm"]: arm for arm in _changes()}, _real("intervene_smollm2")["result"]["texts"]
@@ -571,11 +618,14 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "many_models": (inputs,),
     "measure_a_large_model": (overhead,),
     "origin": (origin,),
+    "outliers_and_sinks": (protected_activations,),
+    "probes_and_saes": (strongest_keys, left_out),
     "put_off_by_one_on_your_llama": (retrofit, retrofit_nano),
     "quantized_cache": (protected_caches, caches_compared),
     "quantized_linear": (int8,),
     "rotated_caches": (rotation,),
     "stream_for_ever": (sinks,),
+    "which_tokens": (first_tokens,),
     "which_policy": (policies, steps, long),
     "write_your_own_policy": (eviction,),
     "zoo": (kernels,),
