@@ -553,10 +553,10 @@ def strongest_keys() -> str:
     part = _real("which_tokens_smollm2")["generated"]
     first, second = part["value_norms"]
     says = (
-        f"In SmolLM2 ({part['prompts']} prompts of {part['tokens']} tokens of prose, {part['written']} tokens generated) "
+        f"In SmolLM2 ({part['prompts']} prompts of {part['tokens']} tokens of prose, {part['written']} generated) "
         f"the strongest key of {100 * part['share_at_0']:.0f} % of (sample, head) pairs is position 0. There its value "
-        f"has a norm of {first} (median), that of the second strongest key {second}: the two differ in kind, and a probe "
-        "should see both numbers."
+        f"has a norm of {first} (median), that of the second strongest key {second}: the two differ in kind, and a "
+        "probe should see both numbers."
     )
     return fill(says, 128)
 
@@ -567,8 +567,8 @@ def left_out() -> str:
     fewest, most = part["more_a_text"]
     says = (
         f"In {part['texts']} texts of {part['of'] // part['texts']} tokens SmolLM2 has {part['tokens']} such tokens, "
-        f"{100 * part['tokens'] / part['of']:.1f} % of all: {part['sinks']} measured sinks, the first of each text, and "
-        f"{fewest} to {most} outliers more in a text."
+        f"{100 * part['tokens'] / part['of']:.1f} % of all: {part['sinks']} measured sinks, the first of each text, "
+        f"and {fewest} to {most} outliers more in a text."
     )
     return fill(says, 128)
 
