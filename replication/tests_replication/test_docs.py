@@ -17,7 +17,11 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(each, marks=pytest.mark.release if each.stem == "synthetic_tasks" else ()) for each in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "snippet"}

@@ -64,7 +64,7 @@ def test_whether_it_is_needed_goes_by_the_word(word: str, answer: str, monkeypat
     assert "hiding it costs" in answered.answer
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_what_costs_is_rescued_and_beside_random_maps_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first texts alone; nano's schemes are small, so the word is planted."""
     monkeypatch.setattr(int8, "UNSAFE", ("small",))

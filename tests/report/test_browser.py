@@ -84,6 +84,7 @@ def test_the_numbers_unfold_by_keyboard(opened):
     assert opened.locator("details table").first.is_visible()
 
 
+@pytest.mark.release
 def test_figures_follow_the_scheme(browser, path):
     context = context_of(browser, color_scheme="light")
     page = context.new_page()
