@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from sinkscope.errors import UnsupportedModelError
 
-# Of the argument that a pass takes its cache by: `cache` since transformers 5.24, the other before and elsewhere.
+# The argument with which a forward pass is given its cache is called `cache` from transformers 5.24 on.
 CACHE_NAMES = ("past_key_values", "cache")
 CROSS = ("cross", "encdecattention", "enc_dec_attention", "encoder_attn")
 MODALITIES = {"vision": ("vis", "image"), "audio": ("audio", "speech_encoder")}

@@ -101,11 +101,15 @@ def overhead() -> str:
 
 
 def _figures(name: str) -> list[dict[str, Any]]:
-    return list(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())["figures"])
+    return list(_benchmark(name)["figures"])
 
 
 def _details(name: str) -> dict[str, Any]:
-    return dict(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text())["details"])
+    return dict(_benchmark(name)["details"])
+
+
+def _benchmark(name: str) -> dict[str, Any]:
+    return dict(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text()))
 
 
 def _bounded(figures: Iterable[dict[str, Any]]) -> str:
