@@ -51,7 +51,6 @@ logging.getLogger().addHandler(logging.NullHandler())
 hypothesis.settings.register_profile("same", max_examples=30, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("new", max_examples=300, deadline=None)  # `--hypothesis-profile new` looks further
 hypothesis.settings.load_profile("same")
-FEW = 8  # cases of a slow test that CI runs all
 gc.disable()  # until everything is imported
 
 
@@ -62,25 +61,30 @@ def pytest_runtest_setup() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
-    says = f"of slow tests with more than {FEW} cases, run every N-th, the same ones each time"
+    says = "of each slow test's cases run one in N, the same ones each time, and at least one"
     parser.addoption("--every", type=int, default=1, metavar="N", help=says)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """No tier takes a job for releases: neither `not slow` nor, in the Makefile, `slow and not release`."""
-    cases: dict[str, list[pytest.Item]] = {}
+    cases: dict[str, list[str]] = {}
     for item in items:
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
         elif item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    many = (item for group in cases.values() if len(group) > FEW for item in group)
-    # By the name, so that a case which is added moves no other.
-    left_out = {item for item in many if zlib.crc32(item.nodeid.encode()) % config.option.every}
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
+    run = {name for names in cases.values() for name in one_in(config.option.every, names)}
+    slow = {name for names in cases.values() for name in names}
+    left_out = [item for item in items if item.nodeid in slow and item.nodeid not in run]
     if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item.nodeid in run or item.nodeid not in slow]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def one_in(every: int, names: list[str]) -> list[str]:
+    """About one in `every` of a test's cases and at least one, by their names: a case that is added moves no other."""
+    return [name for name in names if zlib.crc32(name.encode()) % every == 0] or names[:1]
 
 
 def pytest_collection_finish() -> None:
