@@ -1,15 +1,16 @@
 """Caches as serving engines run them: which keys they keep, at which positions, and in which number format.
 
 No engine runs StreamingLLM as published. Each rule was read from the engine's source, named by `source`; no engine code
-runs here. A text longer than the cache is read as if it were generated, token by token.
+runs here. A text longer than the cache is read as if it were generated, token by token, though several tokens go
+through the model at once where its attention takes a mask.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -17,9 +18,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from sinkscope.caches.following import KEYLESS, Coming, FollowedLayer, FollowingCache
+from sinkscope.caches.following import KEYLESS, Coming, FollowedLayer
 from sinkscope.caches.layers.rectangle import allocated
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
+from sinkscope.caches.strict import StrictReading, at_once, kept_logits
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.grids import (
     IQ4_NL,
@@ -37,6 +39,7 @@ from sinkscope.grids import (
 )
 from sinkscope.hooks import family, unwrapped, with_cache
 
+PIECE = 128  # tokens that go through the model at once
 ROTATED = 64  # the size of the rotations of values, which must divide the width for anything to be rotated
 
 
@@ -299,11 +302,51 @@ def engine(name: str, keep: int | None = None) -> ServedCache:
     return kind(keep)
 
 
-class EngineCache(FollowingCache):
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Tokens that one pass reads as if they came one by one: for all of them, keys are rotated alike.
+
+    `kept`: the stored tokens that the first of them sees, as indices; `by`: the rotations of these, None for none;
+    `visible`: which of the kept and of the piece's own tokens each of them sees; `left`: which of all these are still
+    stored after the last one, as indices.
+    """
+
+    kept: Int[Tensor, " kept"]
+    by: Int[Tensor, " kept"] | None
+    visible: Bool[Tensor, "query column"]
+    left: Int[Tensor, " left"]
+
+    @classmethod
+    def after(cls, places: Int[Tensor, " stored"], seen: int, rule: ServedCache, cells: int, most: int) -> Piece:
+        """The longest piece of at most so many tokens after `seen`, by the rule for single tokens."""
+        stays = rule.staying(places, seen, cells)
+        kept = stays.nonzero()[:, 0]
+        first = held = places[stays]
+        by = rule.turned(first, seen, cells)
+        turned = torch.zeros_like(first) if by is None else by
+        rows = [first]
+        for query in range(seen + 1, seen + most):
+            held = torch.cat([held, torch.tensor([query - 1])])
+            held = held[rule.staying(held, query, cells)]
+            again = rule.turned(held, query, cells)
+            old = held < seen
+            expected = torch.zeros_like(held)
+            expected[old] = turned[torch.searchsorted(first, held[old])]
+            if not torch.equal(expected, torch.zeros_like(held) if again is None else again):
+                break
+            rows.append(held)
+        own = torch.arange(seen, seen + len(rows))
+        columns = torch.cat([first, own])
+        visible = torch.stack([torch.isin(columns, row) for row in rows]) | (columns == own[:, None])
+        return cls(kept, by, visible, visible[-1].nonzero()[:, 0])
+
+
+class EngineCache(StrictReading):
     """A cache that keeps, positions and rounds keys and values as an engine does (`engine`).
 
-    A pass of several tokens that does not fit is read token by token; then only its last logits may be requested, and
-    embeddings are refused. Layers with a window of their own are left to transformers. Rows must not be padded.
+    `read` gives the logits of all tokens. A pass of several tokens that does not fit is read likewise; then only its
+    last logits may be requested, and embeddings are refused. Layers with a window of their own are left to
+    transformers. Rows must not be padded.
 
     Raises `UnsupportedModelError` for other kinds of layers, and for positions that cannot be rotated; `InputError` for
     cells that do not suit the engine, and in a pass that cannot be read as the engine would or follows an interrupted
@@ -319,6 +362,8 @@ class EngineCache(FollowingCache):
             raise InputError(f"cells = {cells}: {rule.name} drops nothing, so there is no number of cells")
         self.rule, self.cells = rule, cells
         self.drops = rule.streams
+        self._piece: Piece | None = None  # that the current pass reads
+        self._mask: Tensor | None = None
         model = unwrapped(model)
         super().__init__(model)
         if rule.streams and family(model) in ALIBI:
@@ -349,31 +394,67 @@ class EngineCache(FollowingCache):
                 f"a pass starts at {coming.seen}, but layers of its cache have seen {min(held)} to {max(held)} tokens: "
                 "an earlier pass was interrupted; start again with a new cache"
             )
+        for layer in self.layers:
+            if isinstance(layer, EngineLayer):
+                layer.piece = self._piece
         super().expect(coming)
 
+    def read(self, model: nn.Module, ids: Int[Tensor, "batch position"]) -> Iterator[Any]:
+        """The model's outputs for `ids`, several tokens at a time, each as if the tokens came one by one.
+
+        They continue what was read before. One at a time where attention takes no mask. Raises `InputError` for a model
+        other than the cache's.
+        """
+        return self._read(model, ids, {})
+
+    def _read(self, model: nn.Module, ids: Tensor, more: dict[str, Any]) -> Iterator[Any]:
+        if unwrapped(model) is not self._the_model():
+            raise InputError("this cache was made for another model: make one with engine(...).cache(model)")
+        strict = self.cells is not None and at_once(unwrapped(model), self)
+        most = ids.shape[1] if self.cells is None else PIECE if strict else 1
+        while ids.shape[1]:
+            if strict:
+                assert self.cells is not None
+                stored = next(layer for layer in self.layers if isinstance(layer, EngineLayer)).stored
+                self._piece = Piece.after(stored, self.get_seq_length(), self.rule, self.cells, min(most, ids.shape[1]))
+                self._mask = self._piece.visible[None, None]
+            size = most if self._piece is None else len(self._piece.visible)
+            # Closed before the `yield`: a suspended generator would leave these contexts open in its caller's code.
+            try:
+                with torch.no_grad(), self.strictly(unwrapped(model)) if strict else nullcontext():
+                    output = model(input_ids=ids[:, :size], use_cache=True, **more, **with_cache(model, self))
+            finally:
+                self._piece = self._mask = None
+            ids = ids[:, size:]
+            yield output
+
+    def mask_of(self, layer_idx: int, device: torch.device) -> Tensor | None:
+        """Layers with a window of their own have transformers' mask."""
+        if self._mask is None or not isinstance(self.layers[layer_idx], EngineLayer):
+            return None
+        self._mask = self._mask.to(device)
+        return self._mask
+
     def read_ahead(self, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """For a pass that does not fit: read all tokens but the last, one by one from the first that does not fit."""
+        """For a pass that does not fit: read all tokens but the last as if they came one by one."""
         ids, embeddings, seen = inputs.get("input_ids"), inputs.get("inputs_embeds"), self.get_seq_length()
         tokens = ids if isinstance(ids, Tensor) else embeddings
-        if self.cells is None or not isinstance(tokens, Tensor) or tokens.shape[1] < 2:
+        if self.cells is None or self.strict or not isinstance(tokens, Tensor) or tokens.shape[1] < 2:
             return None
-        fits = max(0, self.rule.seen_at_once(self.cells) - seen)
-        if tokens.shape[1] <= fits:
+        if tokens.shape[1] <= max(0, self.rule.seen_at_once(self.cells) - seen):
             return None
         kept = inputs.get("logits_to_keep")
         if tokens is not ids or isinstance(kept, Tensor) or kept != 1:
             raise InputError(
                 f"{tokens.shape[1]} tokens at once after {seen}, but {self.rule.name} with {self.cells} cells drops "
-                "keys between them: read one token at a time, or give input_ids and ask for the last logits only "
-                "(logits_to_keep=1)"
+                "keys between them: read them with cache.read(model, input_ids), or give input_ids and ask for the "
+                "last logits only (logits_to_keep=1)"
             )
         mask = inputs.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2 and bool(mask.all())):
             raise InputError("attention_mask: an engine's cache takes texts without padding")
-        before = ids[:, :-1]
-        for start, end in pairwise([0, *range(max(1, fits), before.shape[1] + 1)]):
-            chunk = before[:, start:end]
-            model(input_ids=chunk, use_cache=True, logits_to_keep=1, **with_cache(model, self))
+        for _ in self._read(model, ids[:, :-1], kept_logits(model)):
+            continue
         rest = dict(inputs) | {"input_ids": ids[:, -1:]}
         if (positions := inputs.get("position_ids")) is not None:
             rest["position_ids"] = positions[..., -1:]
@@ -392,26 +473,33 @@ class EngineLayer(FollowedLayer, DynamicLayer):
     def __init__(self, rule: ServedCache, cells: int | None, rotation: LayerRotation | None) -> None:
         super().__init__()
         self.rule, self.cells, self.rotation = rule, cells, rotation
-        self._places = torch.empty(0, dtype=torch.long)  # of the stored tokens
+        self._places = self._shown = torch.empty(0, dtype=torch.long)  # of the stored tokens; of those shown last
         self._stays: Tensor | None = None
+        self.piece: Piece | None = None
         self._seen = 0
         self._held: list[Stored] = []  # codes and scales of keys, and of values
         self._dtype = torch.float32
 
     @property
+    def stored(self) -> Int[Tensor, " stored"]:
+        """The places of the stored tokens."""
+        return self._places
+
+    @property
     def places(self) -> Int[Tensor, "batch heads stored"]:
-        return self._places[None, None]
+        return self._shown[None, None]
 
     def expect(self, coming: Coming) -> None:
         super().expect(coming)
         self._stays = None
         # Decided before masks are made: `get_mask_sizes` has to announce what `update` will return.
-        if self.cells is not None and coming.queries == 1 and len(self._places):
+        if self.cells is not None and self.piece is None and coming.queries == 1 and len(self._places):
             stays = self.rule.staying(self._places, coming.seen, self.cells)
             self._stays = None if bool(stays.all()) else stays
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         kept = len(self._places) if self._stays is None else int(self._stays.sum())
+        kept = kept if self.piece is None else len(self.piece.kept)
         return kept + query_length, self._seen - kept
 
     def get_seq_length(self) -> int:
@@ -419,34 +507,60 @@ class EngineLayer(FollowedLayer, DynamicLayer):
         return self._seen
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        coming = self.taken(key_states)
-        if self._stays is not None:
-            kept = self._stays.nonzero()[:, 0]
-            self._places = self._places[kept]
-            for stored in (part for parts in self._held for part in parts):
-                # `index_select` copies, so source and target may overlap.
-                stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
-            self._stays = None
-        start, self._dtype = len(self._places), key_states.dtype
+        coming, states = self.taken(key_states), (key_states, value_states)
+        self._dtype = key_states.dtype
         sides = self.rule.numbers or (None, None)
-        states = key_states, value_states
-        self._store([encode(x, numbers) for x, numbers in zip(states, sides, strict=True)], start)
-        self._places = torch.cat([self._places, torch.arange(coming.seen, coming.total)])
+        new = [encode(x, numbers) for x, numbers in zip(states, sides, strict=True)]
+        own = torch.arange(coming.seen, coming.total)
+        by = None
+        if self.piece is not None:
+            shown, by = self._show(new, own), self.piece.by
+        else:
+            if self._stays is not None:
+                self._drop(self._stays.nonzero()[:, 0])
+            start = len(self._places)
+            self._store(new, start)
+            self._places = self._shown = torch.cat([self._places, own])
+            shown = [tuple(part[:, :, : len(self._places)] for part in parts) for parts in self._held]
+            # A pass of several tokens fits as a whole (`read_ahead`): nothing has been dropped or renumbered yet.
+            if self.cells is not None and coming.queries == 1:
+                by = self.rule.turned(self._places[:-1], coming.seen, self.cells)
+        self._stays = self.piece = None
         self._seen, self.is_initialized = coming.total, True
-        stop = len(self._places)
         keys, values = (
-            decode(tuple(part[:, :, :stop] for part in parts), numbers, x.shape[-1], self._dtype)
-            for parts, numbers, x in zip(self._held, sides, states, strict=True)
+            decode(parts, numbers, x.shape[-1], self._dtype)
+            for parts, numbers, x in zip(shown, sides, states, strict=True)
         )
-        # A pass of several tokens fits as a whole (`read_ahead`): nothing has been dropped or renumbered yet.
-        if self.cells is not None and self.rotation is not None and coming.queries == 1:
-            # The last key is the query's own, so it is not rotated.
-            by = self.rule.turned(self._places[:-1], coming.seen, self.cells)
-            if by is not None:
-                by = torch.cat([by, by.new_zeros(1)]).to(keys.device)
-                keys = keys if self.rotation.keys is None else self.rotation.keys.turn(keys, by)
-                values = values if self.rotation.values is None else self.rotation.values.turn(values, by)
+        if by is not None and self.rotation is not None:
+            # The last keys are the queries' own, which are not rotated.
+            by = torch.cat([by, by.new_zeros(coming.queries)]).to(keys.device)
+            keys = keys if self.rotation.keys is None else self.rotation.keys.turn(keys, by)
+            values = values if self.rotation.values is None else self.rotation.values.turn(values, by)
         return keys, values
+
+    def _drop(self, kept: Int[Tensor, " kept"]) -> None:
+        """Leave only these of the stored tokens."""
+        self._places = self._places[kept]
+        for stored in (part for parts in self._held for part in parts):
+            # `index_select` copies, so source and target may overlap.
+            stored[:, :, : len(kept)] = stored.index_select(2, kept.to(stored.device))
+
+    def _show(self, new: list[Stored], own: Int[Tensor, " new"]) -> list[Stored]:
+        """What the tokens of a piece see among them; afterwards what the last of them leaves is stored."""
+        piece = self.piece
+        assert piece is not None
+        self._shown = torch.cat([self._places[piece.kept], own])
+        shown = new
+        if self._held:
+            pairs = [zip(old, parts, strict=True) for old, parts in zip(self._held, new, strict=True)]
+            shown = [
+                tuple(torch.cat([stored.index_select(2, piece.kept.to(part.device)), part], 2) for stored, part in pair)
+                for pair in pairs
+            ]
+        left = piece.left
+        self._places = self._shown[left]
+        self._store([tuple(part.index_select(2, left.to(part.device)) for part in parts) for parts in shown], 0)
+        return shown
 
     def _store(self, new: list[Stored], start: int) -> None:
         """Append new tokens to the stored ones; a stream allocates its cells in the first pass."""
@@ -463,7 +577,9 @@ class EngineLayer(FollowedLayer, DynamicLayer):
                 stored[:, :, start : start + count] = part
 
     def reset(self) -> None:
-        self._held, self._places, self._seen = [], torch.empty(0, dtype=torch.long), 0
+        self._held, self._seen = [], 0
+        self._places = self._shown = torch.empty(0, dtype=torch.long)
+        self._stays = self.piece = None
         self.coming, self.is_initialized = None, False
 
     def state(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -19,11 +19,11 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from sinkscope.caches.following import Coming, FollowingCache
+from sinkscope.caches.following import Coming
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
-from sinkscope.caches.strict import at_once, kept_logits, masked, parts
+from sinkscope.caches.strict import StrictReading, at_once, kept_logits, parts
 from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.hooks import CACHE_NAMES, Forward, family, position_limit, unwrapped, with_cache
@@ -75,7 +75,7 @@ def trained_length(model: nn.Module) -> int | None:
     return None if family(model) in ALIBI else position_limit(model)
 
 
-class StreamingCache(FollowingCache):
+class StreamingCache(StrictReading):
     """Keep the first `sinks` tokens and the last `window`, the query included (StreamingLLM, Xiao et al. 2024).
 
         model.generate(ids, past_key_values=StreamingCache(model, sinks=4, window=1020))
@@ -139,11 +139,8 @@ class StreamingCache(FollowingCache):
             )
         self._origin = Origin.of(model, rotations, sinks)
         self._turner = SinkTurner(ahead_of(sinks, window))
-        self._strict = False
         self._pass: Shown | None = None  # the current one
         self._masks: dict[torch.device, Tensor] = {}  # of a strict pass, by device
-        self._awaited: Tensor | None = None
-        self._attended = True
         self._say(model, trained)
 
     @property
@@ -188,20 +185,6 @@ class StreamingCache(FollowingCache):
         """
         return self._read(model, ids, chunk, attention_mask, {})
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        if self._strict:
-            # The layer before must have fetched its mask by now; if not, it attended under transformers' own.
-            self._check_attended()
-            streams = isinstance(self.layers[layer_idx], SinkWindow)
-            self._awaited = self._strict_mask(key_states.device) if streams else None
-            self._attended = self._awaited is None
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
-
-    def awaited(self) -> Tensor | None:
-        """The mask for the layer updated last; None if transformers' own is correct."""
-        self._attended = True
-        return self._awaited
-
     def begin(self, forward: Forward, inputs: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, inputs)
         # After `super().begin`: it checks positions counted from 0, and its `expect` may move the origin.
@@ -221,7 +204,7 @@ class StreamingCache(FollowingCache):
         if by := self._origin.moved(seen, coming.queries):
             # Kept keys are still rotated to positions counted from the old origin.
             self._origin.turn(self, -by)
-        self._masks, self._awaited, self._attended = {}, None, True
+        self._masks = {}
         layers, standing = self.followed, {}
         # All rows are at one place, so their shift is the same and can be computed for later places too.
         if coming.queries == 1 and coming.pads is None and coming.seen >= self.length:  # the common case
@@ -253,7 +236,7 @@ class StreamingCache(FollowingCache):
         """For a prompt of which only the last logits are asked for, as by `generate`: read all tokens but the last."""
         ids, mask, seen = inputs.get("input_ids"), inputs.get("attention_mask"), self.get_seq_length()
         # Strict passes come from `_read` itself. Up to `length` tokens nothing is dropped, so a plain pass is exact.
-        if self._strict or not isinstance(ids, Tensor) or ids.shape[1] < 2 or seen + ids.shape[1] <= self.length:
+        if self.strict or not isinstance(ids, Tensor) or ids.shape[1] < 2 or seen + ids.shape[1] <= self.length:
             return None
         plain = mask is None or (isinstance(mask, Tensor) and mask.shape == (len(ids), seen + ids.shape[1]))
         # Other tensors (labels, images) cannot be split with the ids, and hidden states are wanted for every token.
@@ -315,7 +298,7 @@ class StreamingCache(FollowingCache):
     def _shown(self, coming: Coming, seen: list[int]) -> Shown:
         """What the coming pass sees. `seen`: real tokens of each row before it."""
         kept = min(coming.seen, self.length - 1)
-        strict = self._strict and coming.queries > 1
+        strict = self.strict and coming.queries > 1
         ahead = torch.arange(coming.queries if strict else 1)
         places = torch.tensor(seen)[:, None] + ahead  # of the queries, or of the first one only
         if max(seen) + len(ahead) - 1 < self.length:
@@ -342,31 +325,13 @@ class StreamingCache(FollowingCache):
         plain = chunk == 1 or not at_once(unwrapped(model), self)
         for inputs in parts(self.get_seq_length(), ids, 1 if plain else chunk, mask):
             # Closed before the `yield`: a suspended generator would leave these contexts open in its caller's code.
-            with torch.no_grad(), nullcontext() if plain else self._strictly(unwrapped(model)):
+            with torch.no_grad(), nullcontext() if plain else self.strictly(unwrapped(model)):
                 output = model(**inputs, **more, use_cache=True, **with_cache(model, self))
             yield output
 
-    @contextmanager
-    def _strictly(self, model: nn.Module) -> Iterator[None]:
-        """Inside, each query of a pass sees what it would see alone."""
-        self._strict = True
-        try:
-            with masked(model, self):
-                yield
-            # The last layer has no later `update` that would check it.
-            self._check_attended()
-        finally:
-            self._strict = False
-
-    def _check_attended(self) -> None:
-        if not self._attended:
-            raise UnsupportedModelError(
-                "attention of a layer did not go through transformers' interface: read token by token, with chunk=1"
-            )
-
-    def _strict_mask(self, device: torch.device) -> Tensor | None:
-        """The mask of the current pass; None for a single token, which sees all that it is shown."""
-        if self._pass is None or self._pass.coming.queries == 1:
+    def mask_of(self, layer_idx: int, device: torch.device) -> Tensor | None:
+        """A single token sees all that it is shown."""
+        if self._pass is None or self._pass.coming.queries == 1 or not isinstance(self.layers[layer_idx], SinkWindow):
             return None
         if device not in self._masks:
             self._masks[device] = self._pass.mask(self.window, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import Cache
 
-from sinkscope.caches.following import KEYLESS
+from sinkscope.caches.following import KEYLESS, Coming, FollowingCache
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     Editor,
@@ -51,7 +52,7 @@ class StrictMasks(Editor):
         query, keys = arguments["query"], arguments["key"].shape[2]
         if mask.shape[2:] != (query.shape[2], keys):
             raise UnsupportedModelError(
-                f"attention sees {keys} keys, but its cache gave it {mask.shape[3]}: read token by token, with chunk=1"
+                f"attention sees {keys} keys, but its cache gave it {mask.shape[3]}: read one token at a time"
             )
         # Eager attention adds its mask; sdpa takes booleans.
         if implementation != "sdpa":
@@ -59,6 +60,53 @@ class StrictMasks(Editor):
                 ~mask, torch.finfo(query.dtype).min
             )
         return arguments | {"attention_mask": mask}
+
+
+class StrictReading(FollowingCache):
+    """A cache that reads several tokens in a pass as if they came one by one, inside `strictly`."""
+
+    strict = False
+    _awaited: Tensor | None = None
+    _attended = True
+
+    def mask_of(self, layer_idx: int, device: torch.device) -> Bool[Tensor, "batch 1 query stored"] | None:
+        """What each query of this pass sees in a layer; None if transformers' own mask is correct."""
+        raise NotImplementedError
+
+    @contextmanager
+    def strictly(self, model: nn.Module) -> Iterator[None]:
+        """Inside, each query of a pass sees what it would see alone."""
+        self.strict = True
+        try:
+            with masked(model, self):
+                yield
+            # The last layer has no later `update` that would check it.
+            self._check_attended()
+        finally:
+            self.strict = False
+
+    def expect(self, coming: Coming) -> None:
+        super().expect(coming)
+        self._awaited, self._attended = None, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        if self.strict:
+            # The layer before must have fetched its mask by now; if not, it attended under transformers' own.
+            self._check_attended()
+            self._awaited = self.mask_of(layer_idx, key_states.device)
+            self._attended = self._awaited is None
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def awaited(self) -> Tensor | None:
+        """The mask for the layer updated last; None if transformers' own is correct."""
+        self._attended = True
+        return self._awaited
+
+    def _check_attended(self) -> None:
+        if not self._attended:
+            raise UnsupportedModelError(
+                "attention of a layer did not go through transformers' interface: read one token at a time"
+            )
 
 
 def at_once(model: nn.Module, cache: Cache) -> bool:

@@ -15,8 +15,9 @@ from sinkscope.checks.modules import map_arms, module_rows, ranked_modules
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
-from sinkscope.errors import InputError
-from sinkscope.quantization import hazards, scheme_named
+from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.measurement.peaks import peaks, sites
+from sinkscope.quantization import scheme_named
 from sinkscope.quantization.as_read import weights_as_read
 from sinkscope.sinks import Measured, NothingChosenError, Outliers, Tokens
 from sinkscope.statistics import mean_interval
@@ -26,7 +27,7 @@ RANGES = ("token", "tensor", "static")
 PROTECT = Measured() + Outliers()
 KEPT_WEIGHTS = 16  # bits that leave weights as they are
 STATIC = "static range (NPU, ONNX, TensorRT)"
-WORST = 2  # sites that the answer names
+WORST = 2  # inputs that the answer names
 RUNS, RESCUED = 14, 12  # passes of a rescue, and its texts
 UNSAFE = ("costs", "breaks")
 
@@ -211,13 +212,19 @@ def _when_protected(rows: list[Row]) -> str:
 
 
 def _worst(subject: CheckedModel, texts: TextSet) -> str:
-    """The linear maps whose inputs have the largest ratio of maximum to median; empty where none has a known name."""
+    """The inputs of linear maps with the largest ratio of maximum to median over tokens; empty if none can be read."""
     try:
-        worst = hazards(subject.model, texts.calibration).worst(WORST)
-    except InputError:
+        read = peaks(subject.model, texts.calibration, sites(subject.model))
+    except (InputError, UnsupportedModelError):
         return ""
-    sites = ", ".join(f"block {row.block} {row.site} (× {row.max_median:.0f})" for row in worst.itertuples())
-    return f"Largest ranges over their medians: {sites}"
+    kinds: dict[tuple[int, float], list[str]] = {}  # of the maps of a block that are given the same input
+    for site in sites(subject.model):
+        if (sizes := read.values.get(site.name)) is not None and bool(sizes.isfinite().all()):
+            ratio = float(sizes.max() / sizes.median().clamp(min=1e-30))
+            kinds.setdefault((site.block, ratio), []).extend(site.kinds)
+    worst = sorted(kinds, key=lambda place: -place[1])[:WORST]
+    named = [f"block {place[0]} into {', '.join(dict.fromkeys(kinds[place]))} (× {place[1]:.0f})" for place in worst]
+    return f"Largest ranges over their medians: {', '.join(named)}" if named else ""
 
 
 SECTION = CheckSection("int8", "int8", "full", CheckedModel.decoder_obstacle, 19.5, run_section, extra_passes=25.0)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import gcd
 from typing import Any, Literal
 
@@ -58,7 +58,8 @@ from sinkscope.quantization.linear import (
 )
 from sinkscope.quantization.linear.duquant import block_of
 from sinkscope.quantization.linear.maps import HEAD
-from sinkscope.quantization.protected import Protect
+from sinkscope.quantization.linear.quantize import TokenRanges
+from sinkscope.quantization.protected import Protect, resolved_for_passes
 from sinkscope.registry import Registry, check_kind, dashed, imported, taking
 
 LINEAR = re.compile(
@@ -122,6 +123,7 @@ class QuantizationScheme:
         protects: What protecting a token means: it stays in full precision when it is "served"; a scheme that rounds
             weights alone knows no tokens, so it can only be left out of "calibration", or of "nothing".
         fits: Whether it fits weights or ranges to calibration texts, on which it must then not be scored.
+        shared: `shared(model, calibration)` returns a faster `make(protect)` for one model and its calibration texts.
     """
 
     name: str
@@ -131,6 +133,11 @@ class QuantizationScheme:
     store: Store | None = None
     protects: Protects = "served"
     fits: bool = False
+    shared: Callable[[nn.Module, Mapping[str, Any]], Callable[[Protect | None], Intervention]] | None = None
+
+    def on(self, model: nn.Module, calibration: Mapping[str, Any]) -> Callable[[Protect | None], Intervention]:
+        """`make` on a model and calibration texts: what does not depend on the protected tokens is computed once."""
+        return partial(self.make, model, calibration) if self.shared is None else self.shared(model, calibration)
 
     @property
     def rounds_activations(self) -> bool:
@@ -319,10 +326,10 @@ class _Linear:
         if inputs is None:
             protects: Protects = "calibration" if fits else "nothing"
             says += "; activations in full precision"
-            return QuantizationScheme(self.name, says, self._make, protects=protects, fits=fits)
+            return QuantizationScheme(self.name, says, self._make, protects=protects, fits=fits, shared=self._shared)
         says += f"; activations of {inputs.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
         fits = fits or self.ranges == "static" or self.first in ("smooth", "duquant")
-        return QuantizationScheme(self.name, says, self._make, fits=fits)
+        return QuantizationScheme(self.name, says, self._make, fits=fits, shared=self._shared)
 
     @property
     def _weight_grid(self) -> Grid:
@@ -335,18 +342,45 @@ class _Linear:
         return Grid(self.activations, "token" if self.ranges == "token" else "tensor", symmetric=self.activations > 1)
 
     def _make(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+        return self._made(model, calibration, protect, self._left_whole(model, calibration))
+
+    def _shared(self, model: nn.Module, calibration: Mapping[str, Any]) -> Callable[[Protect | None], Intervention]:
+        """The maps to leave out, and frozen ranges of each token where no transform is fitted first, are found once."""
+        grid = self._input_grid
+        plain = self.ranges == "static" and self.first in (None, "rotated") and self.rounding is None
+
+        @cache
+        def found() -> tuple[tuple[str, ...], TokenRanges | None]:
+            skip = self._left_whole(model, calibration)
+            if grid is None or not plain:
+                return skip, None
+            transform = self._transform(model, calibration, None, skip)
+            return skip, TokenRanges.of(model, calibration, grid, skip, transform)
+
+        return lambda protect: self._made(model, calibration, protect, *found())
+
+    def _left_whole(self, model: nn.Module, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+        if self._input_grid is not None or self.rounding is not None:
+            return _skipped(model, calibration, self.skip)
+        return HEAD, *self.skip
+
+    def _made(
+        self,
+        model: nn.Module,
+        calibration: Mapping[str, Any],
+        protect: Protect | None,
+        skip: tuple[str, ...],
+        ranges: TokenRanges | None = None,
+    ) -> Intervention:
         inputs = self._input_grid
         if protect is not None and inputs is None and self.rounding is None:
             raise InputError(_weights_alone(self.name))
-        skip = (HEAD, *self.skip)
-        if inputs is not None or self.rounding is not None:
-            skip = _skipped(model, calibration, self.skip)
-        transform = self._transform(model, calibration, protect, skip)
-        static = (
-            calibrated(model, calibration, inputs, protect=protect, skip=skip, transform=transform)
-            if inputs is not None and self.ranges == "static"
-            else None
-        )
+        transform = self._transform(model, calibration, protect, skip) if ranges is None else ranges.transform
+        static = None
+        if ranges is not None:
+            static = ranges.static(resolved_for_passes(protect, model, calibration))
+        elif inputs is not None and self.ranges == "static":
+            static = calibrated(model, calibration, inputs, protect=protect, skip=skip, transform=transform)
         grid, rounding = self._weights(model, calibration, protect, skip, transform)
         served = None if inputs is None else protect
         return QuantizeLinear(

@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches import EvictingCache
+from sinkscope.caches.engines import EngineCache
 from sinkscope.caches.first_pass import Attended, recording
 from sinkscope.errors import InputError
 from sinkscope.hooks import (
@@ -124,6 +125,10 @@ class Feed:
         kept = ids.shape[1] if last is None else last
         if self.seen and ids.shape[1] > 1 and not reads_at_once(self.model, self.cache):
             return torch.cat([self.read_all(one, 1) for one in ids.split(1, 1)], 1)[:, -kept:]
+        if isinstance(self.cache, EngineCache) and kept > 1:
+            outputs = [output.logits for output in self.cache.read(self.model, ids)]
+            self.seen += ids.shape[1]
+            return torch.cat(outputs, 1)[:, -kept:].float()
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": True} | with_cache(self.model, self.cache)
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
         inputs |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}

@@ -5,7 +5,7 @@ Ranked by one backward pass, verified on other texts, compared with random ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid, fake_quantize
 from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
+from sinkscope.interventions import Intervention
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization import LinearMap, QuantizationScheme, QuantizeLinear, linear_maps, scheme_named
@@ -311,11 +312,14 @@ def rescue(
     assert calibration is not None
     if scored.ids is None or calibration.ids is None or not (scored.real is None or bool(scored.real.all())):
         raise InputError("a rescue needs texts of token ids, in rows of one length without padding")
-    made = chosen.make(model, calibration.inputs, None)
+    make = chosen.on(model, calibration.inputs)
+    made = make(None)
     if not isinstance(made, QuantizeLinear):
         raise InputError(f"{chosen.name} is {type(made).__name__}: a rescue needs a scheme of QuantizeLinear")
     costs = rounding_costs(model, calibration.ids, made, batch_size, seed)
-    verifying = _Verifying(model, scored, chosen, calibration, made, batch_size, seed, parts.record, progress, runs)
+    verifying = _Verifying(
+        model, scored, chosen, calibration, make, made, batch_size, seed, parts.record, progress, runs
+    )
     with_tokens = made.activations is not None
     credits = rounding_costs(model, scored.ids, made, batch_size, seed).tokens if with_tokens else None
     return verifying.search(share, costs, credits)
@@ -329,6 +333,7 @@ class _Verifying:
     scored: Texts
     scheme: QuantizationScheme
     calibration: Texts
+    make: Callable[[Tokens | None], Intervention]
     made: QuantizeLinear  # without protected tokens
     batch_size: int
     seed: int
@@ -433,7 +438,7 @@ class _Verifying:
 
         made = self.made
         if fitted is not None:
-            refitted = self.scheme.make(self.model, self.calibration.inputs, chosen(fitted, self.calibration))
+            refitted = self.make(chosen(fitted, self.calibration))
             assert isinstance(refitted, QuantizeLinear)
             made = refitted
         return self._arm(f"{'random ' * random}tokens {count}", made, touched, chosen(ranks, self.scored))

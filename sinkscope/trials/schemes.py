@@ -181,6 +181,7 @@ class SchemeArms:
     def __post_init__(self) -> None:
         self.notes: list[str] = []
         self._columns = columns_of(self.model, self.scored.inputs)
+        self._make = self.scheme.on(self.model, self.calibration.inputs)
         self.by_arm: dict[str, tuple[Callable[[], Intervention], Protect | None, Prefix | None]] = {}
 
     def arms(self, choices: Mapping[str, Protected], *, forgiving: bool) -> list[Arm]:
@@ -213,10 +214,12 @@ class SchemeArms:
 
     def made(self, protect: Tokens | None, fitted: Tokens | None, after: Prefix | None = None) -> Intervention:
         """The intervention: fitted without the tokens `fitted`, serving `protect`."""
-        with ExitStack() as stack:
-            if after is not None:
-                stack.enter_context(after.applied(self.model))
-            made = self.scheme.make(self.model, self.calibration.inputs, fitted if self.scheme.fits else protect)
+        left_out = fitted if self.scheme.fits else protect
+        if after is None:
+            made = self._make(left_out)
+        else:
+            with after.applied(self.model):
+                made = self.scheme.make(self.model, self.calibration.inputs, left_out)
         return serving(made, protect) if protect is not None and self.scheme.protects == "served" else made
 
     def tokens(self, choice: Protect, texts: Texts) -> Tokens:

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import rotate_half
 
 import sinkscope as ss
-from sinkscope.caches.engines import ENGINES, ServedCache, VllmFp8, decode, encode
+from sinkscope.caches.engines import ENGINES, Piece, ServedCache, VllmFp8, decode, encode
 from sinkscope.caches.sizes import held_bytes
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Fp8
@@ -135,6 +135,37 @@ def test_a_stream_agrees_with_the_engines_own_steps(llama: LlamaForCausalLM, ids
 def test_the_references_differ(llama: LlamaForCausalLM, ids: Tensor) -> None:
     logits = [expected(llama, ids, rule(TOKENS, CELLS, KEEP)) for rule in RULES.values()]
     assert all(float((a - b).abs().max()) > 0.05 for a in logits for b in logits if a is not b)
+
+
+@pytest.mark.parametrize("first", [0, 5, 11, 20])
+@pytest.mark.parametrize("keep", [0, KEEP])
+@pytest.mark.parametrize("name", RULES)
+def test_many_tokens_at_once_are_read_as_one_by_one(
+    llama: LlamaForCausalLM, ids: Tensor, name: str, keep: int, first: int
+) -> None:
+    cache: Any = ss.caches.engine(name, keep).cache(llama, CELLS)
+    before = stepped(llama, ids[:, :first], cache) if first else None
+    passes = [output.logits for output in cache.read(llama, ids[:, first:40])]
+    parts = [*([] if before is None else [before]), *passes, stepped(llama, ids[:, 40:], cache)]
+    found = torch.cat(parts, 1)
+    torch.testing.assert_close(found, expected(llama, ids, RULES[name](TOKENS, CELLS, keep)), atol=5e-4, rtol=0)
+    assert len(passes) < (40 - first) / 3, "most tokens go through the model with others"
+    alone = ss.caches.engine(name, keep).cache(llama, CELLS)
+    stepped(llama, ids, alone)
+    assert held_bytes(cache) == held_bytes(alone)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_pieces_of_a_text_are_those_of_its_single_tokens(name: str) -> None:
+    rule = ss.caches.engine(name, KEEP)
+    places, seen = torch.empty(0, dtype=torch.long), 0
+    alone = [(set(tokens) - {query}) for query, (tokens, *_) in enumerate(RULES[name](TOKENS, CELLS, KEEP))]
+    while seen < TOKENS:
+        piece = Piece.after(places, seen, rule, CELLS, min(7, TOKENS - seen))
+        columns = torch.cat([places[piece.kept], torch.arange(seen, seen + len(piece.visible))])
+        for row, query in zip(piece.visible, range(seen, TOKENS), strict=False):
+            assert set(columns[row].tolist()) - {query} == alone[query]
+        places, seen = columns[piece.left], seen + len(piece.visible)
 
 
 @pytest.mark.parametrize("name", RULES)

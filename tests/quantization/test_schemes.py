@@ -98,6 +98,30 @@ def test_a_name_makes_the_method_that_it_names(tiny_llama: LlamaForCausalLM) -> 
     assert made(tiny_llama, "llm-int8", ids) == OutlyingColumns(6.0)
 
 
+@pytest.mark.parametrize("name", ["w8a8-static", "w8a8-static-rotated", "w8a8-static-smooth", "w8a8-token", "w3-gptq"])
+def test_what_choices_share_changes_nothing(tiny_llama: LlamaForCausalLM, name: str) -> None:
+    ids, other = torch.randint(0, 101, (3, 24)), torch.randint(0, 101, (2, 24))
+    shared, passes = scheme_named(name).on(tiny_llama, {"input_ids": ids}), []
+    with ExitStack() as stack:
+        stack.callback(tiny_llama.register_forward_hook(lambda *_: passes.append(1)).remove)
+        for protect in (None, First(1), First(2)):
+            fast = shared(protect)
+            if protect is None:
+                first = len(passes)
+            slow = made(tiny_llama, name, ids, protect)
+            with torch.no_grad():
+                with fast.applied(tiny_llama):
+                    found = tiny_llama(other).logits
+                with slow.applied(tiny_llama):
+                    expected = tiny_llama(other).logits
+            assert torch.equal(found, expected)
+        before = len(passes)
+        shared(First(3))
+    if name in ("w8a8-static", "w8a8-static-rotated", "w8a8-token"):
+        assert len(passes) == before
+        assert first > 0
+
+
 def test_weights_leave_protected_tokens_out_of_calibration_alone(tiny_llama: LlamaForCausalLM) -> None:
     ids = torch.randint(0, 101, (3, 24))
     found = made(tiny_llama, "w3-gptq", ids, First(2))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, LlamaForCausalLM
 
+import sinkscope as ss
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.interventions import All, SetActivations
 from sinkscope.measurement import AttentionReceived, observe
@@ -23,7 +24,8 @@ from sinkscope.quantization import (
     linear_maps,
     random_tokens,
 )
-from sinkscope.sinks import First, Positions
+from sinkscope.quantization.linear.quantize import TokenRanges
+from sinkscope.sinks import First, Outliers, Positions
 from sinkscope.trials.changes import changed
 from tests.families.registry import FAMILIES
 from tests.quantization.linear.conftest import a_model, by_hand, distance, inputs_of, logits, symmetric
@@ -179,6 +181,31 @@ def test_frozen_ranges_are_those_of_what_they_were_calibrated_on() -> None:
     path = "model.layers.0.mlp.down_proj"
     assert float(without.of(path).step) < 0.1 * float(static.of(path).step)
     assert without.describe()["protect"] == {"chosen_by": "first:1"}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_ranges_of_tokens_are_the_ranges_of_any_choice(padded: bool, rotated: bool) -> None:
+    model, ids = an_outlier(a_model("llama")), rows()
+    texts: dict[str, Tensor] = {"input_ids": ids}
+    if padded:
+        texts["attention_mask"] = torch.ones_like(ids)
+        texts["attention_mask"][0, :5] = 0
+    transform = RotateInputs() if rotated else None
+    ranges = TokenRanges.of(model, texts, T8, transform=transform, batch_size=2)
+    assert ranges is not None
+    for protect in (None, First(1), First(3), ss.find_tokens(model, texts, Outliers())):
+        fast = ranges.static(protect)
+        slow = calibrated(model, texts, T8, protect=protect, transform=transform, batch_size=2)
+        assert fast.steps.keys() == slow.steps.keys()
+        assert all(torch.equal(fast.of(path).step, slow.of(path).step) for path in slow.steps)
+        assert (fast.grid, fast.protect, fast.transform) == (slow.grid, slow.protect, slow.transform)
+    with pytest.raises(InputError, match="no token of the calibration inputs"):
+        ranges.static(First(ids.shape[1]))
+
+
+def test_maps_with_other_rows_than_tokens_have_no_ranges_of_tokens() -> None:
+    assert TokenRanges.of(a_model("qwen3_moe"), rows(), T8) is None
 
 
 def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
