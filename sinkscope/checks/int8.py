@@ -19,12 +19,11 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.measurement.peaks import peaks, sites
 from sinkscope.quantization import scheme_named
 from sinkscope.quantization.as_read import weights_as_read
-from sinkscope.sinks import Measured, NothingChosenError, Outliers, Tokens
+from sinkscope.sinks import NothingChosenError, Outliers, Tokens
 from sinkscope.statistics import mean_interval
 from sinkscope.trials import Arm, OnePass, Rescue, SchemeArms, Texts, Trial, protected_arm, rescue, run, split
 
 RANGES = ("token", "tensor", "static")
-PROTECT = Measured() + Outliers()
 KEPT_WEIGHTS = 16  # bits that leave weights as they are
 STATIC = "static range (NPU, ONNX, TensorRT)"
 WORST = 2  # inputs that the answer names
@@ -88,7 +87,8 @@ def _trial(
         name: SchemeArms(model, scheme_named(scheme), parts.scored, parts.fitted_on, subject.seed)
         for name, scheme in schemes.items()
     }
-    tokens, fitted = (_protected(next(iter(all_built.values())), some) for some in (parts.scored, parts.fitted_on))
+    any_built = next(iter(all_built.values()))
+    tokens, fitted = (_protected(subject, texts, any_built, some) for some in (parts.scored, parts.fitted_on))
     arms: list[Arm] = []
     refused: dict[str, str] = {}
     for name, built in all_built.items():
@@ -119,12 +119,15 @@ def _trial(
     return trial, refused
 
 
-def _protected(built: SchemeArms, texts: Texts) -> Tokens | None:
-    """The sinks and outliers of these texts, which are the same for all schemes; None if there are none."""
+def _protected(subject: CheckedModel, texts: TextSet, built: SchemeArms, some: Texts) -> Tokens | None:
+    """The card's sinks and the outliers of these texts, the same for all schemes; None if there are neither."""
+    sinks = subject.sinks(texts)
+    chosen = None if sinks is None else built.tokens(sinks, some)
     try:
-        return built.tokens(PROTECT, texts)
+        outliers = built.tokens(Outliers(), some)
     except NothingChosenError:
-        return None
+        return chosen
+    return outliers if chosen is None else chosen | outliers
 
 
 def _rows(trial: Trial, name: str) -> list[Row]:

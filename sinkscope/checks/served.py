@@ -17,7 +17,7 @@ from sinkscope.trials import Arm, ThroughCache, Trial, cached, run
 ROUNDED = ("llama.cpp-q5_1", "llama.cpp-q5_0", "llama.cpp-q4_1", "llama.cpp-iq4_nl")
 STREAMS = ("llama.cpp", "mlx", "executorch")
 BEGINNING = 16  # engines keep first tokens, so sinks beyond this position are ignored
-STREAMED = 8  # texts that are read token by token
+STREAMED = 8  # texts that are streamed
 
 
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
@@ -82,7 +82,7 @@ def _streams(subject: CheckedModel, texts: TextSet, progress: Progress | None) -
             subject.model,
             ids,
             [arm for name in STREAMS for arm in _stream_arms(name, keep, cells)],
-            reading=ThroughCache(cells // 2, 1),
+            reading=ThroughCache(cells // 2, None),  # in pieces, with what tokens one by one would see
             controls=0,
             batch_size=len(ids),
             seed=subject.seed,

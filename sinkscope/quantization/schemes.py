@@ -123,7 +123,6 @@ class QuantizationScheme:
         protects: What protecting a token means: it stays in full precision when it is "served"; a scheme that rounds
             weights alone knows no tokens, so it can only be left out of "calibration", or of "nothing".
         fits: Whether it fits weights or ranges to calibration texts, on which it must then not be scored.
-        shared: `shared(model, calibration)` returns a faster `make(protect)` for one model and its calibration texts.
     """
 
     name: str
@@ -133,11 +132,14 @@ class QuantizationScheme:
     store: Store | None = None
     protects: Protects = "served"
     fits: bool = False
-    shared: Callable[[nn.Module, Mapping[str, Any]], Callable[[Protect | None], Intervention]] | None = None
 
     def on(self, model: nn.Module, calibration: Mapping[str, Any]) -> Callable[[Protect | None], Intervention]:
-        """`make` on a model and calibration texts: what does not depend on the protected tokens is computed once."""
-        return partial(self.make, model, calibration) if self.shared is None else self.shared(model, calibration)
+        """`make` for one model and its calibration texts, what does not depend on protected tokens computed once.
+
+        By `make.on`, where there is such a method.
+        """
+        shared = getattr(self.make, "on", None)
+        return partial(self.make, model, calibration) if shared is None else shared(model, calibration)
 
     @property
     def rounds_activations(self) -> bool:
@@ -326,10 +328,10 @@ class _Linear:
         if inputs is None:
             protects: Protects = "calibration" if fits else "nothing"
             says += "; activations in full precision"
-            return QuantizationScheme(self.name, says, self._make, protects=protects, fits=fits, shared=self._shared)
+            return QuantizationScheme(self.name, says, self, protects=protects, fits=fits)
         says += f"; activations of {inputs.bits} bits, {RANGES[self.ranges]}{FIRST[self.first]}"
         fits = fits or self.ranges == "static" or self.first in ("smooth", "duquant")
-        return QuantizationScheme(self.name, says, self._make, fits=fits, shared=self._shared)
+        return QuantizationScheme(self.name, says, self, fits=fits)
 
     @property
     def _weight_grid(self) -> Grid:
@@ -341,10 +343,10 @@ class _Linear:
             return None
         return Grid(self.activations, "token" if self.ranges == "token" else "tensor", symmetric=self.activations > 1)
 
-    def _make(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
+    def __call__(self, model: nn.Module, calibration: Mapping[str, Any], protect: Protect | None) -> Intervention:
         return self._made(model, calibration, protect, self._left_whole(model, calibration))
 
-    def _shared(self, model: nn.Module, calibration: Mapping[str, Any]) -> Callable[[Protect | None], Intervention]:
+    def on(self, model: nn.Module, calibration: Mapping[str, Any]) -> Callable[[Protect | None], Intervention]:
         """The maps to leave out, and frozen ranges of each token where no transform is fitted first, are found once."""
         grid = self._input_grid
         plain = self.ranges == "static" and self.first in (None, "rotated") and self.rounding is None
