@@ -145,7 +145,16 @@ def test_many_tokens_at_once_are_read_as_one_by_one(
 ) -> None:
     cache: Any = ss.caches.engine(name, keep).cache(llama, CELLS)
     before = stepped(llama, ids[:, :first], cache) if first else None
+    update, kept = cache.update, []
+
+    def updated(*args: Any) -> Any:
+        keys, values = update(*args)
+        kept.append((cache.layers[args[2]].places[0, 0], keys.shape[2]))
+        return keys, values
+
+    cache.update = updated
     passes = [output.logits for output in cache.read(llama, ids[:, first:40])]
+    assert all(len(places) == count and bool((places.diff() > 0).all()) for places, count in kept)
     parts = [*([] if before is None else [before]), *passes, stepped(llama, ids[:, 40:], cache)]
     found = torch.cat(parts, 1)
     torch.testing.assert_close(found, expected(llama, ids, RULES[name](TOKENS, CELLS, keep)), atol=5e-4, rtol=0)

@@ -17,8 +17,8 @@ from sinkscope.errors import InputError
 from sinkscope.files.netcdf import write_netcdf
 from sinkscope.quantization import SCHEMES, Grid, Prefix, QuantizeLinear, SmoothQuant, calibrated
 from sinkscope.sinks import First, Outliers, Positions, TokenIds
-from sinkscope.trials import Trial, load, needed, scheme_trial
-from sinkscope.trials.schemes import default_choices, takes
+from sinkscope.trials import Texts, Trial, load, needed, scheme_trial
+from sinkscope.trials.schemes import SchemeArms, default_choices, takes
 from tests.planted.factory import Plant, planted_ids
 from tests.quantization.quantizers import RoundDown, by_channel, by_token
 from tests.quantization.quick import quick_searches  # noqa: F401  (fixture)
@@ -131,6 +131,19 @@ def test_a_prefix_is_compared_with_the_same_prefix_unrounded() -> None:
     np.testing.assert_allclose(found.values("bos, rounded"), kl, rtol=1e-3, atol=1e-6)
     assert "the text that it changes costs" in found.verdict
     assert "it beats the same prefix rounded by" in found.verdict
+
+
+def test_ranges_behind_a_prefix_are_fitted_behind_it() -> None:
+    model, ids = by_token(rows=6)
+    sink, rest = int(ids[0, 0]), ids[:, 1:]
+    prefix, scheme = Prefix.of(model, [sink]), SCHEMES["w8a8-static"]
+    texts = Texts.of(model, {"input_ids": rest})
+    built = SchemeArms(model, scheme, texts, texts, 0)
+    plain, behind = built.made(None, None), built.made(None, None, prefix)
+    with prefix.applied(model):
+        expected = scheme.make(model, {"input_ids": rest}, None)
+    steps = [{path: float(one.step) for path, one in made.static.steps.items()} for made in (plain, behind, expected)]  # type: ignore[attr-defined]
+    assert steps[1] == steps[2] != steps[0]
 
 
 def test_a_cache_scheme_is_scored_through_its_cache_and_reports_its_bytes(tiny_llama: LlamaForCausalLM) -> None:
