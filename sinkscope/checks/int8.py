@@ -230,4 +230,4 @@ def _worst(subject: CheckedModel, texts: TextSet) -> str:
     return f"Largest ranges over their medians: {', '.join(named)}" if named else ""
 
 
-SECTION = CheckSection("int8", "int8", "full", CheckedModel.decoder_obstacle, 19.5, run_section, extra_passes=25.0)
+SECTION = CheckSection("int8", "int8", "full", CheckedModel.decoder_obstacle, 13.0, run_section, extra_passes=9.0)

@@ -129,6 +129,4 @@ def _stream_row(trial: Trial, name: str, keep: int, cells: int, size: tuple[floa
     )
 
 
-SECTION = CheckSection(
-    "engines", "As engines cache", "full", CheckedModel.cache_obstacle, 18.0, run_section, extra_passes=6.0
-)
+SECTION = CheckSection("engines", "As engines cache", "full", CheckedModel.cache_obstacle, 16.0, run_section)
