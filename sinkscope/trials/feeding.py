@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.caches import EvictingCache
-from sinkscope.caches.engines import EngineCache
+from sinkscope.caches import EngineCache, EvictingCache
 from sinkscope.caches.first_pass import Attended, recording
 from sinkscope.errors import InputError
 from sinkscope.hooks import (
