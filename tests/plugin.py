@@ -61,7 +61,9 @@ def pytest_runtest_setup() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
-    says = "of each slow test's cases run one in N, the same ones each time, and at least one"
+    says = (
+        "run one in N of each slow test's cases, and one in two of a file's slow tests without cases; always the same"
+    )
     parser.addoption("--every", type=int, default=1, metavar="N", help=says)
 
 
@@ -73,8 +75,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
         elif item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
-    run = {name for names in cases.values() for name in one_in(config.option.every, names)}
+            test, case, _ = item.nodeid.partition("[")
+            cases.setdefault(test if case else test.partition("::")[0], []).append(item.nodeid)
+    every = config.option.every
+    # A test's cases show one property many times over; the tests of a file without cases are of different ones.
+    run = {name for of, names in cases.items() for name in one_in(every if "::" in of else min(every, 2), names)}
     slow = {name for names in cases.values() for name in names}
     left_out = [item for item in items if item.nodeid in slow and item.nodeid not in run]
     if left_out:
