@@ -70,26 +70,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """No tier takes a job for releases: neither `not slow` nor, in the Makefile, `slow and not release`."""
-    cases: dict[str, list[str]] = {}
+    slow = []
     for item in items:
         if item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
         elif item.get_closest_marker("slow"):
-            test, case, _ = item.nodeid.partition("[")
-            cases.setdefault(test if case else test.partition("::")[0], []).append(item.nodeid)
-    every = config.option.every
-    # A test's cases show one property many times over; the tests of a file without cases are of different ones.
-    run = {name for of, names in cases.items() for name in one_in(every if "::" in of else min(every, 2), names)}
-    slow = {name for names in cases.values() for name in names}
-    left_out = [item for item in items if item.nodeid in slow and item.nodeid not in run]
+            slow.append(item.nodeid)
+    left_out = set(slow) - chosen(config.option.every, slow)
     if left_out:
-        items[:] = [item for item in items if item.nodeid in run or item.nodeid not in slow]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
 
 
-def one_in(every: int, names: list[str]) -> list[str]:
-    """About one in `every` of a test's cases and at least one, by their names: a case that is added moves no other."""
-    return [name for name in names if zlib.crc32(name.encode()) % every == 0] or names[:1]
+def chosen(every: int, names: list[str]) -> set[str]:
+    """Of each test's cases about one in `every`, of a file's tests without cases one in two; always at least one.
+
+    A test's cases show one property many times over; the tests of a file are of different ones. By names, so that a
+    test or a case that is added moves no other.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        test, case, _ = name.partition("[")
+        groups.setdefault(test if case else test.partition("::")[0], []).append(name)
+    found = set()
+    for of, group in groups.items():
+        share = every if "::" in of else min(every, 2)
+        found |= {name for name in group if zlib.crc32(name.encode()) % share == 0} or {group[0]}
+    return found
 
 
 def pytest_collection_finish() -> None:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plugin import one_in
+from tests.plugin import chosen
+
+MANY = [f"tests/test_it.py::test_many[{case}]" for case in range(800)]
+ALONE = [f"tests/test_it.py::test_{number}" for number in range(200)]
 
 
-def cases(test: str, count: int) -> list[str]:
-    return [f"tests/test_it.py::{test}[{case}]" for case in range(count)]
+@pytest.mark.parametrize("every", [4, 8])
+def test_about_one_case_in_n_is_run_and_every_second_test_without_cases(every: int) -> None:
+    found = chosen(every, [*MANY, *ALONE])
+    assert len(found & set(MANY)) == pytest.approx(800 / every, rel=0.25)
+    assert len(found & set(ALONE)) == pytest.approx(100, rel=0.25)
+    assert found == chosen(every, MANY) | chosen(every, ALONE)
 
 
-@pytest.mark.parametrize("every", [1, 4, 8])
-def test_about_one_case_in_n_is_run(every: int) -> None:
-    some = cases("test_many", 800)
-    assert len(one_in(every, some)) == pytest.approx(800 / every, rel=0.25)
+def test_by_default_all_are_run() -> None:
+    assert chosen(1, [*MANY, *ALONE]) == {*MANY, *ALONE}
 
 
 @pytest.mark.parametrize("count", range(1, 12))
-def test_no_test_is_left_out(count: int) -> None:
+def test_no_test_with_cases_is_left_out_nor_a_whole_file(count: int) -> None:
     for test in ("test_a", "test_b", "test_c"):
-        assert one_in(8, cases(test, count))
+        assert chosen(8, [f"tests/test_it.py::{test}[{case}]" for case in range(count)])
+        assert chosen(8, [f"tests/{test}.py::test_{case}" for case in range(count)])
 
 
-def test_a_case_that_is_added_moves_no_other() -> None:
-    some = cases("test_many", 64)
-    assert [case for case in one_in(8, cases("test_many", 65)) if case in some] == one_in(8, some)
+def test_what_is_added_moves_no_other() -> None:
+    before = chosen(8, [*MANY[:64], *ALONE[:64]])
+    assert chosen(8, [*MANY[:65], *ALONE[:65]]) - {MANY[64], ALONE[64]} == before

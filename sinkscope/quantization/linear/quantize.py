@@ -23,7 +23,7 @@ from sinkscope.grids import (
     steps_of,
     straight_through,
 )
-from sinkscope.hooks import checked_inputs, device_of, evaluating, part, unwrapped, without_cache
+from sinkscope.hooks import Stream, checked_inputs, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.model.columns import TokenColumns, columns_of
 from sinkscope.quantization.linear.experts import Routing
@@ -284,10 +284,12 @@ class TokenRanges:
     """The ends of every token at the input of each map: frozen ranges without any tokens, from one pass.
 
     `static(protect)` equals `calibrated(…, protect=protect)` bit for bit. Holds 8 bytes per token and map.
+
+    `columns`: of the calibration texts; `ends`: the lowest and the highest entry of each real token, row by row.
     """
 
     columns: TokenColumns
-    ends: Mapping[str, tuple[Float[Tensor, "row position"], Float[Tensor, "row position"]]]
+    ends: Mapping[str, Float[Tensor, "end token"]]
     grid: Grid
     transform: Transform | None
 
@@ -301,53 +303,31 @@ class TokenRanges:
         transform: Transform | None = None,
         batch_size: int = 8,
     ) -> TokenRanges | None:
-        """None where a map is not given the tokens of each text once in a pass, as in experts and encoders."""
-        model = unwrapped(model)
-        checked, samples = checked_inputs(model, inputs, batch_size)
-        columns = columns_of(model, checked)
-        parts: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path in linear_maps(model, skip)}
-        others = set[str]()
-        rows = 0
+        """None for a model with maps that are not given each token of its texts once, such as those of experts."""
+        maps, axis = linear_maps(model, skip), Stream.of(model).axis
+        if any(one.routed or one.stacked or one.axis != axis for one in maps.values()):
+            return None
+        parts: dict[str, list[Tensor]] = {path: [] for path in maps}
 
-        def reading(path: str) -> Any:
-            def edit(x: Tensor, routing: Routing | None) -> Tensor:
-                if routing is not None or x.ndim != 3 or x.shape[:2] != (rows, columns.real.shape[1]):
-                    others.add(path)
-                else:
-                    numbers = x.detach().float()
-                    parts[path].append((numbers.amin(-1).cpu(), numbers.amax(-1).cpu()))
-                return x
+        def read(path: str, rows: Tensor, experts: Tensor | None) -> None:
+            numbers = rows.float()
+            parts[path].append(torch.stack((numbers.amin(-1), numbers.amax(-1))).cpu())
 
-            return edit
-
-        with torch.compiler.set_stance("force_eager"), evaluating(model), torch.no_grad(), ExitStack() as stack:
-            if transform is not None:
-                transform.attach(model, stack)  # before the readers, which then see what it changed
-            for path, one in linear_maps(model, skip).items():
-                one.edit_input(reading(path), stack)
-            for start in range(0, samples, batch_size):
-                rows = min(batch_size, samples - start)
-                model(**part(checked, slice(start, start + rows), samples, device_of(model)), **without_cache(model))
-                if others:
-                    return None
-        ends = {
-            path: tuple(torch.cat(side) for side in zip(*read, strict=True)) for path, read in parts.items() if read
-        }
-        if any(low.shape != columns.real.shape for low, _ in ends.values()):
-            return None  # a map that runs more than once in a pass
-        check_read(parts, ends)
-        return cls(columns, ends, grid, transform)  # type: ignore[arg-type]
+        read_inputs(model, inputs, maps.values(), read, None, transform, batch_size)
+        columns = columns_of(model, checked_inputs(unwrapped(model), inputs, batch_size)[0])
+        ends = {path: torch.cat(read, 1) for path, read in parts.items() if read}
+        check_read(maps, ends)
+        tokens = int(columns.real.sum())
+        return cls(columns, ends, grid, transform) if all(one.shape[1] == tokens for one in ends.values()) else None
 
     def static(self, protect: Protect | None) -> Static:
-        """The ranges without these tokens and padding. Raises as `calibrated` does."""
-        left = ~self.columns.real.cpu()
+        """The ranges without these tokens. Raises as `calibrated` does."""
+        real = self.columns.real.cpu()
+        kept = torch.ones(int(real.sum()), dtype=torch.bool)
         if protect is not None:
-            left = left | among(protect, self.columns).cpu()
-        ranges = {
-            path: torch.stack((low.masked_fill(left, torch.inf).amin(), high.masked_fill(left, -torch.inf).amax()))
-            for path, (low, high) in self.ends.items()
-        }
-        check_read(ranges, () if bool(left.all()) else ranges)
+            kept = ~among(protect, self.columns).cpu()[real]
+        check_read(self.ends, self.ends if bool(kept.any()) else ())
+        ranges = {path: torch.stack((low[kept].amin(), high[kept].amax())) for path, (low, high) in self.ends.items()}
         return _static(ranges, self.grid, described(protect), self.transform)
 
 

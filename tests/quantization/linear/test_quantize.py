@@ -25,6 +25,7 @@ from sinkscope.quantization import (
     random_tokens,
 )
 from sinkscope.quantization.linear.quantize import TokenRanges
+from sinkscope.quantization.schemes import scheme_named
 from sinkscope.sinks import First, Outliers, Positions
 from sinkscope.trials.changes import changed
 from tests.families.registry import FAMILIES
@@ -204,8 +205,26 @@ def test_ranges_of_tokens_are_the_ranges_of_any_choice(padded: bool, rotated: bo
         ranges.static(First(ids.shape[1]))
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "phi3", "bert", "t5", "bart", "qwen3_moe"])
+@pytest.mark.parametrize("alike", [False, True], ids=["", "as many rows as tokens"])
+def test_ranges_that_choices_share_are_those_of_each_choice_in_other_families(name: str, alike: bool) -> None:
+    model, inputs = a_model(name), inputs_of(name)
+    if alike and "decoder_input_ids" in inputs:
+        inputs |= {"input_ids": inputs["decoder_input_ids"].flip(1)}
+        inputs.pop("attention_mask", None)
+    for module in model.modules() if alike else ():
+        if hasattr(module, "top_k"):
+            module.top_k = 1
+    shared = scheme_named("w8a8-static").on(model, inputs)
+    for protect in (None, First(2), First(17)):  # of 19 tokens or 24, so that most ranges change
+        fast, slow = shared(protect), scheme_named("w8a8-static").make(model, inputs, protect)
+        steps = [{path: float(one.step) for path, one in made.static.steps.items()} for made in (fast, slow)]  # type: ignore[attr-defined]
+        assert steps[0] == steps[1]
+
+
 def test_maps_with_other_rows_than_tokens_have_no_ranges_of_tokens() -> None:
-    assert TokenRanges.of(a_model("qwen3_moe"), rows(), T8) is None
+    assert TokenRanges.of(a_model("qwen3_moe"), inputs_of("qwen3_moe"), T8) is None
+    assert TokenRanges.of(a_model("t5"), inputs_of("t5"), T8) is None
 
 
 def test_an_asymmetric_frozen_range_holds_its_ends() -> None:
