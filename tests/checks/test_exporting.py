@@ -22,6 +22,11 @@ from sinkscope.trials import changed
 
 @pytest.fixture(scope="module")
 def card() -> Card:
+    return ss.check("nano", count=4, tokens=64, only=["sink", "bos", "cache"])
+
+
+@pytest.fixture(scope="module")
+def with_engines() -> Card:
     return ss.check("nano", count=4, tokens=64, only=["sink", "bos", "cache", "engines"])
 
 
@@ -34,7 +39,8 @@ def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
 
 
 @pytest.mark.slow
-def test_the_section_measures_every_engine(card: Card) -> None:
+def test_the_section_measures_every_engine(with_engines: Card) -> None:
+    card = with_engines
     rows = {row.key: row for row in card.part("engines").rows}
     ggml = [f"llama.cpp-{kind}" for kind in ("q5_1", "q5_0", "q4_1", "iq4_nl")]
     assert rows.keys() == {"llama.cpp", "mlx", "executorch", *ggml, "vllm-fp8-calibrated"}
@@ -50,8 +56,9 @@ def test_the_section_measures_every_engine(card: Card) -> None:
     assert card.part("engines").first.facts["keep"] == 1
 
 
-def test_lines_of_measured_arms_are_written_with_their_sources(card: Card, tmp_path: Path) -> None:
-    paths = ss.export(card, "llama.cpp", tmp_path)
+@pytest.mark.slow
+def test_lines_of_measured_arms_are_written_with_their_sources(with_engines: Card, tmp_path: Path) -> None:
+    paths = ss.export(with_engines, "llama.cpp", tmp_path)
     assert [path.name for path in paths] == ["llama.cpp.txt", "sinks.json"]
     text = paths[0].read_text()
     assert "\n-ctk q8_0 -ctv q8_0\n# source: llama.cpp@" in text
@@ -71,6 +78,7 @@ def test_a_stream_is_written_where_its_arm_predicts_better(card: Card, tmp_path:
 
 
 def test_sinks_as_json(card: Card, tmp_path: Path) -> None:
+    card = replace(card, parts=(*card.parts, with_stream(card, 0.1, keep=1).part("engines")))
     data = json.loads(ss.export(card, "vLLM", tmp_path)[1].read_text())
     assert data == json.loads(json.dumps(sinks_json(card)))
     assert (data["position"], data["keep"], data["tokenizer_adds"], data["revision"]) == (0, 1, 1, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -46,11 +44,6 @@ def check(attention: str) -> Row:
     maps = [_as_measured(weights, CATALOG[attention].metric_weights) for weights in maps]
     causal = [Map(weights, torch.ones_like(weights, dtype=torch.bool).tril()) for weights in maps]
     return compare(f"lab: {attention}", "its own", model, inputs, {"decoder": causal})
-
-
-def rows() -> Iterator[Row]:
-    """A row for each operation of the catalog."""
-    return map(check, CATALOG)
 
 
 def _as_measured(weights: Float[Tensor, "batch heads query key"], metric_weights: str) -> Tensor:

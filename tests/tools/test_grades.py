@@ -118,7 +118,7 @@ def simulated(models: tuple[int, int], truth: str, draws: int) -> list[Rates]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("models", [(6, 6), (12, 6)], ids=str)
+@pytest.mark.parametrize("models", [(6, 6), pytest.param((12, 6), marks=pytest.mark.release)], ids=str)
 def test_from_runs_to_grade_differences_ratios_and_counts_err_in_one_percent(models, capsys):
     """The whole path, with Welch's interval and logarithms; the table is printed."""
     made = [each for truth in TRUTHS for each in simulated(models, truth, 1500)]

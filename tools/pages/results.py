@@ -522,8 +522,18 @@ def depths() -> str:
 
 def matters() -> str:
     """What each change of SmolLM2's sink costs, against the same change of other tokens."""
+    return _changed(_changes())
+
+
+def matters_in_chat() -> str:
+    """The same in its chat format, on more and longer texts."""
+    [(_, result)] = _trials("intervene-prose")
+    return _changed(result["arms"])
+
+
+def _changed(arms: Iterable[dict[str, Any]]) -> str:
     rows = []
-    for arm in _changes():
+    for arm in arms:
         if arm["role"] == "arm":
             cells = _range(arm, "lost", 3), _range(arm, "kl", 3), _beats(arm), arm["word"]
             rows.append((f"`{arm['arm']}`", *cells))
@@ -616,7 +626,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "by_which_mechanism": (heads, depths),
     "calibration": (calibrated_everywhere, calibrated_heads),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
-    "does_it_matter": (matters,),
+    "does_it_matter": (matters, matters_in_chat),
     "does_my_model_have_a_sink": (layers, definitions, inputs),
     "fold": (fold, fold_layers, fold_heads, fold_streams, fold_written, fold_tuning),
     "many_models": (inputs,),

@@ -1,4 +1,4 @@
-"""Blocks that only the site has, because they are long, and made or measured by the code that they describe."""
+"""Blocks that only the site has, because they are long, and made by the code that they describe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inspect import cleandoc, isabstract
 from sinkscope import measurement
 from sinkscope.measurement.observing import DEFAULT
 from tests.caches import contract as streaming
-from tests.families import contract, lab
+from tests.families import contract
 from tests.families.sweep import attaching
 from tests.families.sweep import table as sweep
 from tools.site.api import exported as names_of
@@ -27,13 +27,8 @@ def observers() -> str:
     return "\n\n".join(sections)
 
 
-def families() -> str:
-    """Every family of the contract, and the lab model under every operation, measured now."""
-    return contract.table(lab.rows())
-
-
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/families.md": {"families": families, "attaching": attaching.section, "sweep": sweep.section},
+    "docs/families.md": {"families": contract.table, "attaching": attaching.section, "sweep": sweep.section},
     "docs/observers.md": {"observers": observers},
     "docs/streaming_families.md": {"streams": streaming.table},
 }
