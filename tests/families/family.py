@@ -18,8 +18,8 @@ from tests.families.inputs import INPUTS
 Host = Literal["eager", "sdpa"]
 
 PROJECTIONS = re.compile(
-    r"(q_proj|k_proj|query|key|query_proj|key_proj|qkv|qkv_proj|query_key_value|c_attn|q_b_proj|kv_b_proj|"
-    r"Wqkv|W[qk]|[qk]_lin|[._][qk]|wq_du|wr_du|q_head|k_head|self\.in_proj)\.(weight|bias)$|rel_attn\.[qk]$"
+    r"(q_proj|k_proj|[qk]_proj\.linear|query|key|query_proj|key_proj|qkv|qkv_proj|query_key_value|c_attn|q_b_proj|"
+    r"kv_b_proj|Wqkv|W[qk]|[qk]_lin|[._][qk]|wq_du|wr_du|q_head|k_head|self\.in_proj)\.(weight|bias)$|rel_attn\.[qk]$"
 )
 NORMS = re.compile(r"(q_norm|k_norm|q_layernorm|k_layernorm|kv_norm)\.weight$")
 

@@ -83,6 +83,8 @@ def recorded(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Maps, A
     found: Maps = {}
 
     def keep(module: nn.Module, weights: Tensor | None, arguments: dict[str, Any]) -> None:
+        if type(module).__name__.endswith("AttentionResidual"):  # of a token to what earlier blocks made of it
+            return
         sink = arguments.get("s_aux")
         if weights is not None and sink is not None and bool((weights.sum(-1) > 1 - 1e-4).all()):
             weights = _with_sink(weights, arguments, sink)
