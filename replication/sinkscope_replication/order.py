@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run
@@ -20,7 +21,7 @@ from sinkscope_replication.questions import QUESTIONS
 ORDER = (
     *("abstract", "fresh-equal-loss", "fresh-fixed-positions", "fresh-data-shares", "fresh-equal-product"),
     *("no-op", "window", "weight-decay", "biases-without-bos", "sink-token", "biases", "post-norm"),
-    *("heads", "normalised-kernel", "data-amount", "tuning", "moved-positions", "packing", "learning-rates"),
+    *("heads", "normalised-kernel", "data-amount", "tuning", "moved-positions", "short-documents", "learning-rates"),
     *("equal-product", "batch-size", "scaled", "powers", "fixed-values", "low-rank-key", "key-value-biases"),
     *("windows", "rotary-without-bos", "random-tokens-longer", "prefix-after-random", "weight-decays", "failing"),
     *("sigmoid-settings", "remedies"),
@@ -87,10 +88,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def hours(question: Question, results: Path = RESULTS) -> float:
-    """Core-hours of a question's missing runs, by the records of similar ones; 0 where there are none."""
+    """Core-hours of a question's missing runs: by its own records, else by those of the base that all others vary."""
     whole = QUESTIONS[question.name]  # where no record is like the runs of a part
     seconds = (expected(each, "nano", known(each, results=results), reuse=True).seconds for each in (question, whole))
-    return next(filter(None, seconds), 0.0) / 3600
+    return (next(filter(None, seconds), 0.0) or _at_the_pace_of_the_base(question, results)) / 3600
+
+
+def _at_the_pace_of_the_base(question: Question, results: Path) -> float:
+    """The seconds that all steps of a question would take if each took as long as one of the base."""
+    base = known(QUESTIONS["abstract"], results=results)
+    made = [run.seconds / run.steps[-1] for run in base.runs["softmax"].values()] if base is not None else []
+    steps = sum(getattr(job, "steps", 0) for job in question.recipes("nano").values())
+    return steps * median(made) if made else 0.0
 
 
 if __name__ == "__main__":

@@ -167,14 +167,6 @@ ROWS = (
         means("top_head/key_ratio", "softmax"),
         f"{NO_BOS}, whose key is learned for one token",
     ),
-    Row(
-        "Its key lies apart",
-        "§3",
-        "",
-        "sink-head/a key apart",
-        means("key_angle", "softmax") + means("key_angle/others", "softmax"),
-        "a statistic of ours",
-    ),
     Row("Its value is small", "§3, F2", "", "abstract/a small value", means("top_head/value_ratio", "softmax")),
     Row(
         "It has a massive activation",
@@ -431,7 +423,14 @@ ROWS = (
         "Masks between documents keep it with a fixed BOS",
         "slides",
         "90.56 %",
-        "packing/needs its BOS",
+        "short-documents/needs its BOS under masks too",
         means("sink_0", "intra-document, fixed BOS"),
+    ),
+    Row(
+        "... and with a BOS before every document it is there",
+        "slides",
+        "83.33 %",
+        "short-documents/on the BOS",
+        means("sink_0/with_bos", "intra-document, BOS", "intra-document"),
     ),
 )

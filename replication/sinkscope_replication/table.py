@@ -13,13 +13,13 @@ from sinkscope.experiments import (
     Findings,
     FromRecipe,
     Shares,
-    expected,
     keys,
     labels_read,
     read_rows,
     verdicts,
 )
 from sinkscope.statistics.claims import Verdict
+from sinkscope_replication.order import hours
 from sinkscope_replication.paper import ROWS, Row
 from sinkscope_replication.questions import QUESTIONS
 from sinkscope_replication.records import RECORDS, RELEASED, findings_of
@@ -121,7 +121,7 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
         enough = f"; {verdict.decides_at} would" if verdict.decides_at else ""
         return f"{' and '.join(map(str, planned))} models cannot decide{enough}"
     if early := next((part for part in reasons if part.endswith(" runs")), ""):
-        there, _, asked = early.removesuffix(" runs").partition(" of ")
+        there, _, asked = early.removesuffix(" runs").replace("no", f"0 of {sum(planned)}").partition(" of ")
         hours = hours_missing(name, tuple(label for group in groups for label in group))
         return f"{int(asked) - int(there)} of {asked} missing" + (f", {hours:.1f} h" if hours else "")
     if not (verdict.decides_at and findings):
@@ -138,12 +138,10 @@ def _seconds(findings: Findings, labels: Sequence[str]) -> float:
 
 @cache
 def hours_missing(name: str, labels: tuple[str, ...]) -> float:
-    """Core-hours of the missing runs of these variations, by the records of similar ones; 0 where there are none."""
+    """Core-hours of the runs of these variations that the records lack, whatever this machine has beside them."""
     question = QUESTIONS[name]
     read = tuple(variation for variation in question.variations if variation.label in labels)
-    parts = (replace(question, variations=read), question)  # all of it where no record is like these
-    seconds = (expected(part, "nano", findings_of(name), reuse=True).seconds for part in parts)
-    return next(filter(None, seconds), 0.0) / 3600
+    return hours(replace(question, variations=read), RECORDS.parent)
 
 
 def counts() -> str:

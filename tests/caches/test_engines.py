@@ -147,8 +147,8 @@ def test_many_tokens_at_once_are_read_as_one_by_one(
     before = stepped(llama, ids[:, :first], cache) if first else None
     update, kept = cache.update, []
 
-    def updated(*args: Any) -> Any:
-        keys, values = update(*args)
+    def updated(*args: Any, **options: Any) -> Any:  # which transformers gives from 5.24 on
+        keys, values = update(*args, **options)
         kept.append((cache.layers[args[2]].places[0, 0], keys.shape[2]))
         return keys, values
 

@@ -79,6 +79,6 @@ def test_tuning_is_the_recipe_nano_sft() -> None:
 
 
 def test_amounts_and_contexts_are_compared_at_equal_tokens() -> None:
-    for name in ("data-amount", "context", "packing"):
+    for name in ("data-amount", "context", "short-documents"):
         recipes = QUESTIONS[name].recipes("nano", [0]).values()
         assert len({recipe.steps * recipe.batch_size * recipe.context for recipe in recipes}) == 1

@@ -59,7 +59,7 @@ ASKED = {  # by source: the questions that ask about it
     "Gu et al. 2025, section 5": "data-amount random-tokens random-tokens-longer",
     "Gu et al. 2025, section 6": "prefix prefix-longer prefix-after-random window windows",
     "Gu et al. 2025, section 7": "no-op post-norm powers",
-    "slides of Gu et al. 2025": "packing packing-without-bos document-bos",
+    "slides of Gu et al. 2025": "short-documents",
     "Barbero et al. 2025": "over-mixing collapse context",
     "Bondarenko et al. 2023": "clipped gated",
     "Dehghani et al. 2023; Wortsman et al. 2023a": "logit-growth",
