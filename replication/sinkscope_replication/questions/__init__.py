@@ -41,6 +41,7 @@ NAMES = (  # in the order in which they are listed; the file of a question has i
     "domains",
     "mixture",
     "short-documents",
+    "faster-learning",
     "context",
     "weight-decay",
     "weight-decays",
