@@ -56,8 +56,9 @@ atlas: pages ## the atlas's table from results/models, in docs/atlas.md
 results-real: .venv/run.stamp ## what the trials say of SmolLM2, about nine and a half hours by its plan: results/real/trials (ARGS=--plan: the table)
 	$(venv)/python -m tools.results_real $(MODEL) $(ARGS)
 
+# It runs tiny models, which two threads make several times slower where a core is busy.
 docs: .venv/docs.stamp ## the documentation site, in build/site: offline, warnings are errors, links are checked
-	$(venv)/python -m tools.site
+	OMP_NUM_THREADS=1 $(venv)/python -m tools.site
 
 kernels: .venv/run.stamp ## compare every fused kernel with the exact formulas, on a CUDA GPU
 	$(venv)/python -m tools.kernels $(ARGS)
