@@ -13,6 +13,10 @@ def test_all_choices_are_listed_when_none_is_near() -> None:
     assert str(unknown("recipe", "qqqq", ["nano", "mini"])) == "unknown recipe 'qqqq': choose from nano, mini"
 
 
+def test_no_choices_are_no_list() -> None:
+    assert str(unknown("recipe", "nano", [])) == "unknown recipe 'nano': there is none"
+
+
 def test_choices_may_be_any_iterable_and_are_read_once() -> None:
     assert "'softmax'" in str(unknown("operation", "sofmax", iter({"softmax": 1, "sigmoid": 2})))
 

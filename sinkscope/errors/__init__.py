@@ -30,5 +30,5 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> InputError:
     """The error for a name that does not exist: `unknown("recipe", "nanno", RECIPES)` suggests `nano`."""
     names = [str(choice) for choice in choices]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(names)}"
+    hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(names)}" if names else "there is none"
     return InputError(f"unknown {kind} '{name}': {hint}")

@@ -67,6 +67,10 @@ def find(name: str) -> Question:
     """
     path, _, wanted = name.partition(":")
     if not path.endswith(".py"):
+        if not QUESTIONS:
+            raise InputError(
+                f"unknown experiment '{name}': none is installed; name a file that holds one, such as my.py"
+            )
         if name not in QUESTIONS:
             raise unknown("experiment", name, QUESTIONS)
         return QUESTIONS[name]

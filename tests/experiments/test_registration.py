@@ -139,3 +139,9 @@ def test_a_record_without_a_registration_has_no_such_field():
     assert not {"registered", "text"} & Observed("a", "finished", 0).to_dict().keys()
     whole = Observed("a", "finished", 0, registered={"q": {"sha256": "1"}}, text="1")
     assert Observed.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+
+
+def test_where_no_experiment_is_installed_a_file_is_named_as_the_way(monkeypatch):
+    monkeypatch.setattr("sinkscope.experiments.registries.QUESTIONS", {})
+    with pytest.raises(InputError, match="unknown experiment 'abstract': none is installed; name a file"):
+        find("abstract")
