@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def chosen(every: int, names: list[str]) -> set[str]:
-    """Of each test's cases about one in `every`, of a file's tests without cases one in three; always at least one.
+    """Choose about one in `every` of a test's cases, one in three of a file's tests without cases, and at least one.
 
     A test's cases show one property many times over; the tests of a file are of different ones. By names, so that a
     test or a case that is added moves no other.

@@ -22,18 +22,9 @@ ORDER = (
     *("abstract", "fresh-equal-loss", "fresh-fixed-positions", "fresh-data-shares", "fresh-equal-product"),
     *("no-op", "window", "weight-decay", "biases-without-bos", "sink-token", "biases", "post-norm"),
     *("heads", "normalised-kernel", "data-amount", "tuning", "moved-positions", "short-documents", "faster-learning"),
-    *(
-        "learning-rates",
-        "equal-product",
-        "batch-size",
-        "scaled",
-        "powers",
-        "fixed-values",
-        "low-rank-key",
-        "key-value-biases",
-    ),
-    *("windows", "rotary-without-bos", "random-tokens-longer", "prefix-after-random", "weight-decays"),
-    *("failing", "sigmoid-settings", "remedies"),
+    *("learning-rates", "equal-product", "batch-size", "scaled", "powers", "fixed-values", "low-rank-key"),
+    *("key-value-biases", "windows", "rotary-without-bos", "random-tokens-longer", "prefix-after-random"),
+    *("weight-decays", "failing", "sigmoid-settings", "remedies"),
 )  # without `prefix-longer`, whose base has no sink that could move
 
 

@@ -121,9 +121,11 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
         enough = f"; {verdict.decides_at} would" if verdict.decides_at else ""
         return f"{' and '.join(map(str, planned))} models cannot decide{enough}"
     if early := next((part for part in reasons if part.endswith(" runs")), ""):
-        there, _, asked = early.removesuffix(" runs").replace("no", f"0 of {sum(planned)}").partition(" of ")
-        hours = hours_missing(name, tuple(label for group in groups for label in group))
-        return f"{int(asked) - int(there)} of {asked} missing" + (f", {hours:.1f} h" if hours else "")
+        there, _, asked = early.removesuffix(" runs").partition(" of ")
+        if not asked:  # "no runs"
+            there, asked = "0", str(sum(planned))
+        cost = hours_missing(name, tuple(label for group in groups for label in group))
+        return f"{int(asked) - int(there)} of {asked} missing" + (f", {cost:.1f} h" if cost else "")
     if not (verdict.decides_at and findings):
         return reasons[0]
     more = [(verdict.decides_at - n) * _seconds(findings, group) for n, group in zip(verdict.n, groups, strict=True)]
@@ -138,7 +140,7 @@ def _seconds(findings: Findings, labels: Sequence[str]) -> float:
 
 @cache
 def hours_missing(name: str, labels: tuple[str, ...]) -> float:
-    """Core-hours of the runs of these variations that the records lack, whatever this machine has beside them."""
+    """Core-hours of the runs of these variations that the records lack; runs on this machine alone do not count."""
     question = QUESTIONS[name]
     read = tuple(variation for variation in question.variations if variation.label in labels)
     return hours(replace(question, variations=read), RECORDS.parent)
