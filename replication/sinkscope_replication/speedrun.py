@@ -76,6 +76,13 @@ def in_bf16(name: str, words: str, **changes: Any) -> Attempt:
     return Attempt(f"bf16{name and '-'}{name}", f"2 heads, bf16{words and ', '}{words}", fields)
 
 
+def post_norm(name: str, words: str, **changes: Any) -> Attempt:
+    """An attempt with two heads and norms after the blocks."""
+    fields = {**TWO_HEADS, "model.norm_placement": "post"}
+    fields |= {key.replace("__", "."): value for key, value in changes.items()}
+    return Attempt(f"post{name and '-'}{name}", f"2 heads, post-norm{words and ', '}{words}", fields)
+
+
 ATTEMPTS: dict[str, Attempt] = {
     attempt.name: attempt
     for attempt in (
@@ -91,6 +98,15 @@ ATTEMPTS: dict[str, Attempt] = {
         in_bf16("context64", "context 64", context=64),
         in_bf16("batch16-lr2", "batch 16, twice the rate", batch_size=16, optimizer__lr=8e-3),
         in_bf16("post-2layers", "post-norm, 2 layers", model__norm_placement="post", model__num_hidden_layers=2),
+        post_norm("", ""),
+        post_norm("muon", "Muon", optimizer__name="muon"),
+        post_norm("lr1.5", "1.5 times the rate", optimizer__lr=6e-3),
+        post_norm("decay", "the rate falls to 0 in 1,000 steps", steps=1000, schedule={"kind": "linear", "warmup": 50}),
+        post_norm("warmup", "200 steps of warm-up", schedule={"kind": "constant", "warmup": 200}),
+        post_norm("vocabulary512", "a vocabulary of 512", data__tokenizer="bpe:512"),
+        post_norm("vocabulary8192", "a vocabulary of 8,192", data__tokenizer="bpe:8192"),
+        post_norm("context256", "context 256, batch 16", context=256, batch_size=16),
+        post_norm("weight-decay", "weight decay .3", optimizer__weight_decay=0.3),
         without_bos(
             "restarts", "documents of at most 60 tokens", 3000, True, data__corpus=SHORT, data__packing="intra_document"
         ),

@@ -129,4 +129,4 @@ def _stream_row(trial: Trial, name: str, keep: int, cells: int, size: tuple[floa
     )
 
 
-SECTION = CheckSection("engines", "As engines cache", "full", CheckedModel.cache_obstacle, 16.0, run_section)
+SECTION = CheckSection("engines", "As engines cache", "full", CheckedModel.cache_obstacle, 12.0, run_section)

@@ -124,4 +124,4 @@ def _answer(rows: list[Row], keys: int, texts: str) -> str:
     return f"{fewer[:1].upper()}{fewer[1:]}. On {texts}{most}."
 
 
-SECTION = CheckSection("stream", "Long text", "full", obstacle, 10.0, run_section)
+SECTION = CheckSection("stream", "Long text", "full", obstacle, 7.0, run_section)

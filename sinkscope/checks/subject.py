@@ -116,6 +116,7 @@ class CheckedModel:
     source_sha256: str | None = None
     _measurements: dict[str, Measurement] = field(default_factory=dict)
     _sinks: dict[str, Tokens | None] = field(default_factory=dict)
+    _choices: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def vocabulary_sha256(self) -> str | None:
@@ -161,6 +162,12 @@ class CheckedModel:
                 sinks = None
             self._sinks[texts.sha256] = sinks
         return self._sinks[texts.sha256]
+
+    def once(self, what: str, choose: Callable[[], Any]) -> Any:
+        """What is chosen for all sets of texts: `choose` runs on the first call with this name."""
+        if what not in self._choices:
+            self._choices[what] = choose()
+        return self._choices[what]
 
     @property
     def windows(self) -> list[str]:

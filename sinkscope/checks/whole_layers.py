@@ -131,14 +131,7 @@ def skip_row(
     counts = [count for count in COUNTS if 2 * count <= len(unsafe.rounded)]
     if not counts:
         return None
-    calibration = subject.sets[0].calibration  # for all sets of texts, so that they score the same layers
-    single = [unsafe.only(layer).arm(f"layer {layer}") for layer in unsafe.rounded]
-    trial = _run(subject, calibration, single, progress)
-    costs = {layer: trial.mean(f"layer {layer}").value for layer in unsafe.rounded}
-    ranked = sorted(costs, key=lambda layer: -costs[layer])
-    candidates = [unsafe.skipping(ranked[:count]).arm(f"{count} whole") for count in counts]
-    trial = _run(subject, calibration, candidates, progress)
-    count = next((count for count in counts if trial.word(f"{count} whole") in ADVISED), counts[-1])
+    ranked, costs, count = subject.once(f"layers of {unsafe.name}", lambda: _chosen(subject, unsafe, counts, progress))
     chosen = unsafe.skipping(ranked[:count])
 
     def control(draw: int, texts: Texts) -> Arm:
@@ -152,6 +145,20 @@ def skip_row(
     row = _row(trial, chosen, name, cache_bytes(subject, texts, chosen.arm(name)))
     ranking = [[layer, costs[layer]] for layer in ranked]
     return row, {name: {"layers": list(chosen.skip), "whole": chosen.unrounded, "ranked": ranking}}
+
+
+def _chosen(
+    subject: CheckedModel, unsafe: VllmCache, counts: Sequence[int], progress: Progress | None
+) -> tuple[list[int], dict[int, float], int]:
+    """The layers, most expensive first, the cost of rounding each alone, and how many to skip."""
+    calibration = subject.sets[0].calibration  # for all sets of texts, so that they score the same layers
+    single = [unsafe.only(layer).arm(f"layer {layer}") for layer in unsafe.rounded]
+    trial = _run(subject, calibration, single, progress)
+    costs = {layer: trial.mean(f"layer {layer}").value for layer in unsafe.rounded}
+    ranked = sorted(costs, key=lambda layer: -costs[layer])
+    candidates = [unsafe.skipping(ranked[:count]).arm(f"{count} whole") for count in counts]
+    trial = _run(subject, calibration, candidates, progress)
+    return ranked, costs, next((count for count in counts if trial.word(f"{count} whole") in ADVISED), counts[-1])
 
 
 def _run(

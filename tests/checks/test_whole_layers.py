@@ -122,7 +122,8 @@ def test_layers_are_ranked_and_scales_fitted_on_texts_that_are_not_scored() -> N
     subject = checked_model("planted", saturating(DEAR), None, count=4, tokens=24)
     texts, cache = subject.sets[0], VllmCache.for_model("fp8", subject.model)
     second = replace(texts, ids=texts.ids.flip(1), calibration=texts.ids)
-    found = [skip_row(subject, one, cache, None) for one in (texts, second)]
+    # A subject for each, since one remembers its choice.
+    found = [skip_row(replace(subject, _choices={}), one, cache, None) for one in (texts, second)]
     assert found[0] is not None
     assert found[1] is not None
     assert found[0][1] == found[1][1]
@@ -135,6 +136,20 @@ def test_layers_are_ranked_and_scales_fitted_on_texts_that_are_not_scored() -> N
     ]
     np.testing.assert_array_equal(costs[0], costs[1])
     assert not np.array_equal(costs[0], costs[2])
+
+
+def test_layers_are_ranked_once_for_all_sets_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    ran = whole_layers._run
+    monkeypatch.setattr(whole_layers, "_run", lambda *options: read.append(len(options[1])) or ran(*options))
+    subject = checked_model("planted", saturating(DEAR), None, count=4, tokens=24)
+    texts, cache = subject.sets[0], VllmCache.for_model("fp8", subject.model)
+    first, second = (skip_row(subject, replace(texts, ids=ids), cache, None) for ids in (texts.ids, texts.ids[:3]))
+    calibration = len(texts.calibration)
+    assert read == [calibration, calibration, 4, 3], "both choices, then each set once"
+    assert first is not None
+    assert second is not None
+    assert first[1] == second[1]
 
 
 def test_layers_that_do_no_more_than_random_ones_are_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,6 +384,17 @@ def policies() -> str:
     return table("texts | arm | KL | nats lost | better than its controls by | in a word", rows)
 
 
+def rounded_caches() -> str:
+    """Caches as engines round them, on SmolLM2; bytes as a share of those of a cache in 16 bits."""
+    rows = []
+    for where, result in _trials("cache-rounded-*"):
+        full = next(arm["bytes"] for arm in result["arms"] if arm["role"] == "reference") / 2  # held in fp32 here
+        for arm in _arms(result):
+            cells = _range(arm, "kl", 4), _range(arm, "lost", 4), _range(arm, "agreement", 1, 100)
+            rows.append((where, f"`{arm['arm']}`", f"{100 * arm['bytes'] / full:.0f}", *cells, arm["word"]))
+    return table("texts | cache | bytes, % of 16 bits | KL | nats lost | same token, % | in a word", rows)
+
+
 def protected_caches() -> str:
     """What protecting tokens gives back in rounded caches of SmolLM2."""
     return _protected("quantize-kv*")
@@ -640,7 +651,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "rotated_caches": (rotation,),
     "stream_for_ever": (sinks,),
     "which_tokens": (first_tokens,),
-    "which_policy": (policies, steps, long),
+    "which_policy": (policies, rounded_caches, steps, long),
     "write_your_own_policy": (eviction,),
     "zoo": (kernels,),
 }
