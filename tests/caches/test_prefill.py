@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 
 from sinkscope.caches import StreamingCache, streaming
 from sinkscope.caches.strict import at_once
@@ -111,6 +111,28 @@ def test_padding_is_refused_where_states_forget() -> None:
     mask = torch.stack([(torch.arange(12) >= pad).long() for pad in (0, 5)])
     with pytest.raises(UnsupportedModelError, match="takes padding into its states"):
         read(model, tokens, 5, mask)
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_a_layer_whose_attention_takes_no_mask_is_refused(llama: Any, layer: int) -> None:
+    """Where it is followed by others, and where it is the last."""
+    model, tokens = deepcopy(llama), ids(1, 20)
+    attention = model.model.layers[layer].self_attn
+
+    def own(hidden_states: Tensor, **inputs: Any) -> tuple[Tensor, None]:
+        """Keeps keys and values as the layer does, and computes attention without transformers' interface."""
+        cache = next(value for value in inputs.values() if isinstance(value, Cache))
+        shape = (*hidden_states.shape[:2], -1, attention.head_dim)
+        keys, values = (
+            each(hidden_states).view(shape).transpose(1, 2) for each in (attention.k_proj, attention.v_proj)
+        )
+        cache.update(keys, values, attention.layer_idx)
+        return torch.zeros_like(hidden_states), None
+
+    attention.forward = own
+    with pytest.raises(UnsupportedModelError, match="read one token at a time"):
+        read(model, tokens, 20)
+    assert read(model, tokens, 1).isfinite().all()
 
 
 WRITE: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
