@@ -54,6 +54,10 @@ class Far(torch.Tensor):
     def new_tensor(self, data: Any, **options: Any) -> torch.Tensor:
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Far:
+        # torch would fill an empty tensor with a copy of the storage, which this class does not have.
+        return memo.setdefault(id(self), Far(self.here.clone()))
+
     def __repr__(self) -> str:
         return f"Far({self.here!r})"
 

@@ -20,6 +20,7 @@ MORE = {
     "engines": "cache nano --tokens 96 --samples 2 --controls 1 --budget 25% --compare mlx,executorch",
     "recall": "cache nano-recall --samples 4 --task recall --budget 25%",
     "weights": f"quantize nano {FEW} --scheme w4,w4-gptq",
+    "export": f"quantize nano {FEW} --scheme w8a8-tensor-rotated",
 }
 
 
