@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -155,11 +154,6 @@ class Marked(KeyNote):
             raise InputError("tokens are recognized by their input_ids, but the model was given embeddings")
         marked = torch.isin(call.ids, torch.tensor(self.ids, device=call.ids.device)).float()
         return marked[:, None].expand(-1, call.key.shape[1], -1).to(call.key.device)
-
-
-def weights_read(needs: Sequence[Note]) -> bool:
-    """Whether any of these notes needs attention weights."""
-    return any(note.reads_weights for note in needs)
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,6 @@ class Tokens:
         return f"Tokens({self.chosen_by or 'chosen'}: positions {places or 'none'}, {heads}, {where})"
 
     @property
-    def for_every_text(self) -> bool:
-        """Whether it names positions that apply to any text."""
-        return self.rows is None
-
-    @property
     def positions(self) -> tuple[int, ...]:
         """Positions within documents at which some text has a chosen token."""
         where = self.any_head()

@@ -83,7 +83,7 @@ def test_words_that_name_nothing_are_refused_in_one_line(wrong: str) -> None:
 def test_measured_sinks_are_positions_that_hold_for_every_text() -> None:
     known = evidence({0: 0.9}, {31: 0.9}, {62: 0.9})
     tokens = Measured().resolve(known)
-    assert tokens.for_every_text
+    assert tokens.rows is None
     assert tokens.positions == (0, 31)
     assert tokens.layer(4).shape[:2] == (1, 3)
     other = tokens.on(Rows.plain([40, 8]))
