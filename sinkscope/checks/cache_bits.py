@@ -17,7 +17,7 @@ from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.errors import InputError
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
-from sinkscope.quantization import drawn_from, scheme_named
+from sinkscope.quantization import matched_tokens, scheme_named
 from sinkscope.sinks import Tokens
 from sinkscope.statistics import Interval
 from sinkscope.trials import Arm, Texts, ThroughCache, Trial, cached, feeding, run
@@ -113,7 +113,7 @@ def _arm(name: str, bits: int, tokens: Tokens | None, context: int) -> Arm:
 
     def control(draw: int, texts: Texts) -> Arm:
         assert tokens is not None
-        random = tokens.random(np.random.default_rng([draw, bits]), free=drawn_from(tokens, context))
+        random = matched_tokens(tokens, np.random.default_rng([draw, bits]), context)
         return _arm(f"{name} {draw}", bits, random, context)
 
     facts = {"scheme": scheme.name, "protects": None if tokens is None else list(tokens.positions)[:16]}

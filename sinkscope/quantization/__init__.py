@@ -50,7 +50,7 @@ from sinkscope.quantization.prefix import find_prefix as find_prefix
 from sinkscope.quantization.prefix import prefix_cost as prefix_cost
 from sinkscope.quantization.prefix.serving import own_tokens as own_tokens
 from sinkscope.quantization.protected import ProtectedInPass as ProtectedInPass
-from sinkscope.quantization.protected import drawn_from as drawn_from
+from sinkscope.quantization.protected import matched_tokens as matched_tokens
 from sinkscope.quantization.protected import random_tokens as random_tokens
 from sinkscope.quantization.protected import resolved as resolved
 from sinkscope.quantization.schemes import SCHEMES as SCHEMES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -116,16 +117,18 @@ def random_tokens(
     return resolved(protect, model, inputs).random(rng)
 
 
-def drawn_from(tokens: Tokens, context: int | None) -> Bool[np.ndarray, "row token"] | None:
-    """Where controls of tokens are drawn in texts of which the first `context` tokens are cached at once.
+def matched_tokens(tokens: Tokens, rng: np.random.Generator, context: int | None = None) -> Tokens:
+    """The matched control (`Tokens.random`) in texts of which the first `context` tokens are cached at once.
 
-    Among those, if all chosen tokens are: a token that is not cached yet takes no bytes, and no query reads it rounded.
-    None for everywhere.
+    As many random tokens among those and among the later ones: a token that is not cached yet takes no bytes, and no
+    query reads it rounded. None for texts that are read in one pass. Raises `InputError` as `Tokens.random` does.
     """
-    chosen = tokens.any_head()
-    if context is None or bool(chosen[:, context:].any()):
-        return None
-    return np.broadcast_to(np.arange(chosen.shape[1]) < context, chosen.shape)
+    if context is None:
+        return tokens.random(rng)
+    cached = np.broadcast_to(np.arange(tokens.mask.shape[-1]) < context, tokens.any_head().shape)
+    parts = [(replace(tokens, mask=tokens.mask & side[:, None, None]), side) for side in (cached, ~cached)]
+    drawn = [part.random(rng, free=side) for part, side in parts if part.mask.any()]
+    return drawn[0] | drawn[-1] if drawn else tokens.random(rng)
 
 
 class ProtectedInPass:

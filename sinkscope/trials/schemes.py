@@ -30,8 +30,8 @@ from sinkscope.quantization import (
     QuantizationScheme,
     QuantizeCache,
     SinkQuantizedCache,
-    drawn_from,
     full_layers,
+    matched_tokens,
     own_tokens,
     rounded_layers,
     scheme_named,
@@ -278,7 +278,7 @@ class SchemeArms:
         def control(draw: int, texts: Texts) -> Arm:
             assert tokens is not None
             # Two streams of one draw: tokens of the scored texts, and of those that are fitted on.
-            random = tokens.random(np.random.default_rng([draw, 0]), free=drawn_from(tokens, self.context))
+            random = matched_tokens(tokens, np.random.default_rng([draw, 0]), self.context)
             other = None if fitted is None else fitted.random(np.random.default_rng([draw, 1]))
             return self.arm(f"{name} {draw}", random, other)
 

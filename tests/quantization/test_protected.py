@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from sinkscope.quantization import (
     QuantizeCache,
     QuantizeLinear,
     calibrated,
+    matched_tokens,
     quantized_cache,
     random_tokens,
     resolved,
@@ -291,6 +293,20 @@ def test_a_control_protects_as_many_others_in_every_row(tiny_llama: LlamaForCaus
     assert len({tuple(drawn.flatten().tolist()) for drawn in draws}) == 8
     with pytest.raises(InputError, match="nothing is protected"):
         random_tokens(None, generator, tiny_llama, given)
+
+
+def test_a_control_has_as_many_cached_and_later_tokens_as_its_arm() -> None:
+    """Rows with tokens on one side of the context alone, on both, and half of one."""
+    mask = np.zeros((4, 40), dtype=bool)
+    for row, chosen in enumerate(([0, 3], [0, 2, 30, 31, 39], [25], [*range(10), 26])):
+        mask[row, chosen] = True
+    tokens = Tokens(mask[:, None, None], Rows.plain([40] * 4), (), "planted")
+    drawn = [matched_tokens(tokens, np.random.default_rng(seed), 20).any_head() for seed in range(20)]
+    for control in drawn:
+        assert not (control & mask).any()
+        for side in (slice(0, 20), slice(20, 40)):
+            assert control[:, side].sum(1).tolist() == mask[:, side].sum(1).tolist()
+    assert len({control.tobytes() for control in drawn}) > 10
 
 
 def test_words_are_the_choice_that_they_name(tiny_llama: LlamaForCausalLM) -> None:

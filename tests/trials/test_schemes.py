@@ -161,6 +161,16 @@ def test_a_cache_scheme_is_scored_through_its_cache_and_reports_its_bytes(tiny_l
     assert np.isnan(simulated.data["bytes"].values[1:]).all()
 
 
+def test_a_control_holds_its_arms_bytes_where_tokens_are_cached_and_where_they_come_later(
+    tiny_llama: LlamaForCausalLM,
+) -> None:
+    found = scheme_trial(tiny_llama, texts(), "kv2-token", Positions(0, 5, 9, 20), 3, context=16)
+    held = dict(zip(found.data["arm"].values, found.data["bytes"].values, strict=True))
+    [kept] = {held[name] for name in found.named("arm") if not name.startswith("first")}
+    assert {held[name] for name in found.named("control")} == {kept}
+    assert held["kv2-token"] < kept
+
+
 def test_a_model_with_windows_reports_which_layers_are_rounded() -> None:
     from tests.families.registry import FAMILIES
 

@@ -412,7 +412,7 @@ def _protected(pattern: str) -> str:
             tokens = "nothing", ""
             if arm["role"] == "arm":
                 tokens = arm["arm"], f"{result['facts'][arm['arm']]['tokens_per_text']:.3g}"
-            cells = _range(arm, "kl", 3), _recovered(arm), _beats(arm), arm["word"]
+            cells = _range(arm, "kl", 4), _recovered(arm), _beats(arm, 4), arm["word"]
             rows.append((where, f"`{result['scheme']}`", *tokens, *cells))
     head = "texts | scheme | protected | tokens of a text | KL | gives back | better than random tokens by | in a word"
     return table(head, rows)
@@ -444,8 +444,8 @@ def _recovered(arm: dict[str, Any]) -> str:
     return "" if arm["recovered"] is None else _range(arm, "recovered", 0, 100, " %")
 
 
-def _beats(arm: dict[str, Any]) -> str:
-    return "" if arm["beats_by"] is None else _range(arm, "beats_by", 3)
+def _beats(arm: dict[str, Any], digits: int = 3) -> str:
+    return "" if arm["beats_by"] is None else _range(arm, "beats_by", digits)
 
 
 def _path(name: str, model: str = "") -> Path:
