@@ -397,22 +397,22 @@ def rounded_caches() -> str:
 
 def protected_caches() -> str:
     """What protecting tokens gives back in rounded caches of SmolLM2."""
-    return _protected("quantize-kv*")
+    return _protected("quantize-kv*", 4)
 
 
 def protected_activations() -> str:
     """The same where its activations are rounded."""
-    return _protected("quantize-a8-*")
+    return _protected("quantize-a8-*", 3)
 
 
-def _protected(pattern: str) -> str:
+def _protected(pattern: str, digits: int) -> str:
     rows = []
     for where, result in _trials(pattern):
         for arm in _arms(result):
             tokens = "nothing", ""
             if arm["role"] == "arm":
                 tokens = arm["arm"], f"{result['facts'][arm['arm']]['tokens_per_text']:.3g}"
-            cells = _range(arm, "kl", 4), _recovered(arm), _beats(arm, 4), arm["word"]
+            cells = _range(arm, "kl", digits), _recovered(arm), _beats(arm, digits), arm["word"]
             rows.append((where, f"`{result['scheme']}`", *tokens, *cells))
     head = "texts | scheme | protected | tokens of a text | KL | gives back | better than random tokens by | in a word"
     return table(head, rows)
