@@ -103,8 +103,8 @@ ATTEMPTS: dict[str, Attempt] = {
         post_norm("lr1.5", "1.5 times the rate", optimizer__lr=6e-3),
         post_norm("decay", "the rate falls to 0 in 1,000 steps", steps=1000, schedule={"kind": "linear", "warmup": 50}),
         post_norm("warmup", "200 steps of warm-up", schedule={"kind": "constant", "warmup": 200}),
-        post_norm("vocabulary512", "a vocabulary of 512", data__tokenizer="bpe:512"),
-        post_norm("vocabulary8192", "a vocabulary of 8,192", data__tokenizer="bpe:8192"),
+        post_norm("vocabulary512", "vocabulary 512", data__tokenizer="bpe:512"),
+        post_norm("vocabulary8192", "vocabulary 8,192", data__tokenizer="bpe:8192"),
         post_norm("context256", "context 256, batch 16", context=256, batch_size=16),
         post_norm("weight-decay", "weight decay .3", optimizer__weight_decay=0.3),
         without_bos(
@@ -317,9 +317,9 @@ def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         numbers: tuple[str, ...] = (f"{step:,.0f}", f"{minutes:.1f}", f"{rate:.1f} %", f"{loss:.2f}")
         if not math.isfinite(step):
             numbers = ("–",) * len(numbers)
-        counted = f"{sum(row['reached'] for row in tried)} of {len(tried)}"
+        counted = f"{sum(row['reached'] for row in tried)}/{len(tried)}"
         log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
-        cells = (attempt.words, "yes" if with_bos else "no", counted, *numbers, f"`{log}`")
+        cells = (f"{attempt.words}{'' if with_bos else ', no BOS'}", counted, *numbers, f"`{log}`")
         lines.append((not with_bos, step, f"| {' | '.join(cells)} |"))
     yield from (line for *_, line in sorted(lines))
 
