@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,7 @@ class CheckedModel:
     seed: int = 0
     long_texts: Callable[[TextSet], TextSet] | None = None
     source_sha256: str | None = None
-    _measurements: dict[str, Measurement] = field(default_factory=dict)
-    _sinks: dict[str, Tokens | None] = field(default_factory=dict)
-    _choices: dict[str, Any] = field(default_factory=dict)
+    _made: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     @cached_property
     def vocabulary_sha256(self) -> str | None:
@@ -146,28 +144,28 @@ class CheckedModel:
             return str(token)
         return repr(self.tokenizer.convert_ids_to_tokens(int(token)))[1:-1]
 
+    def once(self, what: tuple[str, str], make: Callable[[], Any]) -> Any:
+        """What sections or sets of texts share, by its kind and what it belongs to: `make` runs on the first call."""
+        if what not in self._made:
+            self._made[what] = make()
+        return self._made[what]
+
     def measurement(self, texts: TextSet) -> Measurement:
         """The measurement of the scored texts, made on the first call."""
-        if texts.sha256 not in self._measurements:
-            inputs = fed(self.model, texts.ids)
-            self._measurements[texts.sha256] = measure(self.model, inputs, OBSERVERS, batch_size=self.batch_size)
-        return self._measurements[texts.sha256]
+        inputs = fed(self.model, texts.ids)
+        make = partial(measure, self.model, inputs, OBSERVERS, batch_size=self.batch_size)
+        return self.once(("measurement", texts.sha256), make)
 
     def sinks(self, texts: TextSet) -> Tokens | None:
         """Positions that are sinks in the calibration texts, found on the first call; None if there are none."""
-        if texts.sha256 not in self._sinks:
-            try:
-                sinks = find_tokens(self.model, texts.calibration, Measured(EPSILON), batch_size=self.batch_size)
-            except NothingChosenError:
-                sinks = None
-            self._sinks[texts.sha256] = sinks
-        return self._sinks[texts.sha256]
 
-    def once(self, what: str, choose: Callable[[], Any]) -> Any:
-        """What is chosen for all sets of texts: `choose` runs on the first call with this name."""
-        if what not in self._choices:
-            self._choices[what] = choose()
-        return self._choices[what]
+        def find() -> Tokens | None:
+            try:
+                return find_tokens(self.model, texts.calibration, Measured(EPSILON), batch_size=self.batch_size)
+            except NothingChosenError:
+                return None
+
+        return self.once(("sinks", texts.sha256), find)
 
     @property
     def windows(self) -> list[str]:

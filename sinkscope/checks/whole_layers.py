@@ -131,7 +131,7 @@ def skip_row(
     counts = [count for count in COUNTS if 2 * count <= len(unsafe.rounded)]
     if not counts:
         return None
-    ranked, costs, count = subject.once(f"layers of {unsafe.name}", lambda: _chosen(subject, unsafe, counts, progress))
+    ranked, costs, count = subject.once(("layers", unsafe.name), lambda: _chosen(subject, unsafe, counts, progress))
     chosen = unsafe.skipping(ranked[:count])
 
     def control(draw: int, texts: Texts) -> Arm:

@@ -123,7 +123,7 @@ def test_layers_are_ranked_and_scales_fitted_on_texts_that_are_not_scored() -> N
     texts, cache = subject.sets[0], VllmCache.for_model("fp8", subject.model)
     second = replace(texts, ids=texts.ids.flip(1), calibration=texts.ids)
     # A subject for each, since one remembers its choice.
-    found = [skip_row(replace(subject, _choices={}), one, cache, None) for one in (texts, second)]
+    found = [skip_row(replace(subject, _made={}), one, cache, None) for one in (texts, second)]
     assert found[0] is not None
     assert found[1] is not None
     assert found[0][1] == found[1][1]
