@@ -153,6 +153,16 @@ def test_int8_arms_are_those_of_a_trial_of_one_scheme() -> None:
 
 
 @pytest.mark.slow
+def test_maps_are_rounded_alone_on_the_first_texts_only() -> None:
+    card = check(load("nano"), load_tokenizer("nano"), count=4, tokens=48, full=True, only=["int8"])
+    first, second = card.part("int8").by_texts.values()
+    alone = [[row.key for row in one.rows if row.key.startswith("alone:")] for one in (first, second)]
+    assert (len(alone[0]), len(alone[1])) == (3, 0)
+    assert ("modules" in first.facts, "modules" in second.facts) == (True, False)
+    assert [row.key for row in second.rows] == [row.key for row in first.rows if row.key not in alone[0]]
+
+
+@pytest.mark.slow
 def test_a_map_alone_costs_what_rounding_its_input_by_hand_costs() -> None:
     model = load("nano")
     subject = checked_model("nano", model, load_tokenizer("nano"), count=4, tokens=48)
