@@ -24,7 +24,7 @@ from sinkscope.hooks import Depth, ExpertLayer, Layer, Place, has_attention, sin
 from sinkscope.measurement.batch import Batch, LeftOut, starred
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, divide
-from sinkscope.measurement.selection import VISIBLE
+from sinkscope.measurement.selection import SHOWN, VISIBLE
 
 FRAMEWORKS = ("torch", "sinkscope")
 _ATTENDS = re.compile(r"(Attention|AttentionPoolingHead|AttnBlock)$")  # by class name: modules tell nothing else
@@ -109,9 +109,6 @@ def _package(module: nn.Module) -> str:
     return type(module).__module__.partition(".")[0]
 
 
-SHOWN = 8  # distinct first tokens that a record lists
-
-
 def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations: Sequence[object]) -> dict[str, Any]:
     """Model, versions, the weights that the metric used, and the tokens at position 0: JSON-able."""
     config = getattr(model, "config", None)
@@ -146,10 +143,12 @@ def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
 
     If learned tokens take the first positions, the ids are those at the first position after them.
     """
-    digest, first, learned = hashlib.sha256(), [], max((batch.prefix for batch in batches), default=0)
+    first, learned = [], max((batch.prefix for batch in batches), default=0)
+    samples: list[tuple[int, bytes]] = []
     for batch in batches:
-        for ids in batch.ids:
-            digest.update(ids.cpu().numpy().tobytes())
+        if batch.ids:
+            rows = torch.cat(list(batch.ids), 1).cpu().long().numpy()
+            samples += [(number, row.tobytes()) for number, row in zip(batch.index, rows, strict=True)]
         if batch.ids and batch.first == 0:
             ids = batch.ids[0].cpu()
             real = batch.real.get("tokens", torch.ones(1)).cpu()
@@ -162,6 +161,8 @@ def _inputs(batches: Sequence[Batch]) -> dict[str, Any]:
     if not first:
         return {"position_0": "no token ids were given"}
     distinct = sorted(set(first))
+    # By sample: documents of one row are measured with those of other rows that are as long, whatever the batches.
+    digest = hashlib.sha256(b"".join(ids for _, ids in sorted(samples)))
     first_ids = {f"position_{learned}": {"token_ids": distinct[:SHOWN], "distinct": len(distinct)}}
     return {**({"position_0": "a learned sink token"} if learned else {}), **first_ids, "sha256": digest.hexdigest()}
 
@@ -286,8 +287,11 @@ def _run(index: Sequence[int]) -> slice | list[int]:
 def _reduced(array: Array, sums: LayerSums) -> tuple[np.ndarray, Sequence[int] | None]:
     if array.along is None or isinstance(array.along, tuple):
         return array.values.numpy(), array.along
-    values = compact(array.values, sums.keys if array.along == "key" else sums.queries).numpy()
-    return values, range(values.shape[2])
+    values = array.values
+    if array.along == "query" and sums.first:  # queries that a cache was filled with before were not observed
+        values = torch.cat([torch.full_like(values[:, :, : sums.first], torch.nan), values[:, :, sums.first :]], 2)
+    values = compact(values, sums.keys if array.along == "key" else sums.queries)
+    return values.numpy(), range(values.shape[2])
 
 
 def _non_finite(batches: Sequence[Batch]) -> dict[str, Any]:

@@ -257,25 +257,49 @@ def read_inputs(
 
 def _ready(inputs: Any, samples: int | None) -> Any:
     """Inputs that need at most padding; None for a source of rows."""
+    if isinstance(inputs, np.ndarray):
+        inputs = torch.from_numpy(inputs)
     if isinstance(inputs, Tensor):
         return inputs if samples is None else inputs[:samples]
     if isinstance(inputs, Mapping):
         return _first_rows(_padded({name: value for name, value in inputs.items() if name not in UNREAD}), samples)
     if not isinstance(inputs, list | tuple) or not inputs:
         return inputs if isinstance(inputs, list | tuple) else None
+    inputs = [one.tolist() if isinstance(one, np.ndarray) else one for one in inputs]
     if all(isinstance(one, Mapping) and isinstance(one.get("input_ids"), list) for one in inputs):
         return None  # rows of a tokenized dataset
     if all(isinstance(one, Mapping) for one in inputs):
-        return list(inputs)
+        return list(_first_of_all(inputs, samples))
     if all(isinstance(one, list | tuple) and all(isinstance(id_, int) for id_ in one) for one in inputs):
         return _first_rows(_padded({"input_ids": [list(one) for one in inputs]}), samples)
-    return None if any(isinstance(one, str) for one in inputs) else inputs
+    return None if any(isinstance(one, str) for one in inputs) else inputs[:samples]
 
 
 def _first_rows(inputs: dict[str, Any], samples: int | None) -> dict[str, Any]:
+    """What has as many rows as the ids, cut to `samples` rows; other inputs stay whole."""
+    count = _row_count(inputs)
     if samples is None:
         return inputs
-    return {name: value[:samples] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    return {
+        name: value[:samples] if isinstance(value, Tensor) and value.ndim and len(value) == count else value
+        for name, value in inputs.items()
+    }
+
+
+def _first_of_all(groups: Iterable[Mapping[str, Any]], samples: int | None) -> Iterator[dict[str, Any]]:
+    """Inputs that go through the model separately, up to `samples` rows of all of them."""
+    for group in groups:
+        if samples is not None and samples < 1:
+            return
+        part = _first_rows(dict(group), samples)
+        yield part
+        samples = None if samples is None else samples - _row_count(part)
+
+
+def _row_count(inputs: Mapping[str, Any]) -> int:
+    """The rows of the first input with any."""
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.ndim > 1]
+    return len(tensors[0]) if tensors else 1
 
 
 def _padded(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ VISIBLE, PAPER = "visible", "paper"
 TOKEN_STACKS: Final = ("decoder", "encoder", "vision", "audio")
 """Tokens are those of the first of these stacks that a measurement has."""
 
+SHOWN = 8  # distinct first tokens that a record lists
+
 
 def record_of(data: xr.Dataset) -> dict[str, Any]:
     """The record: where the numbers come from. A fresh copy for each caller."""

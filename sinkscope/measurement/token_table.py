@@ -7,7 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement.selection import record_of
+from sinkscope.measurement.selection import TokenView, record_of
 from sinkscope.measurement.texts import TokenTexts
 
 NORMS = ("query_norm", "key_norm", "value_norm")
@@ -17,10 +17,12 @@ def token_table(data: xr.Dataset, layer: int | None = None) -> pd.DataFrame:
     """See `Measurement.by_token`."""
     if "attention_received" not in data:
         raise InputError("this measurement has no attention received: observe AttentionReceived('all')")
+    stack = TokenView(data, 0.0).stack  # of the tokens; an encoder-decoder has others beside it
+    mine = data["stack"].values == stack
     numbers = data["layer_index"].values
-    chosen = np.arange(len(numbers)) if layer is None else np.flatnonzero(numbers == layer)
+    chosen = np.flatnonzero(mine if layer is None else mine & (numbers == layer))
     if not len(chosen):
-        raise InputError(f"layer {layer} was not measured: there are {', '.join(map(str, numbers))}")
+        raise InputError(f"layer {layer} was not measured: there are {', '.join(map(str, numbers[mine]))}")
     at = data.isel(layer=chosen)
     alpha = at["attention_received"].transpose("sample", "position", "layer", "head").values
     samples, positions, layers, heads = alpha.shape
@@ -38,7 +40,7 @@ def token_table(data: xr.Dataset, layer: int | None = None) -> pd.DataFrame:
     if "hidden_norm" in data:
         norms = data["hidden_norm"].transpose("sample", "position", "depth").values
         for place, depth in enumerate(data["depth_index"].values):
-            if layer is None or depth in (layer, layer + 1):
+            if data["depth_stack"].values[place] == stack and (layer is None or depth in (layer, layer + 1)):
                 columns[f"hidden {depth}"] = norms[:, :, place].reshape(-1)
     for name in NORMS if layer is not None else ():
         if name in at:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from sinkscope.errors import InputError, unknown
 from sinkscope.sinks.choice import Choice, First, Last, Measured, Online, Outliers, Positions, Spikes, TokenIds
 
-WORDS = "none | measured[@ε] | online[@ε] | first:4 | last:4 | positions:0,5 | ids:2,13 | outliers[:ratio], joined by +"
+WORDS = (
+    "none | measured[@ε] | online[@ε] | first:4 | last:4 | positions:0,5 | ids:2,13 | outliers[:ratio] | "
+    "spikes:depth,dimension[,n], joined by +"
+)
 
 
 def parse(words: str) -> Choice | None:
@@ -32,7 +35,7 @@ def _one(word: str, words: str) -> Choice:
         raise unknown("choice of tokens", word, [*_READ, "none"])
     try:
         return _READ[name](value)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # no number, or too few or too many of them
         if isinstance(error, InputError):
             raise
         raise InputError(f"'{word}' names no tokens: {WORDS}") from None

@@ -118,3 +118,17 @@ def test_bad_input_is_one_line(llama: LlamaForCausalLM, prompts: dict[str, Tenso
         generated(llama, prompts)
     with pytest.raises(InputError, match="k = 3: 2 keys"):
         observation.measurement().features(3)
+
+
+def test_padding_is_no_key(llama: LlamaForCausalLM) -> None:
+    """A short row beside a long one has the features that it has alone."""
+    ids = torch.randint(3, 50, (2, PROMPT), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones_like(ids)
+    mask[1, :7] = 0
+    with torch.no_grad(), ss.observe(llama, StrongestKeys(8)) as seen:
+        generated(llama, {"input_ids": ids, "attention_mask": mask})
+    with torch.no_grad(), ss.observe(llama, StrongestKeys(8)) as alone:
+        generated(llama, {"input_ids": ids[1:, 7:]})
+    beside, wanted = seen.measurement().features(8), alone.measurement().features(8)
+    for name in wanted.data_vars:
+        np.testing.assert_allclose(beside[name][1], wanted[name][0], rtol=1e-4, err_msg=str(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 import torch
 import xarray as xr
 from torch import Tensor
+from transformers import BartConfig, BartForConditionalGeneration
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.measurement import AttentionMaps
+from sinkscope.measurement import AttentionMaps, Comparison
 from sinkscope.model import load_tokenizer
+from tests.measurement.conftest import build
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,43 @@ def test_two_measurements_added_are_one_of_all_texts(nano: Any) -> None:
     assert added.record["samples"] == 7
     assert added.sink_rate_interval(position=0) == pytest.approx(whole.sink_rate_interval(position=0))
     assert len((added + ss.measure(nano, first)).record["input"]["joined"]) == 3
+
+
+def test_the_record_is_of_both(nano: Any) -> None:
+    tokenizer = load_tokenizer("nano")
+    first, second, other = (ss.measure(nano, ids(3, 20, seed), tokenizer=tokenizer) for seed in (0, 1, 2))
+    added, whole = first + second, ss.measure(nano, torch.cat([ids(3, 20, 0), ids(3, 20, 1)]), tokenizer=tokenizer)
+    for name in ("token_text", "token_bytes", "special_tokens"):
+        assert added.record.get(name) == whole.record.get(name), name
+    assert added.token_kinds().equals(whole.token_kinds())
+    assert added.record["input"]["position_0"] == whole.record["input"]["position_0"]
+    assert not Comparison(added, first + other).paired
+    assert Comparison(added, first + second).paired
+
+
+def test_what_is_not_a_number_in_one_is_said_of_both(nano: Any) -> None:
+    broken = copy.deepcopy(nano)
+    texts, bad = ids(2, 12, 0), ids(2, 12, 1)
+    bad[1, 4] = 2001
+    with torch.no_grad():
+        broken.get_input_embeddings().weight[2001] = 3e38
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        last = ss.measure(broken, bad)
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        whole = ss.measure(broken, torch.cat([texts, bad]))
+    added = ss.measure(broken, texts) + last
+    assert added.record["non_finite"] == whole.record["non_finite"]
+
+
+def test_layers_are_causal_where_both_are() -> None:
+    model, texts = build("llama"), ids(2, 12, 0) % 30
+    causal = torch.ones(12, 12).tril().bool().expand(2, 1, -1, -1)
+    one, other = (
+        ss.measure(model, {"input_ids": texts, "attention_mask": mask}) for mask in (causal, torch.ones_like(causal))
+    )
+    assert bool(one.data["causal"].all())
+    for added in (one + other, other + one):
+        assert not bool(added.data["causal"].any())
 
 
 def test_texts_of_other_lengths_are_filled_as_in_one_measurement(nano: Any) -> None:
@@ -91,3 +131,21 @@ def test_the_map_of_one_head_is_the_models_own(nano: Any) -> None:
         measurement.plot("sink", layer=1, head=0)
     with pytest.raises(InputError, match="no maps were kept"):
         ss.measure(nano, text).plot("map", layer=0, head=0)
+
+
+def test_the_table_of_an_encoder_decoder_is_of_the_decoder() -> None:
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(vocab_size=64, max_position_embeddings=64, **sizes, **heads)).eval()
+    measured = ss.measure(model, {"input_ids": ids(2, 20, 0) % 60 + 3, "decoder_input_ids": ids(2, 6, 1) % 60 + 3})
+    table = measured.by_token(layer=1)
+    assert len(table) == 12
+    data = measured.data
+    for name, variable in (("alpha", "attention_received"), ("value", "value_norm")):
+        layer = int(np.flatnonzero((data["stack"] == "decoder") & (data["layer_index"] == 1))[0])
+        wanted = data[variable].isel(layer=layer).transpose("sample", "position", "head").values[:, :6, 2]
+        np.testing.assert_array_equal(table[f"{name} 1.2"], wanted.reshape(-1))
+    depth = int(np.flatnonzero((data["depth_stack"] == "decoder") & (data["depth_index"] == 2))[0])
+    wanted = data["hidden_norm"].isel(depth=depth).transpose("sample", "position").values[:, :6]
+    np.testing.assert_array_equal(table["hidden 2"], wanted.reshape(-1))

@@ -14,7 +14,7 @@ from transformers import FNetConfig, FNetModel, LlamaForCausalLM, MaskFormerSwin
 
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks.inputs import check_padding
-from sinkscope.measurement import AttentionReceived, HiddenNorms, SlotReceived, every, measure
+from sinkscope.measurement import AttentionReceived, Comparison, HiddenNorms, SlotReceived, every, measure
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import MASKS, build
 
@@ -46,6 +46,30 @@ def test_default_observers(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
 
 def test_plain_lists_of_ids_will_do(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
     assert measure(llama, ids.tolist()).data.equals(measure(llama, ids).data)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda ids: ids,
+        lambda ids: ids.numpy(),
+        lambda ids: list(ids.numpy()),
+        lambda ids: [{"input_ids": ids[:2]}, {"input_ids": ids[2:]}],
+        lambda ids: [{"input_ids": ids[:1]}, {"input_ids": ids[1:2, :5]}, {"input_ids": ids[2:]}],
+    ],
+)
+def test_as_many_samples_are_read_as_asked_for(kind: Any, llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    assert len(ids) > 2
+    assert measure(llama, kind(ids)).record["samples"] == len(ids)
+    assert measure(llama, kind(ids), samples=1).data.equals(measure(llama, ids[:1]).data)
+
+
+def test_packed_documents_are_the_same_texts_in_batches_of_any_size(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
+    places = torch.arange(ids.shape[1]).where(torch.arange(ids.shape[1]) < 4, torch.arange(ids.shape[1]) - 4)
+    inputs = {"input_ids": ids, "position_ids": places.expand_as(ids)}
+    one, all_at_once = (measure(llama, inputs, batch_size=size) for size in (1, len(ids)))
+    assert one.record["packed"]["documents"] == 2 * len(ids)
+    assert Comparison(one, all_at_once).paired
 
 
 @pytest.mark.parametrize("name", ["uint8", "int8", "int16", "uint16", "uint32", "uint64"])

@@ -36,6 +36,7 @@ from sinkscope.measurement.models.store import Key, Store
 from sinkscope.measurement.models.subjects import Identity, SurveyModel, identity, survey_models
 from sinkscope.measurement.models.table import SURVEY_JSON, SURVEY_MARKDOWN, SURVEY_PAGE, SURVEY_TABLE, Survey
 from sinkscope.measurement.observers.observer import Observer
+from sinkscope.measurement.observers.received import AttentionReceived
 from sinkscope.model import load, load_tokenizer
 from sinkscope.model.hub import configuration
 
@@ -86,7 +87,8 @@ def measure_models(
     survey is at work, and for one that cannot be written.
     """
     models, folder, texts = survey_models(spec), Path(out), dict[str, str]()
-    resolve_observers(spec.observers)
+    if not any(isinstance(observer, AttentionReceived) for observer in resolve_observers(spec.observers)):
+        raise InputError("a survey tells sinks by the attention received: name the observer AttentionReceived too")
     if spec.corpus != AUTO or spec.text is not None:
         texts[spec.corpus] = digest_of_text(spec)
     check_writable(folder)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sinkscope.errors import UnsupportedModelError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     Keys,
     Layer,
@@ -54,7 +54,8 @@ class SpikeDimensions(ProbeObserver):
 
     Passes over a cache add their tokens. Cross-attention is left out, because its keys come from other tokens; layers
     whose keys are computed in another way have no cosine, and the record says why. Cost per probed token: O(width) per
-    block, and the keys of 1 + `count` vectors per layer; independent of T. Source: Gu et al. 2025.
+    block, and the keys of 1 + `count` vectors per layer; independent of T. Raises `InputError`
+    for more dimensions than there are. Source: Gu et al. 2025.
     """
 
     count: int = 8
@@ -177,7 +178,9 @@ def _spikes(
 ) -> tuple[Float[Tensor, "batch probe spikes"], Int[Tensor, "batch probe spikes"]]:
     """The share of energy in the n largest dimensions, and the index of the n-th."""
     energies = vectors.float().square()
-    largest, dimensions = energies.topk(min(count, energies.shape[-1]))
+    if count > energies.shape[-1]:
+        raise InputError(f"SpikeDimensions(count={count}): the residual stream has {energies.shape[-1]} dimensions")
+    largest, dimensions = energies.topk(count)
     # A vector of zeros has shares of 0 instead of NaN.
     total = energies.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     return largest.cumsum(-1) / total, dimensions

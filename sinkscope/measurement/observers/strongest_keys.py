@@ -69,10 +69,15 @@ class StrongestKeys(Observer):
         # Queries first … query_start: key k is at or before all of them, or begins among them.
         keys = torch.arange(total, device=sums.device)
         means = sums / (call.query_start - keys.clamp(min=first) + 1)
+        if call.real_keys is not None:
+            real = call.real_keys[chunk.samples, :total].to(means.device)
+            means = means.masked_fill(~real[:, None], -torch.inf)
         largest = means.topk(min(self.count, total), -1)
         for name, values in self._values(call, chunk, largest.values, largest.indices).items():
             missing = self.count - values.shape[-1]
-            padded = torch.nn.functional.pad(values.float(), (0, missing), value=torch.nan)
+            # Padding is the weakest of all, and no key.
+            known_keys = values.float().masked_fill(largest.values.isneginf(), torch.nan)
+            padded = torch.nn.functional.pad(known_keys, (0, missing), value=torch.nan)
             yield Piece(name, padded[:, :, None], call.query_start, chunk.samples)
         yield Piece("generated", weights.new_ones((*weights.shape[:2], 1)), call.query_start, chunk.samples)
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
+from sinkscope.errors import InputError
 from sinkscope.measurement import Measurement, SurveySpec
-from sinkscope.measurement.models.running import digest_of_text, result_key, settled
+from sinkscope.measurement.models.running import digest_of_text, measure_models, result_key, settled
 from sinkscope.measurement.models.subjects import identity, survey_models
 from sinkscope.model.hub import UNCALIBRATED
 
@@ -189,3 +190,9 @@ def test_a_survey_reads_what_a_measurement_reads_by_default():
     assert settled(SurveySpec(models=["nano"]), subject, None, with_template)[1].chat_template is False
     open_ = survey_models(SurveySpec(models=["nano"]))[0]
     assert settled(SurveySpec(models=["nano"]), open_, None, with_template)[1].chat_template is True
+
+
+def test_a_survey_without_attention_received_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(InputError, match="name the observer AttentionReceived too"):
+        measure_models(SurveySpec(models=["nano"], observers=["HiddenNorms"]), tmp_path / "survey")
+    assert not (tmp_path / "survey").exists()

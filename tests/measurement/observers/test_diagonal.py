@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionBefore, SelfAttention, measure, observe
+from sinkscope.measurement.observers.diagonal import WindowMass
+from sinkscope.measurement.observers.received import GivenTo
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.measurement.conftest import build
 from tests.measurement.observers.naive import ALL, close, look
 
 
@@ -70,3 +75,17 @@ def test_what_is_given_to_the_token_before_is_a_diagonal_of_the_map(name: str, d
 def test_a_distance_looks_back() -> None:
     with pytest.raises(InputError, match="distance = -1"):
         AttentionBefore(-1)
+
+
+def test_queries_of_an_earlier_cache_have_no_number() -> None:
+    model, ids = build("llama"), torch.randint(31, (2, 12), generator=torch.Generator().manual_seed(1))
+    whole = measure(model, ids, [WindowMass(2, 2), AttentionBefore(1), GivenTo(0)]).data
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids[:, :5], past_key_values=cache)
+        with observe(model, WindowMass(2, 2), AttentionBefore(1), GivenTo(0)) as seen:
+            model(ids[:, 5:], past_key_values=cache)
+    for name in ("window_mass", "attention_before", "given_to"):
+        found = seen.measurement().data[name]
+        assert bool(found[..., :5].isnull().all()), name
+        np.testing.assert_allclose(found[..., 5:], whole[name][..., 5:], atol=1e-5)

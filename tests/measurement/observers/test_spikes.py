@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sinkscope.errors import InputError
 from sinkscope.measurement import measure
 from sinkscope.measurement.observers import spikes as room
 from sinkscope.measurement.observers.spikes import SpikeDimensions
@@ -67,6 +68,12 @@ def test_all_dimensions_make_the_whole_key(ids: torch.Tensor) -> None:
     close(data["spike_share"][..., -1], 1)
     close(data["spike_key_cosine"][..., -1], 1)
     assert float(data["spike_key_cosine"][..., 0].min()) < 0.9
+
+
+def test_more_dimensions_than_there_are_are_refused(ids: torch.Tensor) -> None:
+    model = build("llama")
+    with pytest.raises(InputError, match=f"has {model.config.hidden_size} dimensions"):
+        measure(model, ids, [SpikeDimensions(model.config.hidden_size + 1)])
 
 
 @pytest.mark.parametrize("plant", [Plant(), Plant(sinks=(7,), dimension=40, onset=2)])
