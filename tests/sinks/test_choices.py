@@ -72,10 +72,10 @@ def test_words_and_choices_are_the_same_thing(choice: Choice) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    (
+    [
         *("mesured", "first:x", "first:0", "positions:", "measured@2", "none+first", "", "outliers:1"),
         *("spikes", "spikes:1", "spikes:1,2,3,4"),
-    ),
+    ],
 )
 def test_words_that_name_nothing_are_refused_in_one_line(wrong: str) -> None:
     with pytest.raises(InputError) as error:
