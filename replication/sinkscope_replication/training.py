@@ -21,9 +21,10 @@ class StudyTraining(LabTraining):
 
     kind: ClassVar[str] = "replication"
     observed: ClassVar[str] = "observed-replication.json"
-    layout: ClassVar[int] = 9
-    # These lack masses, lifts and heads; streams; angles of keys; what heads write while on the sink; training windows.
-    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7, 8)
+    layout: ClassVar[int] = 10
+    # These lack masses, lifts and heads; streams; angles of keys; what heads write while on the sink; training windows;
+    # single conversations.
+    older: ClassVar[tuple[int, ...]] = (4, 5, 6, 7, 8, 9)
 
     titles: ClassVar[Mapping[str, str]] = {
         "resting": "norm of a head's output on the sink over elsewhere",

@@ -197,13 +197,18 @@ def _loss_gap(assertion: Assertion, runs: Cells) -> str:
     """
     effect = assertion.effect
     groups = effect.groups if isinstance(effect, Shares) else [(label,) for label in getattr(effect, "labels", ())]
-    if len(groups) < 2 or _reads_loss(effect):  # type: ignore[arg-type]
+    if len(groups) < 2:
         return ""
+    read = _names_read(effect)  # type: ignore[arg-type]
+    if any(name.startswith(("loss", "gap", "train_loss")) for name in read):
+        return ""
+    # The loss on the text on which the sink is read.
+    loss_read = "train_loss" if read and all(name.endswith("/training") for name in read) else "loss"
     means: list[list[float]] = []
     for group in groups:
         means.append([])
         for label in group:
-            losses = [run["loss"] for run in runs.get(label, {}).values()]
+            losses = [run[loss_read] for run in runs.get(label, {}).values()]
             if known := [loss for loss in losses if not math.isnan(loss)]:
                 means[-1].append(math.fsum(known) / len(known))
     pairs = [(a, b) for one, other in combinations(means, 2) for a in one for b in other]
@@ -211,14 +216,14 @@ def _loss_gap(assertion: Assertion, runs: Cells) -> str:
     return f"losses differ by {differ:.2f} nats" if differ > OF_LOSS else ""
 
 
-def _reads_loss(effect: Contrast | Shares) -> bool:
-    """Whether an effect reads the loss itself."""
+def _names_read(effect: Contrast | Shares) -> list[str]:
+    """The metrics that an effect reads."""
     watched = _Metrics()
     run = Observed("", "finished", 0, watched)
     with suppress(Exception):
         # Made-up runs may make it fail; what it has asked for until then is known.
         effect(dict.fromkeys(effect.labels, run))
-    return any(name.startswith(("loss", "gap")) for name in watched.names)
+    return watched.names
 
 
 def _as_registered(verdict: Verdict, stands: Standing) -> Verdict:

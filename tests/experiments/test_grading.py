@@ -207,6 +207,22 @@ def test_a_difference_of_loss_stands_in_the_row():
     assert "losses differ by 0.30 nats" in verdicts(series, three)[0].reason
 
 
+def test_the_loss_is_that_of_the_text_on_which_the_sink_is_read() -> None:
+    def findings(held_out: float, training: float) -> Findings:
+        metrics = {"loss": 3.0, "train_loss": 3.0, "m": 0.0, "m/training": 0.0}
+        other = metrics | {"loss": held_out, "train_loss": training}
+        cells = {
+            label: {seed: Observed(f"{label}-{seed}", "finished", seed, values) for seed in range(6)}
+            for label, values in (("a", metrics), ("b", other))
+        }
+        return Findings("q", "nano", 3, cells)
+
+    on_training = asked(more(has=Has("m/training", 3.0)))
+    assert verdicts(on_training, findings(12.0, 3.0))[0].reason == ""
+    assert verdicts(on_training, findings(3.0, 0.2))[0].reason == "losses differ by 2.80 nats"
+    assert verdicts(asked(more()), findings(12.0, 3.0))[0].reason == "losses differ by 9.00 nats"
+
+
 def test_a_series_needs_all_of_its_labels():
     question = asked(size(rising("m", "abc")), labels="abc")
     assert verdicts(question, runs_of(a=LOW, b=LOW, c=HIGH))[0].value == pytest.approx(8.0)

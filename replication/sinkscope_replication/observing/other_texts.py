@@ -22,9 +22,10 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
 
     Trained without a fixed BOS: `sink_0/with_bos`, `loss/with_bos` (the windows after one). On conversations:
     `sink_0/plain_text`, `loss/plain_text` (validation text of the corpus `python`), `sink_0/as_chat` (that text as a
-    user's message in the chat template). Otherwise, where the corpus has domains: `sink_0/domain=torch` … on
-    validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or as many as the windows
-    where these are shorter. Beside each `sink_0/…` its `sink_mass/…`.
+    user's message in the chat template), `sink_0/document` and `sink_0/document_after_bos` (the beginning of one
+    conversation alone, so that masks between documents hide nothing). Otherwise, where the corpus has domains:
+    `sink_0/domain=torch` … on validation text of each of up to 20 (Gu et al. 2025, appendix). Texts have 64 tokens, or
+    as many as the windows where these are shorter. Beside each `sink_0/…` its `sink_mass/…`.
     """
     context = by_name(windows)["input_ids"].shape[1]
     if data.bos == "none" and tokenizer.bos_token_id is not None:
@@ -33,6 +34,7 @@ def other_texts(model: PreTrainedModel, tokenizer: Any, data: DataConfig, window
         yield "loss/with_bos", mean_loss(model, shifted)
     if is_chat(data.corpus):
         yield from _on_plain_text(model, tokenizer, context)
+        yield from _on_one_document(model, tokenizer, data, context)
     else:
         for domain, text in _domains(tokenizer, data, context):
             yield from at_first(f"domain={domain}", model, text)
@@ -51,6 +53,15 @@ def _on_plain_text(model: PreTrainedModel, tokenizer: Any, context: int) -> Metr
     yield "loss/plain_text", mean_loss(model, plain)
     bare = Inputs(plain[:, int(adds_first_token(tokenizer)) :], "", "")
     yield from at_first("as_chat", model, as_chat(bare, tokenizer).input_ids)
+
+
+def _on_one_document(model: PreTrainedModel, tokenizer: Any, data: DataConfig, context: int) -> Metrics:
+    length = min(TOKENS, context) - 1
+    document = natural_windows(tokenizer, length, MESSAGES, 0, corpus=data, windows="starts").input_ids
+    yield from at_first("document", model, document)
+    if tokenizer.bos_token_id is not None:
+        bos = torch.full((len(document), 1), tokenizer.bos_token_id)
+        yield from at_first("document_after_bos", model, torch.cat([bos, document], 1))
 
 
 def _domains(tokenizer: Any, data: DataConfig, context: int) -> Iterator[tuple[str, Tensor]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments import FromRecipe, Question, Variation, above_ratio, log_ratio, rising
+from sinkscope.experiments import FromRecipe, Question, Variation, above_ratio, log_ratio
 
 STUDY = FromRecipe(job="replication")
 
@@ -27,7 +27,7 @@ QUESTION = Question(
     asks="How many channels does a key bias need to be the sink?",
     source=TABLE_13,
     base=STUDY,
-    seeds=range(3, 9),
+    seeds=range(6, 12),
     shared=WITHOUT_BOS,
     variations=(
         operation("softmax_off_by_one", "a key of zeros"),
@@ -43,12 +43,15 @@ QUESTION = Question(
             "one learned channel of the key has more sink mass than a key of zeros",
             TABLE_13,
         ),
-        above_ratio(
-            1.0,
-            rising("slot_mass", ("1 channel", "11 channels", "the whole key"), log=True),
-            "more channels, more",
-            "the sink mass rises from one learned channel to 11 and to the whole key",
-            TABLE_13,
+        *(
+            above_ratio(
+                1.0,
+                log_ratio("slot_mass", more, fewer),
+                f"more in {more}",
+                f"the sink mass is larger with {more} learned than with {fewer}",
+                TABLE_13,
+            )
+            for fewer, more in (("1 channel", "11 channels"), ("11 channels", "the whole key"))
         ),
     ),
 )

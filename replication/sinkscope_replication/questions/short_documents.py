@@ -2,6 +2,9 @@
 
 Conversations have a median of 47 tokens, so that a window of 128 holds three: masks hide something in every window, and
 a BOS before each document is often seen, which the corpus of the base, with a document in 2 % of windows, cannot show.
+All models are read on the beginning of one conversation: in a window of several, queries that masks hide the first
+token from would count as giving it nothing. That masks lower the sink of models without a BOS (65.15 to 28.23 % on the
+slides) is not asked: such models have none here.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ FRESH, SEVEN = range(13, 19), range(13, 20)  # six of six against half of the mo
 SHORT = {"data.corpus": "python:chat"}
 NO_BOS = {"data.bos": "none"}
 MASKED = {"data.packing": "intra_document"}
-WITH_BOS = Has("sink_0/with_bos", 3.0)
+AFTER_BOS = Has("sink_0/document_after_bos", 3.0)
+LOST = Has("sink_0/document_after_bos", 3.0, minus="sink_0/document")
 
 QUESTION = Question(
     name="short-documents",
@@ -24,48 +28,41 @@ QUESTION = Question(
     seeds=FRESH,
     shared=SHORT,
     variations=(
-        Variation("causal", NO_BOS, {"sink_0": 65.15, "sink_0/with_bos": 65.10, "loss": 2.70}),
-        Variation("causal, fixed BOS", {}, {"sink_0": 90.84, "sink_0/without_first": 0.05, "loss": 2.69}, SEVEN),
-        Variation("intra-document", {**NO_BOS, **MASKED}, {"sink_0": 28.23, "loss": 2.67}),
+        Variation(
+            "causal, fixed BOS", {}, {"sink_0/document_after_bos": 90.84, "sink_0/document": 0.05, "loss": 2.69}, SEVEN
+        ),
+        Variation("intra-document", {**NO_BOS, **MASKED}, {"sink_0/document": 28.23, "loss": 2.67}),
         Variation(
             "intra-document, BOS",
             {**NO_BOS, **MASKED, "data.document_bos": True},
-            {"sink_0": 50.24, "sink_0/with_bos": 83.33, "loss": 2.68},
+            {"sink_0/document": 50.24, "sink_0/document_after_bos": 83.33, "loss": 2.68},
         ),
         Variation(
             "intra-document, fixed BOS",
             {**MASKED, "data.document_bos": True},
-            {"sink_0": 90.56, "sink_0/without_first": 0.0, "loss": 2.67},
+            {"sink_0/document_after_bos": 90.56, "sink_0/document": 0.0, "loss": 2.67},
             SEVEN,
         ),
     ),
     assertions=(
         more_models(
-            "causal",
-            "intra-document",
-            Has("sink_0", 3.0),
-            "masks lower it",
-            "without a BOS fewer models have a sink where documents do not see each other",
-            SLIDES,
-        ),
-        more_models(
             "intra-document, BOS",
             "intra-document",
-            WITH_BOS,
+            AFTER_BOS,
             "on the BOS",
             "more models have a sink on the BOS where training puts one before each document than where it puts none",
             SLIDES,
         ),
         most_models(
             "causal, fixed BOS",
-            Has("sink_0", 3.0, minus="sink_0/without_first"),
+            LOST,
             "needs its BOS",
             "most models with a fixed BOS lose 3 points of their sink rate without it",
             SLIDES,
         ),
         most_models(
             "intra-document, fixed BOS",
-            Has("sink_0", 3.0, minus="sink_0/without_first"),
+            LOST,
             "needs its BOS under masks too",
             "most models whose documents do not see each other lose 3 points of their sink rate without the fixed BOS",
             SLIDES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.experiments import FromRecipe, Question, Variation, above_ratio, rising
+from sinkscope.experiments import FromRecipe, Question, Variation, above_ratio, log_ratio
 
 STUDY = FromRecipe(job="replication")
 NEW = range(13, 19)
@@ -30,14 +30,15 @@ QUESTION = Question(
     seeds=NEW,
     shared=WIDE,
     variations=(Variation("causal"), *map(windowed, (32, 64, 128))),
-    assertions=(
+    assertions=tuple(
         above_ratio(
             1.25,
-            rising("sink_mass/tokens=32", ("window of 32", "window of 64", "window of 128", "causal"), log=True),
-            "monotone",
-            "on 32 tokens the sink mass rises more than 1.25 times from a window of 32 to full attention",
+            log_ratio("sink_mass/tokens=32", "causal", f"window of {size}"),
+            f"weaker at {size}",
+            f"on 32 tokens the sink mass is over 1.25 times as large with full attention as with a window of {size}",
             SECTION_6,
-        ),
+        )
+        for size in (32, 64, 128)
     ),
     not_at=NANO_ONLY,
 )

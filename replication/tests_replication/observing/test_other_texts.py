@@ -65,11 +65,16 @@ def test_a_model_of_conversations_is_read_on_plain_text_too(nano, tokenizer) -> 
     tokenizer.chat_template = chat_template("<bos>")
     found = dict(other_texts(nano, tokenizer, RECIPES["nano-sft"].data, torch.randint(3, 2000, (4, 80))))
     assert set(found) == {
-        *(f"{kind}/{name}" for kind in ("sink_0", "sink_mass") for name in ("plain_text", "as_chat")),
+        *(
+            f"{kind}/{name}"
+            for kind in ("sink_0", "sink_mass")
+            for name in ("plain_text", "as_chat", "document", "document_after_bos")
+        ),
         "loss/plain_text",
     }
     assert found["sink_0/plain_text"] > 5  # the shipped model has its sink on the BOS
     assert found["loss/plain_text"] < 3.5
+    assert found["sink_0/document_after_bos"] > found["sink_0/document"] + 3
 
 
 def test_tuning_is_the_recipe_nano_sft() -> None:

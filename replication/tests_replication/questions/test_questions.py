@@ -240,3 +240,23 @@ def test_runs_of_before_make_no_claim_confirmed():
         assert "seen" in grades
         assert "confirmed" not in grades
         assert "started without this file" in standing_of(question, findings).words
+
+
+@pytest.mark.parametrize(
+    ("muon", "grades"), [(300, ["confirmed", "open"]), (900, ["open", "open"]), (1500, ["open", "confirmed"])]
+)
+def test_an_optimizer_may_bring_the_sink_earlier_or_later(muon: int, grades: list[str]) -> None:
+    """AdamW has it at step 900 of 1,500; at the end all models have one."""
+    question = QUESTIONS["faster-learning"]
+    steps = (0, 300, 600, 900, 1125, 1500)
+
+    def run(label: str, seed: int) -> Observed:
+        first = muon if label == "Muon" else 900
+        curve = {"sink/position_0": tuple(4.0 if step >= first else 0.0 for step in steps)}
+        mark = {question.name: {"sha256": question.registration.sha256}}
+        metrics = {"sink_0": 8.0, "loss": 3.1}
+        return Observed(f"{label}-{seed}", "finished", seed, metrics, steps=steps, curves=curve, registered=mark)
+
+    cells = {label: {seed: run(label, seed) for seed in question.seeds_of(label)} for label in question.labels}
+    found = verdicts(question, Findings(question.name, "nano", 12, cells))
+    assert [verdict.grade for verdict in found[:2]] == grades
