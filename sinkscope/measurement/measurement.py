@@ -63,8 +63,8 @@ class Measurement:
         """Sink_k^eps in percent (Gu et al. 2025, section 3): a DataArray over positions, or a float for one position.
 
         `stack`: restrict it to one stack of a model with several. `denominator`: attention received is a mean over the
-        queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T in layers that
-        look ahead): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a sink
+        queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T where
+        earlier queries see k too): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a sink
         of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
         """
         rates.warn_if_short(self.data)

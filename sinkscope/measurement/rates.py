@@ -38,8 +38,8 @@ def received(
 ) -> Float[np.ndarray, "sample layer head position"]:
     """`attention_received`, of the layers of one stack or of all.
 
-    `denominator` "paper": Σ_t A[t, k] / (T − k) whatever the masks hide (/ T in layers that look ahead), which older
-    files always hold. Raises `InputError` for an unknown stack or denominator.
+    `denominator` "paper": Σ_t A[t, k] / (T − k) whatever the masks hide (/ T where earlier queries see k too), which
+    older files always hold. Raises `InputError` for an unknown stack or denominator.
     """
     check_denominator(denominator)
     values = need(data, "attention_received", "AttentionReceived").transpose(*PER_HEAD).values

@@ -114,12 +114,16 @@ def most_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer"]:
 def paper_queries(data: xr.Dataset) -> Float[np.ndarray, "sample layer position"]:
     """The paper's denominator: T − k in causal layers, T in others; NaN after a row's last token.
 
-    If observation began after a cached prefix, only observed queries count.
+    In prefix language modeling T for the prefix and T − k after it, where only queries from k on see a key. If
+    observation began after a cached prefix, only observed queries count.
     """
     tokens = data["tokens"].transpose("sample", "layer").values[..., None]
     queries, positions = query_counts(data)[..., None], data["position"].values
-    behind = np.where(is_causal(data)[:, None], np.minimum(tokens - positions, queries), queries)
-    return np.where(positions < tokens, behind, np.nan).astype(np.float64)
+    behind = np.minimum(tokens - positions, queries)
+    later_alone = is_causal(data)[:, None]
+    if denominator_of(data) == VISIBLE:
+        later_alone = later_alone | (data["visible_queries"].transpose("sample", "layer", "position").values == behind)
+    return np.where(positions < tokens, np.where(later_alone, behind, queries), np.nan).astype(np.float64)
 
 
 def comparable_places(data: xr.Dataset) -> Bool[np.ndarray, "sample layer position"]:

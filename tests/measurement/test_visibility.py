@@ -20,6 +20,8 @@ from sinkscope.measurement import (
     observe,
     strongest_position,
 )
+from sinkscope.measurement.selection import paper_queries
+from sinkscope.model import LabConfig, LabForCausalLM
 from tests.families.family import Host
 from tests.families.reference import eager_maps
 from tests.families.registry import COLLECTED, FAMILIES
@@ -176,3 +178,13 @@ def test_the_warning_on_short_texts_names_what_uniform_attention_gives() -> None
         found.sink_rate()
     longer = measure(build("llama"), torch.randint(3, 90, (2, 12)), [AttentionReceived()])
     assert longer.sink_rate(0.3, 0) >= 0  # a warning would be an error
+
+
+def test_behind_a_prefix_the_papers_denominator_is_that_of_a_causal_layer() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 48, "vocab_size": 31}
+    attention = {"mask": {"kind": "or", "first": {"kind": "causal"}, "second": {"kind": "prefix", "length": 3}}}
+    model = LabForCausalLM(LabConfig(attention=attention, **sizes)).eval()
+    ids = torch.randint(31, (2, 9), generator=torch.Generator().manual_seed(0))
+    data = measure(model, ids, [AttentionReceived("all")]).data
+    assert paper_queries(data)[0, 0].tolist() == [9, 9, 9, 6, 5, 4, 3, 2, 1]
