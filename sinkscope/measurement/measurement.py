@@ -64,8 +64,9 @@ class Measurement:
 
         `stack`: restrict it to one stack of a model with several. `denominator`: attention received is a mean over the
         queries that see k ("visible"), or Σ_t A[t, k] / (T − k) whatever the masks hide ("paper"; / T where
-        earlier queries see k too): the same in plain causal layers. Warns (`UserWarning`) where uniform attention itself makes a sink
-        of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and denominators.
+        earlier queries see k too): the same in plain causal layers. Warns (`UserWarning`) where uniform attention
+        itself makes a sink of the first token. Raises `InputError` for an epsilon outside (0, 1), unknown positions and
+        denominators.
         """
         rates.warn_if_short(self.data)
         rate = metrics.sink_rate(rates.received(self.data, stack, denominator), epsilon)
