@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -114,6 +115,20 @@ class SinkCallback(TrainerCallback):
         self.full_model = full_model(trainer)
         if self.inputs is None:
             self.inputs = _first_tokens(trainer, *self.first)
+        if self.gradients:
+            self.trainer.training_step = self._read(trainer.training_step)
+
+    def _read(self, training_step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The trainer's method, read at measured steps: open only inside it, so that a step that raises leaves nothing.
+
+        The micro-batches of a step are read one after the other, by one reading.
+        """
+
+        def read_step(*args: Any, **kwargs: Any) -> Tensor:
+            with self._reading or nullcontext():
+                return training_step(*args, **kwargs)
+
+        return read_step
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -133,17 +148,14 @@ class SinkCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self.gradients and state.is_world_process_zero and self._due(state.global_step + 1, state):
-            # Entered here and left in `on_step_end`: the training's own backward pass lies between the two.
-            self._reading = GradientNorms(kwargs["model"]).__enter__()
+        read = self.gradients and state.is_world_process_zero and self._due(state.global_step + 1, state)
+        self._reading = GradientNorms(kwargs["model"]) if read else None
         return control
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.__exit__(None, None, None)
         if not self._due(state.global_step, state):
             return control
         return self._log(control, {} if reading is None else gradient_metrics(reading))

@@ -207,6 +207,28 @@ def test_gradients_are_those_of_the_training_step(tmp_path: Path) -> None:
     assert not any(module._forward_pre_hooks for module in made.model.modules())
 
 
+def test_a_step_that_raises_leaves_no_reading(tmp_path: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(module: nn.Module, gradient: Any, output: Any) -> None:
+        raise Interrupted
+
+    def hooks() -> list[int]:
+        return [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules()]
+
+    model = llama(0.0)
+    made, recorder = trainer(tmp_path, model, max_steps=2)
+    made.add_callback(SinkCallback(made, every=1, tokens=10, gradients=True))
+    handle, before = model.lm_head.register_full_backward_hook(interrupt), hooks()
+    with pytest.raises(Interrupted):
+        made.train()
+    assert hooks() == before
+    handle.remove()
+    made.train()
+    assert recorder.steps_with("sink/gradient_ratio") == [1, 2]
+
+
 def test_logged_gradients_are_means_over_rows_and_medians_over_layers() -> None:
     model, ids = llama(0.0), Texts().ids[:3, :9]
     with GradientNorms(model) as gradients:
