@@ -54,7 +54,7 @@ class SinkCallback(TrainerCallback):
 
     Pass it to a trainer, `Trainer(..., callbacks=[SinkCallback()])`, or add it later,
     `trainer.add_callback(SinkCallback(trainer))`. Every reporter of the trainer then gets the values of `sink_metrics`
-    before the first step, at each multiple of `every`, and at the end.
+    before the first step, at each multiple of `every`, and at the end, also where training stops early.
 
     The weights after training are bit for bit those without the callback: random generators, modes and the trainer's
     control flow are left as they were. With several processes the main one measures (DDP). Under FSDP2 the weights are
@@ -159,6 +159,19 @@ class SinkCallback(TrainerCallback):
         if not self._due(state.global_step, state):
             return control
         return self._log(control, {} if reading is None else gradient_metrics(reading))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> TrainerControl:
+        # The trainer logs a summary when training has ended, which may be early: before any better weights are loaded
+        # and before the reporters hear of the end and close.
+        ended = "train_runtime" in (logs or {}) and not self._due(state.global_step, state)
+        return self._log(control) if ended else control
 
     def _due(self, step: int, state: TrainerState) -> bool:
         return step % self.every == 0 or step >= state.max_steps

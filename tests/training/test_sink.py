@@ -281,6 +281,24 @@ def test_control_that_others_set_survives(tmp_path: Path) -> None:
     assert recorder.steps_with("loss") == [2]
 
 
+@pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end", "on_evaluate"])
+def test_an_early_end_is_measured(event: str, tmp_path: Path) -> None:
+    class Stopper(TrainerCallback):
+        pass
+
+    def stop(self: Stopper, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = True
+
+    setattr(Stopper, event, stop)
+    evaluated = {"eval_strategy": "epoch", "eval_dataset": Texts(count=2)} if event == "on_evaluate" else {}
+    made, recorder = trainer(tmp_path, train_dataset=Texts(count=8), **evaluated)
+    made.add_callback(SinkCallback(made, every=100, tokens=10))
+    made.add_callback(Stopper())
+    made.train()
+    assert made.state.global_step < 6
+    assert recorder.steps_with("sink/strongest") == [0, made.state.global_step]
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     model = llama()
     made, _ = trainer(tmp_path, model)
