@@ -194,7 +194,7 @@ class SinkCallback(TrainerCallback):
             return dict.fromkeys(METRICS, math.nan)  # the trainer decides what to do about NaN weights
         with preserved_rng():
             observers = [AttentionReceived("all"), HiddenNorms(), *(self.heads.observers if self.heads else ())]
-            measured = measure(model, self.inputs, observers, batch_size=self.batch_size)
+            measured = _of_long_texts(measure(model, self.inputs, observers, batch_size=self.batch_size))
             if self.heads is not None:
                 self.keep(self.trainer.state.global_step, self.heads(model, measured, self.epsilon))
             values = sink_metrics(measured, self.epsilon)
@@ -271,8 +271,7 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     Texts in which no key is seen by min(17, N) queries, N being the most in any text, do not count: packed documents
     are texts of their own, and in one of nine tokens uniform attention alone gives the first more than 0.3.
     """
-    most = most_queries(measurement.data).max(1)
-    measurement = Measurement(measurement.data.isel(sample=most >= min(FEWEST, most.max())))
+    measurement = _of_long_texts(measurement)
     strongest = strongest_position(measurement.data, epsilon)
     position, rate = (math.nan, math.nan) if strongest is None else (strongest.position, strongest.rate)
     ratio = float(measurement.hidden_norm_ratio().max())
@@ -280,6 +279,12 @@ def sink_metrics(measurement: Measurement, epsilon: float = 0.3) -> dict[str, fl
     values = received(measurement.data)
     mass, step = float(metrics.sink_mass(values)[0]), float(metrics.step(values)[0])
     return dict(zip(METRICS, (first, position, rate, mass, step, ratio), strict=True))
+
+
+def _of_long_texts(measurement: Measurement) -> Measurement:
+    """Without the texts that `sink_metrics` leaves out; numbers per head leave out the same."""
+    most = most_queries(measurement.data).max(1)
+    return Measurement(measurement.data.isel(sample=most >= min(FEWEST, most.max())))
 
 
 def gradient_metrics(gradients: GradientNorms) -> dict[str, float]:

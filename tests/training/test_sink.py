@@ -15,8 +15,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, GradientNorms, HiddenNorms, Measurement, measure
+from sinkscope.model import LabConfig, LabForCausalLM
 from sinkscope.training import SinkCallback, gradient_metrics, sink_metrics
 from sinkscope.training.machine import preserved_rng
+from sinkscope.training.run.heads import HeadNumbers
 from tests.shapes import unchecked
 
 METRICS = {
@@ -337,6 +339,23 @@ def test_bf16_autocast(tmp_path: Path) -> None:
     made.add_callback(SinkCallback(made, every=6, tokens=10))
     made.train()
     assert recorder.steps_with("sink/strongest") == [0, 6]
+
+
+def test_numbers_per_head_leave_out_the_documents_that_the_rates_leave_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    apart = {"mask": {"kind": "and", "first": {"kind": "causal"}, "second": {"kind": "document"}}}
+    model = LabForCausalLM(LabConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, attention=apart))
+    ids = torch.randint(0, 61, (4, 40))
+    documents = torch.tensor([0] * 24 + [1] * 8 + [2] * 8).expand(4, -1)
+    heads, kept = HeadNumbers.build(ids[:, 0], 40, 61), {}
+    long = measure(model, ids[:, :24], [AttentionReceived("all"), HiddenNorms(), *heads.observers])
+    expected = heads(model, long, 0.3)
+    made, _ = trainer(tmp_path, model)
+    inputs = {"input_ids": ids, "document_ids": documents}
+    made.add_callback(SinkCallback(made, inputs, heads=heads, keep=kept.__setitem__))
+    made.callback_handler.on_train_begin(made.args, made.state, made.control)
+    for name in ("alpha/first", "key_norm", "hidden_norm"):
+        assert kept[0][name] == pytest.approx(expected[name], rel=1e-3)
 
 
 class Stream(IterableDataset):

@@ -45,7 +45,8 @@ Numbers = dict[str, list[float | None]]
 class HeadNumbers:
     """Numbers per head of an evaluation; `observers` read them in the pass that is made anyway.
 
-    `random`: texts of a first token and a random sequence that follows it twice; None if windows are too short.
+    A run keeps them of the texts that `sink_metrics` counts. `random`: texts of a first token and a random sequence
+    that follows it twice; None if windows are too short.
     """
 
     random: Int[Tensor, "sample position"] | None
