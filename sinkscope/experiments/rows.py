@@ -125,7 +125,8 @@ def _parsed(path: Path) -> Iterable[tuple[Key, dict[str, Any]]]:
     """All rows with their key and seed."""
     seen: set[Key] = set()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8") as stream:  # `str.splitlines` would end a line within a string, at U+2028
+            lines = stream.readlines()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     for number, line in enumerate(lines, 1):

@@ -93,7 +93,7 @@ def _json_rows(path: Path) -> list[Any] | None:
     try:
         whole = json.loads(raw)
     except ValueError:
-        lines = [line for line in raw.splitlines() if line.strip()]
+        lines = [line for line in raw.split("\n") if line.strip()]  # strings may hold other line ends
         try:
             whole = [json.loads(line) for line in lines] if len(lines) > 1 else None
         except ValueError:

@@ -14,7 +14,7 @@ from sinkscope.data.corpora import load_corpus, texts
 from sinkscope.data.corpora.text_files import is_table
 from sinkscope.errors import InputError
 
-TEXTS = ["first, with a comma", 'second\nover "lines"', "dritter: ä ≤ 中"]
+TEXTS = ["first, with a comma", 'second\nover "lines"', "dritter: ä ≤ 中\u2028auf zwei Zeilen"]
 ROWS = [{"id": number, "text": text, "body": text[::-1]} for number, text in enumerate(TEXTS)]
 
 
