@@ -194,6 +194,8 @@ def rising(name: str, labels: Sequence[str], log: bool = False) -> Contrast:
     weight, but its runs are required: without them the series is not known. `log`: of the metric's logarithm, so that
     `above_ratio` asks by which factor it rises.
     """
+    if len(labels) < 2:
+        raise InputError(f"rising('{name}') needs at least two labels in their order, not {len(labels)}")
     middle, last_place = (len(labels) - 1) / 2, len(labels) - 1
     scale = last_place / math.fsum((place - middle) ** 2 for place in range(len(labels)))
     weights = [(place - middle) * scale for place in range(len(labels))]

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
+from pydantic import ValidationError
+
 from sinkscope.errors import InputError, unknown
+from sinkscope.errors.invalid import in_one_line
 from sinkscope.experiments.effects import Contrast, Property, SeedEffect, Shares
 from sinkscope.experiments.registration import Registration
 from sinkscope.statistics.claims import Claim, Count, Size
@@ -64,7 +67,9 @@ def _multiplied(recipe_fields: Mapping[str, Any], field: str, value: Any) -> Any
         return value
     base: Any = recipe_fields
     for part in field.split("."):
-        base = base[part]
+        base = base.get(part) if isinstance(base, Mapping) else None
+    if not isinstance(base, int | float) or isinstance(base, bool):
+        raise InputError(f"'{field}' = {value}: the recipe has no number there to multiply: give the value itself")
     product = float(value.removeprefix(TIMES)) * base
     return round(product) if isinstance(base, int) else product
 
@@ -107,6 +112,8 @@ class Assertion:
     """A claim and what decides it: for counts the `Shares` of models, for sizes an effect.
 
     `among`: the models that are asked, by label; the others are left out and counted.
+
+    Raises `InputError` for a rule that does not fit, a margin that no effect can be compared with, and an unread label.
     """
 
     claim: Claim
@@ -119,6 +126,13 @@ class Assertion:
             raise InputError(f"claim '{self.claim.name}': {type(rule).__name__} is for identities, not for models")
         if isinstance(rule, Count) != counts:
             raise InputError(f"claim '{self.claim.name}': a Count is decided by Shares, a Size by an effect")
+        if isinstance(rule, Size) and (rule.ratio or rule.side == "within") and rule.margin <= 0:
+            raise InputError(f"claim '{self.claim.name}': margin={rule.margin:g}, expected more than 0")
+        if isinstance(self.effect, Contrast | Shares):
+            read = self.effect.labels
+            if other := next((label for label in self.among if label not in read), None):
+                what = f"claim '{self.claim.name}': among={{'{other}': …}}, whose models it does not read"
+                raise InputError(f"{what}: choose from {', '.join(read)}")
 
 
 def more_models(
@@ -145,7 +159,7 @@ def more_models(
         among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
     """
     shares = Shares((_group(label), _group(than)), has)
-    return Assertion(Claim(name, statement, source, Count(None, fewest)), shares, among or {})
+    return Assertion(_claim(name, statement, source, Count, fewest=fewest), shares, among or {})
 
 
 def most_models(
@@ -171,7 +185,15 @@ def most_models(
         fewest: models without which the claim stays open.
         among: by label, what a model must have to be asked: "among the 5 of 6 models with a sink".
     """
-    return Assertion(Claim(name, statement, source, Count(share, fewest)), Shares((_group(label),), has), among or {})
+    claim = _claim(name, statement, source, Count, share=share, fewest=fewest)
+    return Assertion(claim, Shares((_group(label),), has), among or {})
+
+
+def _claim(name: str, statement: str, source: str, rule: type[Count] | type[Size], **fields: Any) -> Claim:
+    try:
+        return Claim(name=name, statement=statement, source=source, rule=rule(**fields))
+    except ValidationError as error:
+        raise in_one_line(error, rule, f"claim '{name}'") from error
 
 
 def _group(label: str | Sequence[str]) -> tuple[str, ...]:
@@ -260,8 +282,8 @@ def _sized(
     fewest: int | None = None,
     among: Mapping[str, Property] | None = None,
 ) -> Assertion:
-    rule = Size(margin, side, log, symmetric, fewest)
-    return Assertion(Claim(name, statement, source, rule), effect, among or {})
+    sized = {"margin": margin, "side": side, "ratio": log, "symmetric": symmetric, "fewest": fewest}
+    return Assertion(_claim(name, statement, source, Size, **sized), effect, among or {})
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,17 @@ from sinkscope.experiments import (
     Registration,
     Variation,
     above,
+    above_ratio,
     gap,
     labels_read,
     level,
+    log_ratio,
     more_models,
     most_models,
     rising,
     standing_of,
     verdicts,
+    within,
     without_sinks,
 )
 from sinkscope.experiments.effects import SeedWise
@@ -173,7 +176,7 @@ def test_counts_may_ask_only_models_that_have_a_sink_to_begin_with():
     assert (second.k, second.n) == ((4, 0), (5, 6))
     (early,) = verdicts(asked(most), runs_of(a=HIGH[:5]))
     assert early.reason == "5 of 6 runs; among the 4 of 5 models of 'a' with m ≥ 8.7"
-    with pytest.raises(InputError, match="unknown variation of experiment 'q' 'x'"):
+    with pytest.raises(InputError, match="does not read: choose from a"):
         asked(most_models("a", moved, "most", "s", "t", among={"x": moved}))
 
 
@@ -280,6 +283,27 @@ def test_claims_have_names_and_rules_of_their_own():
         Assertion(more().claim, level("m", "a"))
     with pytest.raises(InputError, match="at_least=2 exceeds at_most=1"):
         Has("m", 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            lambda: above_ratio(0.0, log_ratio("m", "a", "b"), "c", "s", "t"),
+            "claim 'c': margin=0, expected more",
+        ),
+        (lambda: within(-0.1, gap("m", "a", "b"), "c", "s", "t"), "claim 'c': margin=-0.1, expected more than 0"),
+        (lambda: above(math.nan, gap("m", "a", "b"), "c", "s", "t"), "'margin' = nan"),
+        (lambda: above(0.1, rising("m", ["a"]), "c", "s", "t"), "at least two labels"),
+        (lambda: most_models("a", SINK, "c", "s", "t", share=1.5), "claim 'c' field 'share' = 1.5"),
+        (lambda: more_models("a", "b", SINK, "c", "s", "t", fewest=1), "claim 'c' field 'fewest' = 1"),
+        (lambda: more_models("a", "b", SINK, "c", "", "t"), "claim 'c' field 'statement' = ''"),
+        (lambda: more_models("a", "b", SINK, "c", "s", "t", among={"d": SINK}), "does not read: choose from a, b"),
+    ],
+)
+def test_a_claim_that_nothing_could_decide_is_refused_in_one_line(wrong, words):
+    with pytest.raises(InputError, match=words):
+        wrong()
 
 
 # Registration.

@@ -96,5 +96,8 @@ def test_a_change_may_be_a_multiple_of_the_recipe_s_own_value():
     assert (twice.optimizer.lr, twice.steps) == (2 * own.optimizer.lr, own.steps // 2)
     assert recipe("nano", {"optimizer.lr": times(1.0)}).hash({}) == own.hash({})
     assert FromRecipe("micro")("mini", {}).model_dump() == FromRecipe("micro")("nano", {}).model_dump()
+    for field in ("optimizer.lrr", "data.corpus", "micro_batch", "model.rope_theta", "attention.alpha"):
+        with pytest.raises(InputError, match=f"'{field}' = times 2.0: the recipe has no number there"):
+            recipe("nano", {field: times(2.0)})
     with pytest.raises(InputError, match="unknown task 'nothing'"):
         FromRecipe(job="nothing")("nano", {})
