@@ -54,6 +54,11 @@ class TokenAxis:
     def count(self) -> int:
         return self.order.shape[-1]
 
+    @property
+    def samples(self) -> int:
+        """How many samples it tells apart; 1 if all rows agree."""
+        return max(len(values) for values in (self.order, self.document, self.valid) if values is not None)
+
     def within_documents(self, apart: Bool[Tensor, "#batch tokens"] | None = None) -> Int[Tensor, "#batch tokens"]:
         """Index of each real token among those of its document, from 0; the document need not be contiguous.
 

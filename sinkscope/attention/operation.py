@@ -67,6 +67,11 @@ def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, va
     shapes = f"q {tuple(query.shape)}, k {tuple(key.shape)}, v {tuple(value.shape)}"
     if {query.ndim, key.ndim, value.ndim} != {4}:
         raise InputError(f"{shapes}: expected (batch, heads, tokens, width) each")
+    # Kernels take the batch of all three from the queries, and read memory of others where it is another.
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise InputError(f"{shapes}: expected the same batch")
+    if not (query.shape[2] and key.shape[2]):
+        raise InputError(f"{shapes}: expected at least one query and one key")
     wanted = (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.head_dim, sizes.kv_heads)
     actual = (query.shape[1], query.shape[-1], key.shape[1], key.shape[-1], value.shape[1])
     if wanted != actual or key.shape[2] != value.shape[2]:
@@ -75,6 +80,17 @@ def check_shapes(spec: Combination, sizes: Sizes, query: Tensor, key: Tensor, va
             f"{sizes.head_dim}"
         )
     check_values(spec, sizes, value)
+
+
+def check_visibility(visibility: Visibility, query: Tensor, key: Tensor) -> None:
+    """Raises `InputError` for a mask that is bound to other numbers of tokens or samples."""
+    asking, known = visibility.query, visibility.key
+    samples, wanted = max(asking.samples, known.samples), (query.shape[2], key.shape[2])
+    if (asking.count, known.count) != wanted or samples not in (1, query.shape[0]):
+        raise InputError(
+            f"a mask for {samples} x {asking.count} queries and {known.count} keys: expected {query.shape[0]} x "
+            f"{wanted[0]} queries (or 1 x, for all samples alike) and {wanted[1]} keys"
+        )
 
 
 def check_values(spec: Combination, sizes: Sizes, value: Tensor) -> None:
@@ -194,6 +210,7 @@ class Operation(nn.Module):
         """
         check_shapes(self.spec, self.sizes, query, key, value)
         context = self.context(query, key, visibility, hidden, scaling, carried, bias)
+        check_visibility(context.visibility, query, key)
         taken = self._taken(path, query, key, value, context)
         # Autocast would run the reference's products in bf16, although `wide` made their factors fp32.
         with torch.autocast(query.device.type, enabled=False):

@@ -12,6 +12,7 @@ import torch
 import sinkscope.attention as zoo
 from sinkscope.attention.combination import Combination
 from sinkscope.attention.masks import And, Or, Strict
+from sinkscope.attention.operation import check_shapes
 from sinkscope.errors import InputError
 from sinkscope.model import LabConfig, LabForCausalLM
 
@@ -101,6 +102,43 @@ def test_refused_where_it_is_written(make, words):
 
 
 SIZES = {"heads": 4, "kv_heads": 2, "head_dim": 8, "hidden_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"query": (3, 4, 7, 8)}, "expected the same batch"),
+        ({"value": (1, 2, 7, 8)}, "expected the same batch"),
+        ({"query": (2, 4, 0, 8)}, "at least one query"),
+        ({"query": (2, 4, 0, 8), "key": (2, 2, 0, 8), "value": (2, 2, 0, 8)}, "at least one query"),
+    ],
+)
+def test_tensors_that_do_not_fit_each_other(changed, words):
+    """Kernels would read memory that is not theirs, or end the process."""
+    shapes = {"query": (2, 4, 7, 8), "key": (2, 2, 7, 8), "value": (2, 2, 7, 8)}
+    with pytest.raises(InputError, match=words):
+        check_shapes(
+            zoo.CATALOG["softmax"],
+            zoo.Sizes(**SIZES),
+            **{name: torch.zeros(shape) for name, shape in (shapes | changed).items()},
+        )
+
+
+@pytest.mark.parametrize("path", ["auto", "reference"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        zoo.Visibility.of(zoo.Causal() & zoo.Window(3), 5, 5),
+        zoo.Visibility.of(zoo.Causal() & zoo.Window(3), 9, 9),
+        zoo.Visibility.of(zoo.Causal(), 7, 7, attention_mask=torch.ones(3, 7)),
+        torch.ones(3, 1, 7, 7, dtype=torch.bool),
+    ],
+    ids=["shorter", "longer", "samples", "written"],
+)
+def test_a_mask_of_other_tokens(mask, path):
+    q = torch.zeros(2, 4, 7, 8)
+    with pytest.raises(InputError, match="expected 2 x 7 queries"):
+        zoo.attend(q, q, q, "softmax", mask=mask, path=path)
 
 
 @pytest.mark.parametrize("width", [4, 16])
