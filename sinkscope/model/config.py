@@ -13,7 +13,18 @@ import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from sinkscope.attention import AttentionSpec, Document, DotProduct, Mask, Sizes, Visibility, name_of, resolve
+from sinkscope.attention import (
+    AttentionSpec,
+    Document,
+    DotProduct,
+    Exclusive,
+    Mask,
+    OwnValueGate,
+    Sizes,
+    Visibility,
+    name_of,
+    resolve,
+)
 from sinkscope.attention.masks import leaves
 from sinkscope.errors import InputError, unknown
 from sinkscope.model.positions import Rope, check_even_width
@@ -181,10 +192,17 @@ def _check_sharing(config: PreTrainedConfig) -> None:
             f"LabConfig.kv_layers: '{config.attention_name}' changes queries, keys or values with what its own "
             "layer learns before they are cached, so no other layer can read them"
         )
-    if any(supplier > layer for layer, supplier in enumerate(suppliers)) and _looks_ahead(config):
+    upward = [spec for layer, spec in enumerate(config.specs) if suppliers[layer] > layer]
+    if upward and _looks_ahead(config):
         raise InputError(
             "LabConfig.kv_layers: a layer that reads from a later one needs a causal model; with this mask, or with "
             "is_causal = False, queries see later tokens"
+        )
+    # A token's own value is then of the run before, so what a token becomes would depend on the number of runs.
+    if own := [piece for spec in upward for piece in spec.output if isinstance(piece, Exclusive | OwnValueGate)]:
+        raise InputError(
+            f"LabConfig.kv_layers: '{own[0].kind}' reads each token's own value, which a layer that reads from a later "
+            "one does not see"
         )
 
 

@@ -226,6 +226,8 @@ def test_no_variant_is_a_llama(model):
         ({"kv_layers": [2, 2, 2], "attention": "qk_norm"}, "'qk_norm'"),
         ({"kv_layers": [2, 2, 2], "is_causal": False}, "causal"),
         ({"kv_layers": [2, 2, 2], "attention": {"mask": PREFIX}}, "causal"),
+        ({"kv_layers": [0, 2, 2], "attention": "exclusive"}, "'exclusive' reads each token's own value"),
+        ({"kv_layers": [0, 2, 2], "attention": {"output": [{"kind": "own_value_gate"}]}}, "'own_value_gate' reads"),
         ({"kv_iterations": -1}, "kv_iterations = -1"),
         ({"kv_gradient_iterations": 0}, "kv_gradient_iterations = 0"),
         ({"num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide .* choose from 1, 2, 4"),
