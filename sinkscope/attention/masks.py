@@ -81,6 +81,18 @@ class TokenAxis:
         # `index` permutes each row, so the scatter undoes the sort and leaves no element unwritten.
         return torch.empty_like(index).scatter(-1, index, count - first)
 
+    def restarted(self, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
+        """Index of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
+
+        Tokens of one document need not be neighbors: a document mask lets them see each other anywhere.
+        """
+        if self.document is None:
+            return self.order - sinks
+        outside = self.order < sinks  # sink tokens, and padding on the left
+        if self.valid is not None:
+            outside = outside | ~self.valid
+        return torch.where(outside, self.order - sinks, self.within_documents(outside))
+
     def part(self, columns: slice, samples: slice = slice(None)) -> TokenAxis:
         """The tokens of a slice for some of the samples; arrays shared by all samples stay shared."""
         parts: list[Any] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -18,11 +18,13 @@ class Visibility:
     """`mask` applied to `query` tokens and `key` tokens; padding keys are never visible.
 
     A padding query sees nothing. A query that sees no token sees no slot either: its weights and output are zero.
+    `sinks`: how many of the keys are sink tokens, which stand before the first token of the text.
     """
 
     mask: Mask
     query: TokenAxis
     key: TokenAxis
+    sinks: int = field(default=0, kw_only=True)
 
     @classmethod
     def of(

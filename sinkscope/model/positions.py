@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sinkscope.attention import Learned, TokenAxis, Visibility
+from sinkscope.attention import Learned, Visibility
 from sinkscope.errors import InputError, unknown
 
 
@@ -61,7 +61,7 @@ class TokenPositions:
         """
         tokens, queries = visibility.key, visibility.query.count
         restarts = restart and tokens.document is not None
-        key = restarted(tokens, sinks) if restarts else tokens.order - sinks
+        key = tokens.restarted(sinks) if restarts else tokens.order - sinks
         query = key[:, tokens.count - queries :]
         if position_ids is None:
             return cls(query, key, visibility)
@@ -89,18 +89,6 @@ class TokenPositions:
                     "leave position_ids out, or run without a cache"
                 )
         return self
-
-
-def restarted(tokens: TokenAxis, sinks: int = 0) -> Int[Tensor, "#batch tokens"]:
-    """Index of each real token among those of its document, from 0; −n … −1 for the first n = `sinks`.
-
-    Tokens of one document need not be neighbors: a document mask lets them see each other anywhere.
-    """
-    assert tokens.document is not None
-    outside = tokens.order < sinks  # sink tokens, and padding on the left
-    if tokens.valid is not None:
-        outside = outside | ~tokens.valid
-    return torch.where(outside, tokens.order - sinks, tokens.within_documents(outside))
 
 
 def _after_sinks(position_ids: object, count: int, sinks: int) -> Int[Tensor, "#batch query"]:

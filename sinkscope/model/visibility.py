@@ -101,8 +101,8 @@ def bind(
         attention_mask = F.pad(attention_mask, (sinks, 0), value=1)
     plain = Visibility.of(mask, queries, keys, attention_mask=attention_mask, documents=documents, device=device)
     if not sinks or isinstance(mask, Causal | Full):  # sink tokens come first: these masks are right for them already
-        return plain
-    return BesideSinks(mask, plain.query, plain.key, sinks, is_causal)
+        return replace(plain, sinks=sinks)
+    return BesideSinks(mask, plain.query, plain.key, is_causal, sinks=sinks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,6 @@ class BesideSinks(Visibility):
     measurements do, and hold for all.
     """
 
-    sinks: int
     is_causal: bool
     further: Mask | None = None
 

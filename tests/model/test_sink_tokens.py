@@ -135,6 +135,25 @@ def test_decoding_under_every_mask_and_attention(kind, ids):
         assert_close(in_chunks(model, ids, [5, 1, 1, 6], document_ids=documents), full, **CLOSE)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("attention", ["stable_mask", {"name": "first_key_logit", "initial": 3.0}], ids=str)
+def test_places_in_a_row_begin_after_them(attention, ids):
+    """So a row is its one document; and its last token, at the end of the context, has nothing after it."""
+    spec = zoo.resolve(attention)
+    models = [build(attention=replace(spec, mask=mask), sink_tokens=3) for mask in (CAUSAL, MASKS["document"])]
+    models[1].load_state_dict(models[0].state_dict())
+    padded = torch.cat([ids * 0, ids], 1)
+    for model in models:
+        full = model(ids).logits
+        assert_close(full, models[0](ids).logits, **CLOSE)
+        assert_close(in_chunks(model, ids, [5, 1, 7]), full, **CLOSE)
+        assert_close(model(padded, attention_mask=(padded > 0).long()).logits[:, 13:], full, **CLOSE)
+    slot = zoo.SuffixSlot(gamma=0.5, context=8).build(models[0].model.layers[0].self_attn.operation.sizes)
+    logits = slot(zoo.Context(bind(CAUSAL, 11, 11, sinks=3), 1.0)).logit[0, 0]
+    assert_close(logits[3:-1], torch.stack([(-0.5 * torch.arange(t + 1.0, 8)).logsumexp(0) for t in range(7)]))
+    assert logits[-1] == -torch.inf
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("position", ["rotary", "alibi"])
 def test_generate_equals_greedy_decoding_by_hand(cache, position, ids):

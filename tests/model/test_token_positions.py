@@ -8,7 +8,7 @@ import torch
 from sinkscope.attention import Causal, Visibility
 from sinkscope.attention.masks import TokenAxis
 from sinkscope.errors import InputError
-from sinkscope.model.positions import TokenPositions, restarted
+from sinkscope.model.positions import TokenPositions
 from sinkscope.model.visibility import bind
 
 
@@ -45,7 +45,7 @@ def test_gaps_in_a_document_do_not_count():
 def test_ranks_equal_a_count_by_hand():
     document = torch.randint(0, 4, (3, 40))
     expected = [[row[:i].count(number) for i, number in enumerate(row)] for row in document.tolist()]
-    assert restarted(TokenAxis(torch.arange(40)[None], document)).tolist() == expected
+    assert TokenAxis(torch.arange(40)[None], document).restarted().tolist() == expected
 
 
 def test_the_callers_positions_hold_for_keys_where_nothing_is_cached():

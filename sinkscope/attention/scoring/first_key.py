@@ -19,10 +19,11 @@ class FirstKeyLogit:
     """s_tk ← s_tk + b_h where k is the first token of its row, b_h learned per query head, starting at `initial`.
 
     A sink that stays in the sequence: it moves mass to a token, with that token's value, where a `LogitSlot` takes mass
-    away from all tokens. A query that does not see the first token, because of a window, has no sink. Under a document
-    mask every document has a first token. Added after scaling, as other logits are. Source: the vision encoder of
-    MiMo-V2.5 (Xiaomi 2026), in layers whose queries see 64 patches on either side; which of the two sinks a model was
-    trained with is not visible in its parameters, whose shape is the same.
+    away from all tokens. Sink tokens come before the first token of their row. A query that does not see the first
+    token, because of a window, has no sink. Under a document mask every document has a first token. Added after
+    scaling, as other logits are. Source: the vision encoder of MiMo-V2.5 (Xiaomi 2026), in layers whose queries see 64
+    patches on either side; which of the two sinks a model was trained with is not visible in its parameters, whose
+    shape is the same.
     """
 
     initial: float = 0.0
@@ -66,7 +67,7 @@ def first_keys(visibility: Visibility) -> Bool[Tensor, "#batch key"]:
     if visibility.rule is None:
         raise InputError("a first key's logit: a boolean mask does not say where a row begins, so pass a mask value")
     visibility = visibility.rule
-    tokens = visibility.key
-    first = (tokens.within_documents() if separates_documents(visibility.mask) else tokens.order) == 0
+    tokens, sinks = visibility.key, visibility.sinks
+    first = (tokens.restarted(sinks) if separates_documents(visibility.mask) else tokens.order - sinks) == 0
     # Padding can have index 0 too: right padding repeats the index of the last real token.
     return first if tokens.valid is None else first & tokens.valid

@@ -59,9 +59,10 @@ class SuffixSlot:
 
     A query gives mass to the positions after its own, up to the maximum `context` (None: that of the model's
     configuration, 2048 where there is no model); that mass is dropped. The last position has none after it, so its row
-    sums to one; so do rows beyond the context. Under a document mask positions count from the document's start. Equal
-    to a softmax over all positions with p_tj = −γ j on later ones, then masked. `gamma`: a number for all heads, or
-    "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024 (2402.04779); their code does not run.
+    sums to one; so do rows beyond the context. Positions are those of the text, without sink tokens; under a document
+    mask they count from the document's start. Equal to a softmax over all positions with p_tj = −γ j on later ones,
+    then masked. `gamma`: a number for all heads, or "alibi", 2^(−8 h / H) for head h of H. Source: Yin et al. 2024
+    (2402.04779); their code does not run.
     """
 
     context: Annotated[int, Field(ge=1)] | None = None
@@ -109,7 +110,8 @@ class _SuffixSlot(nn.Module):
         self.gammas = [2 ** (-8 * (h + 1) / heads) for h in range(heads)] if gamma == "alibi" else [gamma] * heads
 
     def forward(self, context: Context) -> SlotTerms:
-        place = self._place(context.visibility).clamp(min=0)[:, None].float()  # left padding stands below 0
+        # Left padding and sink tokens stand below 0.
+        place = self._place(context.visibility).clamp(min=0)[:, None].float()
         return SlotTerms(logit=torch.cat([self._mass(place, float(gamma)) for gamma in self.gammas], 1))
 
     @staticmethod
@@ -118,9 +120,9 @@ class _SuffixSlot(nn.Module):
         # A mask written out has lost its documents: only the rule that it narrows knows them.
         visibility = visibility.rule or visibility
         if not separates_documents(visibility.mask):
-            return visibility.query.order
+            return visibility.query.order - visibility.sinks
         # Counted over all keys: with a cache a document may begin before the first query.
-        return visibility.key.within_documents()[:, -visibility.query.count :]
+        return visibility.key.restarted(visibility.sinks)[:, -visibility.query.count :]
 
     def _mass(self, place: Tensor, gamma: float) -> Tensor:
         """log Σ_{t < j < context} exp(−γ j) as a geometric sum; −inf where no position is left."""
