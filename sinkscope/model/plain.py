@@ -162,17 +162,25 @@ def zero_heads(model: nn.Module, heads: Iterable[tuple[int, int]]) -> None:
     """
     model = unwrapped(model)
     layers = list(attention_layers(model))
+    columns: list[Tensor] = []  # all of them before the first is changed: a model that is refused stays as it was
     for layer, head in heads:
-        if not 0 <= layer < len(layers) or not 0 <= head < (count := head_count(model, layers[layer])):
+        if not 0 <= layer < len(layers):
             raise InputError(f"head {layer}.{head} does not exist: there are {len(layers)} attention layers")
+        if not 0 <= head < (count := head_count(model, layers[layer])):
+            raise InputError(f"head {layer}.{head} does not exist: layer {layer} has heads 0 to {count - 1}")
         projection = output_projection(model, layers[layer])
         weight = getattr(projection, "weight", None)
         if not isinstance(projection, nn.Linear) or weight is None or weight.shape[1] % count:
             raise UnsupportedModelError(f"family '{family(model)}': its output projection is no map of single heads")
+        if not isinstance(weight, nn.Parameter):
+            raise UnsupportedModelError(
+                f"family '{family(model)}': its output projection is computed anew from other parameters at each call, "
+                "so no part of it can be set to 0"
+            )
         width = weight.shape[1] // count
-        with torch.no_grad():
-            # (out, heads · width). A bias of W_O belongs to no head and stays.
-            weight[:, head * width : (head + 1) * width] = 0
+        columns.append(weight.detach()[:, head * width : (head + 1) * width])  # (out, width)
+    for column in columns:
+        column.zero_()  # a bias of W_O belongs to no head and stays
 
 
 def _unlike_llama(config: LabConfig) -> str:

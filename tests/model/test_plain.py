@@ -164,5 +164,15 @@ def test_heads_taken_out_for_good_predict_as_under_the_intervention(ids: Tensor,
     with torch.no_grad():
         found = LlamaForCausalLM.from_pretrained(tmp_path)(input_ids=ids).logits
     torch.testing.assert_close(found, wanted)
-    with pytest.raises(InputError, match=r"head 2\.0 does not exist"):
-        zero_heads(model, [(2, 0)])
+
+
+def test_a_head_that_cannot_be_removed_leaves_the_model_as_it_was(ids: Tensor) -> None:
+    for made, heads, words in (
+        (host(), [(0, 1), (2, 0)], r"head 2\.0 does not exist: there are 2 attention layers"),
+        (host(), [(0, 1), (0, 7)], r"head 0\.7 does not exist: layer 0 has heads 0 to 3"),
+        (lab("softmax", weight_reparam="sigma"), [(0, 1)], "computed anew from other parameters"),
+    ):
+        before = made(input_ids=ids).logits
+        with pytest.raises(InputError, match=words):
+            zero_heads(made, heads)
+        assert torch.equal(made(input_ids=ids).logits, before)
