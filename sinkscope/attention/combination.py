@@ -144,6 +144,8 @@ def meaningless(spec: Combination) -> Iterator[str]:
         yield f"a slot with a key needs the dot product: what '{spec.similarity.kind}' would make of it is not known"
     if is_registered(spec.similarity) and spec.difference is not None:
         yield f"differential attention cuts a head in two: what '{spec.similarity.kind}' maps is a whole one"
+    if is_registered(spec.similarity) and spec.first_key is not None:
+        yield f"a first key's logit is a further channel of the dot product, which '{spec.similarity.kind}' would map"
     if isinstance(spec.normalizer, Linear) and spec.first_key is not None:
         yield "a first key's logit adds to logits, and linear weights have none"
     if spec.first_key is not None and spec.difference is not None:

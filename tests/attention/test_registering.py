@@ -17,6 +17,7 @@ from sinkscope.attention import (
     AttentionSpec,
     Causal,
     Document,
+    FirstKeyLogit,
     KeySlot,
     MaskPiece,
     NormalizerPiece,
@@ -248,6 +249,8 @@ def test_meaningless_with_a_registered_map(powered: type) -> None:
         AttentionSpec(similarity=signs, slots=(KeySlot(),))
     with pytest.raises(ss.InputError, match="what 'signs' would make of it is not known"):
         AttentionSpec(similarity=signs, slots=known["slots"])
+    with pytest.raises(ss.InputError, match="a further channel of the dot product, which 'signs' would map"):
+        AttentionSpec(similarity=signs, first_key=FirstKeyLogit())
     assert AttentionSpec(similarity=signs, slots=(ZeroSlot(),)).slots
 
 
