@@ -538,10 +538,13 @@ class Observation:
         return hook
 
     def _real_at(self, place: Place, side: Axis, running: OpenPass) -> Tensor | None:
-        """Real tokens for an observer that reads a module: those of its layer's or its stack's attention, if it ran."""
+        """Real tokens for an observer that reads a module: those of its layer's attention, if it ran."""
         if not isinstance(place, Layer):
             return running.forward.real.get(side)
-        return known.real_queries if (known := running.places.get(place)) else running.forward.real.get(side)
+        known = running.places.get(place)
+        if known is None or not known.query_length:  # no attention yet, though another such observer may have been here
+            return running.forward.real.get(side)
+        return known.real_queries
 
     def _side(self, place: Place) -> Axis:
         return "tokens" if isinstance(place, ExpertLayer) else axes(place.stack, self._encoder_decoder)[0]

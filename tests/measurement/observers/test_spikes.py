@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import measure
+from sinkscope.measurement import HeadOutputs, measure
 from sinkscope.measurement.observers import spikes as room
 from sinkscope.measurement.observers.spikes import SpikeDimensions
-from tests.families.registry import FAMILIES
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.measurement.conftest import MASKS, build
 from tests.measurement.observers.residual import LENGTHS, close, measured, outlying, read_rows
 from tests.planted.factory import Plant, null_model, planted_ids, planted_model
@@ -119,3 +119,14 @@ def test_the_keys_of_a_model_are_looked_for_once(ids: torch.Tensor, monkeypatch:
     monkeypatch.setattr(room, "key_projection", lambda *given: looked.append(given[1]) or find(*given))
     measure(build("llama"), ids, [SpikeDimensions()])
     assert len(looked) == len(set(looked)) == 2
+
+
+def test_padding_is_no_token_where_another_observer_reads_the_same_layer() -> None:
+    model, ids = COLLECTED["bloom"].build(), COLLECTED["bloom"].inputs()["input_ids"][:1]
+    padded = torch.cat([torch.zeros_like(ids[:, :4]), ids], 1)
+    mask = (torch.arange(padded.shape[1]) >= 4).long()[None]
+    observers = [HeadOutputs(), SpikeDimensions(positions=(0, 2))]  # outputs are read inside of the layer, so first
+    alone = measure(model, ids, observers).data
+    found = measure(model, {"input_ids": padded, "attention_mask": mask}, observers).data
+    for name in ("normed_spike_share", "spike_key_cosine"):
+        close(found[name], alone[name].values)
