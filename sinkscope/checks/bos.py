@@ -13,7 +13,7 @@ from transformers import Cache
 
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
-from sinkscope.checks.subject import CheckedModel, TextSet, added_bos, leading
+from sinkscope.checks.subject import CheckedModel, TextSet, leading
 from sinkscope.data import ordinary_tokens, seeded, vocabulary_of
 from sinkscope.hooks import device_of
 from sinkscope.trials import REFERENCE, Arm, OnePass, Texts, Trial, run, unchanged
@@ -30,7 +30,7 @@ def obstacle(subject: CheckedModel) -> str:
 def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """What is put in front of a text, and the cost of each variant relative to what the tokenizer does."""
     model, bos = subject.model, subject.bos
-    added, written = added_bos(subject.tokenizer) if bos is not None else 0, _bos_in_template(subject)
+    added, written = subject.tokenizer_adds, _bos_in_template(subject)
     usual = NUMBERS[min(added, 2)]
     arms = [_arm(OTHER, _random_tokens(subject, len(texts.ids)))]
     if bos is not None:

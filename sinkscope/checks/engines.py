@@ -31,7 +31,8 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, Any], ...]
 
     Conditions in an entry's `needs`: `section` and `key` name a row, which must have advice or no number: on two sets
     of texts, advice that holds on both. With `better` it must predict better than the default, with `gguf` the model
-    must be a GGUF file. An entry without source or date is left out.
+    must be a GGUF file. An entry without source or date is left out, and one whose numbers
+    are unknown.
 
     Arms leave layers with a window as they are. vLLM is told to, and other engines, which would round or shift those
     layers too, get no line for their caches.
@@ -54,6 +55,8 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, Any], ...]
         line |= {"beware": str(entry["beware"])} if entry.get("beware") else {}
         for name, value in {**kept_tokens, **_skipped_layers(parts, row.key)}.items():
             line |= {key: text.replace(f"{{{name}}}", str(value)) for key, text in line.items()}
+        if "{keep" in line["line"]:
+            continue  # a number that is not known
         chosen.append(line | ({} if row.of_16 is None else {"of_16": row.of_16}))
     return tuple(chosen)
 
@@ -82,13 +85,14 @@ def refusals() -> dict[str, str]:
 
 
 def _kept_tokens(parts: Sequence[Part]) -> dict[str, int]:
-    """The values of {keep} and {keep_after_bos}."""
+    """The values of {keep} and {keep_after_bos}, where they are known."""
     facts = {part.name: part.first.facts for part in parts}
     keep = facts.get("engines", {}).get("keep")
     if keep is None:
         return {}
-    added = min(int(facts.get("bos", {}).get("tokenizer_adds", 0)), 1)
-    return {"keep": keep, "keep_after_bos": max(0, keep - added)}
+    # Cards of earlier releases have it in the section "bos" alone.
+    added = {**facts["engines"], **facts.get("bos", {})}.get("tokenizer_adds")
+    return {"keep": keep} | ({} if added is None else {"keep_after_bos": max(0, keep - min(added, 1))})
 
 
 def _skipped_layers(parts: Sequence[Part], key: str) -> dict[str, str]:

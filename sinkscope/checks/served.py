@@ -76,7 +76,7 @@ def _streams(subject: CheckedModel, texts: TextSet, progress: Progress | None) -
     keep = max(beginning) + 1
     ids = texts.ids[:STREAMED]
     cells = ids.shape[1] // 2
-    facts = {"keep": keep, "cells": cells}
+    facts = {"keep": keep, "cells": cells, "tokenizer_adds": subject.tokenizer_adds}
     try:
         trial = run(
             subject.model,

@@ -138,6 +138,11 @@ class CheckedModel:
         """The tokenizer's BOS."""
         return getattr(self.tokenizer, "bos_token_id", None)
 
+    @property
+    def tokenizer_adds(self) -> int:
+        """How many BOS the tokenizer puts in front of a text."""
+        return 0 if self.bos is None else added_bos(self.tokenizer)
+
     def token_text(self, token: int) -> str:
         """A token as the tokenizer writes it; its number without a tokenizer."""
         if self.tokenizer is None:

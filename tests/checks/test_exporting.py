@@ -30,11 +30,11 @@ def with_engines() -> Card:
     return ss.check("nano", count=4, tokens=64, only=["sink", "bos", "cache", "engines"])
 
 
-def with_stream(card: Card, lost: float, keep: int = 3) -> Card:
+def with_stream(card: Card, lost: float, keep: int = 3, **facts: int) -> Card:
     """The card with a stream that keeps the first tokens and predicts so much worse than without."""
     number, advice = Interval(lost, lost - 0.01, lost + 0.01), f"keep {keep}" if lost < 0 else ""
     row = Row("llama.cpp", "llama.cpp", number, "nats lost a token", 12, advice=advice)
-    part = Part("engines", "As engines cache", {"prose": Answered(rows=(row,), facts={"keep": keep})})
+    part = Part("engines", "As engines cache", {"prose": Answered(rows=(row,), facts={"keep": keep} | facts)})
     return replace(card, parts=(*(one for one in card.parts if one.name not in ("cache", "engines")), part))
 
 
@@ -53,7 +53,8 @@ def test_the_section_measures_every_engine(with_engines: Card) -> None:
     assert shares[-1] < 0.6
     assert rows["vllm-fp8"].of_16 == rows["vllm-fp8-calibrated"].of_16
     assert rows["mlx"].of_16 == pytest.approx(0.5)  # half as many cells as a text has tokens
-    assert card.part("engines").first.facts["keep"] == 1
+    facts = card.part("engines").first.facts
+    assert (facts["keep"], facts["tokenizer_adds"]) == (1, 1)
 
 
 @pytest.mark.slow
@@ -75,6 +76,16 @@ def test_a_stream_is_written_where_its_arm_predicts_better(card: Card, tmp_path:
         return
     text = ss.export(made, "llama.cpp", tmp_path)[0].read_text()
     assert "\n--context-shift --keep 2\n" in text  # three, of which nano's tokenizer adds one
+
+
+def test_a_card_without_the_section_on_bos_knows_whether_the_tokenizer_adds_one(card: Card) -> None:
+    def kept(made: Card) -> list[str]:
+        alone = [part for part in made.parts if part.name == "engines"]
+        return [line["line"] for line in engines.lines(alone, gguf=False) if line["engine"] == "llama.cpp"]
+
+    assert kept(with_stream(card, -0.1, tokenizer_adds=1)) == ["--context-shift --keep 2"]
+    assert kept(with_stream(card, -0.1, tokenizer_adds=0)) == ["--context-shift --keep 3"]
+    assert kept(with_stream(card, -0.1)) == []  # a card of before: nobody knows
 
 
 def test_sinks_as_json(card: Card, tmp_path: Path) -> None:
