@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 CommandName = Literal["measure", "intervene", "cache", "quantize", "calibrate", "check"]
 
 WITHOUT_EFFECT = {"out", "as_json", "device", "device_map", "batch_size", "maps", "figure", "tables", "plan_only"}
-WITHOUT_EFFECT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain", "submit", "save", "position"}
+WITHOUT_EFFECT |= {"config", "full", "only", "skipped", "against", "fail_on", "explain", "submit", "save"}
 """Options that change no stored number."""
 SHOWING = {"out", "as_json", "full", "explain", "plan_only"}
 """Options that only say where results go, and what of them is printed."""
 NAMED = {"kind", "kinds", "what", "scheme", "method"}  # options that are part of the folder's name
+LONGEST = 60  # characters of a folder's name before its hash
 PICTURES = ("figure.svg", "figure.pdf", "figure.png")
 TABLES = ("table", "definitions", "heads", "depths", "tokens", "kinds", "first_tokens", "massive", "experts")
 MANIFESTS = "manifest-*.json"  # of the measurement of one model, named by `call_digest`
@@ -197,7 +198,9 @@ def _folder_name(models: Sequence[str], words: Sequence[str], context: Context) 
     title = "-".join([*names, *words])
     if not content:
         return title
-    return f"{title[:60]}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:6]}"
+    if len(title) > LONGEST:
+        content["words"] = list(words)  # which the cut may leave out
+    return f"{title[:LONGEST]}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:6]}"
 
 
 def _trial_command(path: Path) -> str | None:

@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import typer
 
+from sinkscope.cli.app import app
+from sinkscope.cli.writing import results_folder
 from sinkscope.measurement import Measurement
 
 QUICK = ("--tokens", 16, "--samples", 4, "--observers", "few")
@@ -15,6 +18,12 @@ QUICK = ("--tokens", 16, "--samples", 4, "--observers", "few")
 
 def folders(place: Path) -> set[str]:
     return {path.name for path in place.iterdir()} if place.is_dir() else set()
+
+
+def folder(command: str, arguments: list[str], words: list[str]) -> Path:
+    """The default folder of a call for a model."""
+    with typer.main.get_command(app).commands[command].make_context(command, list(arguments)) as context:
+        return results_folder(command, None, arguments[:1], words, context)
 
 
 @pytest.mark.slow
@@ -43,14 +52,20 @@ def test_a_shipped_model_at_its_defaults_has_a_plain_name(sinkscope, tmp_path):
     assert sinkscope("measure", "nano", "--input", "random", "--observers", "few", "--samples", 2, "--json").code == 0
     [name] = folders(tmp_path / "sinkscope-measure")
     assert name.startswith("nano-random-")  # the hash of --samples and --observers
-    import typer
+    assert folder("measure", ["nano"], ["natural"]) == Path("sinkscope-measure/nano-natural")
 
-    from sinkscope.cli.app import app
-    from sinkscope.cli.writing import results_folder
 
-    command = typer.main.get_command(app).commands["measure"]
-    with command.make_context("measure", ["nano"]) as context:
-        assert results_folder("measure", None, ["nano"], ["natural"], context) == Path("sinkscope-measure/nano-natural")
+def test_every_option_that_changes_numbers_is_in_the_name() -> None:
+    there = folder("intervene", ["nano", "--position", "3"], ["suppress-bands"])
+    assert there != folder("intervene", ["nano", "--position", "4"], ["suppress-bands"])
+    assert there.name.startswith("nano-suppress-bands-")
+
+
+def test_what_a_long_name_leaves_out_is_in_its_hash() -> None:
+    long = ["m" * 58, "--samples", "4"]
+    assert folder("intervene", long, ["fold-logit"]) != folder("intervene", long, ["fold-key"])
+    assert folder("intervene", long, ["fold-key"]) == folder("intervene", long, ["fold-key"])
+    assert len(folder("intervene", long, ["fold-key"]).name) == 67
 
 
 @pytest.mark.release
