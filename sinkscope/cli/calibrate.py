@@ -16,6 +16,7 @@ from sinkscope.cli.options import OUTPUT, RUNNING, InputOptions, OutputOptions, 
 from sinkscope.cli.showing import peak_memory, show_trial, watching
 from sinkscope.cli.writing import clear_unfinished, results_folder, unfinished_folder, write_trial
 from sinkscope.errors import InputError, unknown
+from sinkscope.files import check_writable
 from sinkscope.live import duration
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json
@@ -114,6 +115,10 @@ def calibrate(
     if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
         raise InputError(f"--save {save}: it exists already; name a new folder")
     folder = results_folder("calibrate", output.out, [model], [method], context)
+    if save is not None:
+        check_writable(save)
+        if folder.resolve().is_relative_to(save.resolve()):
+            raise InputError(f"--save {save}: the results go to {folder}, which the model would replace")
     from sinkscope.data.media import processor_of
     from sinkscope.trials import CALIBRATIONS, calibration_trial
 

@@ -17,6 +17,7 @@ from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
 from sinkscope.errors import InputError
+from sinkscope.files import check_writable
 from sinkscope.live import duration
 from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
@@ -84,6 +85,8 @@ def check(
             f"--submit: the atlas takes whole cards: add --full, at least {SUBMITTED} --texts, and neither --only nor "
             "--skip"
         )
+    if submit is not None:
+        check_writable(submit)
     earlier = None if against is None else Card.load(against)
     batch_size = running.batch_of(128)
 

@@ -167,6 +167,9 @@ def test_it_saves_the_calibrated_model(capsys, released):
         (["--method", "temperature", "--values", "0"], "tau = 0"),
         (["--method", "act", "--choose-on", "5"], "2 that are held out"),
         (["--method", "act", "--objective", "los"], "los"),
+        (["--method", "act", "--out", "there", "--save", "there", "--plan"], "the results go to there"),
+        (["--method", "act", "--save", "sinkscope-calibrate", "--plan"], "which the model would replace"),
+        (["--method", "act", "--save", f"{__file__}/there", "--plan"], "Not a directory"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(capsys, arguments, said):

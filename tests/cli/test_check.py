@@ -77,6 +77,7 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--submit", "atlas"), "the atlas takes whole cards: add --full"),
         (("--submit", "atlas", "--full", "--only", "sink"), "neither --only nor --skip"),
         (("--submit", "atlas", "--full", "--texts", "8"), "at least 24 --texts"),
+        (("--submit", "junk.json", "--full", "--plan"), "cannot write to junk.json: Not a directory"),
     ],
 )
 def test_bad_input_is_one_line(sinkscope, tmp_path: Path, arguments: tuple[str, ...], said: str):
