@@ -174,6 +174,32 @@ def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path: Path) ->
     assert names(tmp_path) == {"folder", "file"}
 
 
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(InputError, match=rf"cannot write .*{name}: it is a device or a pipe"):
+            write_text(tmp_path / name, "x")
+    assert (tmp_path / "pipe").is_fifo()
+    assert names(tmp_path) == {"pipe", "link"}
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """Else the results of a folder that is kept on another disk would land on the disk of its link."""
+    (tmp_path / "disk").mkdir()
+    for name, fill_it in (
+        ("a.txt", lambda draft: draft.write_text("new")),
+        ("model", lambda draft: fill(draft, "new")),
+    ):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+        for _ in ("to nothing yet", "to the old one"):
+            with writing(tmp_path / name) as draft:
+                fill_it(draft)
+            assert (tmp_path / name).is_symlink()
+    assert (tmp_path / "disk" / "a.txt").read_text() == (tmp_path / "disk" / "model" / "a.txt").read_text() == "new"
+    assert names(tmp_path / "disk") == {"a.txt", "model"}
+
+
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_text("a.txt", "x")

@@ -55,9 +55,13 @@ def writing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`, which is renamed to `path` only if the block ends without an error.
 
     Works for files and for folders, which are replaced as a whole. A failed write (full disk, read-only folder) raises
-    `InputError` and leaves the old `path` unchanged. `sweep` removes what a killed process leaves.
+    `InputError` and leaves the old `path` unchanged. `sweep` removes what a killed process leaves. A link stays, and
+    what it leads to is replaced. Raises `InputError` for devices and pipes too: a rename would put a file in their
+    place.
     """
-    target = Path(path)
+    target = _behind_link(Path(path))
+    if Path(path).exists() and not (target.is_file() or target.is_dir()):
+        raise InputError(f"cannot write {path}: it is a device or a pipe, expected a file or a folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_ROOM, dir=target.parent))
@@ -126,12 +130,17 @@ def sweep(path: str | Path) -> None:
 
     Drafts are removed. A folder that was set aside gets its name back if its replacement never arrived.
     """
-    target = Path(path)
+    target = _behind_link(Path(path))
     neighbors = target.parent.glob(f".{glob.escape(target.name)}.{_RANDOM}{_ROOM}")
     for room in [*neighbors, *target.rglob(f".*.{_RANDOM}{_ROOM}")]:
         for aside in room.glob(f"*{_ASIDE}"):
             _put_back(aside, room.parent / aside.name.removesuffix(_ASIDE))
         shutil.rmtree(room, ignore_errors=True)
+
+
+def _behind_link(path: Path) -> Path:
+    """Where a link leads; other paths as they are."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 class Busy(InputError):
