@@ -14,7 +14,7 @@ from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import entries, lines, refusals
 from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.errors import InputError, unknown
-from sinkscope.files import write_json, write_text
+from sinkscope.files import check_writable, replacing, write_json, write_text
 from sinkscope.hooks import unwrapped
 from sinkscope.interventions import FoldSink, load
 from sinkscope.model import load_tokenizer
@@ -53,10 +53,11 @@ def export(
         tokenizer: The tokenizer to write with a model; by default the one that belongs to the model's name.
         fold: The first token of the model as a constant logit.
 
-    Raises `InputError` for an unknown engine, and for one without a measured and advised line;
-    `UnsupportedModelError` for a model that cannot be written.
+    Raises `InputError` for an unknown engine, for one without a measured and advised line, and where nothing can be
+    written; `UnsupportedModelError` for a model that cannot be written.
     """
     folder = Path(out)
+    check_writable(folder)
     if fold is not None:
         if isinstance(source, Card | Trial) or engine is not None:
             raise InputError("fold: is written with a model, as weights: give the model, and no engine")
@@ -159,7 +160,6 @@ def _write_lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
     for line in chosen:
         text += ["", line["line"], f"# source: {line['source']}, {line['date']}"]
         text += [f"# beware: {line['beware']}"] if "beware" in line else []
-    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{engine}.txt"]
     write_text(paths[0], "\n".join(text) + "\n")
     if isinstance(result, Card) and any(part.name == "sink" for part in result.parts):
@@ -230,7 +230,7 @@ def _model_name(model: nn.Module) -> str | None:
 def _write_model(
     model: PreTrainedModel, name: str | None, folder: Path, tokenizer: Any, files: Mapping[str, Any]
 ) -> list[Path]:
-    """Write the model, its tokenizer and further JSON files into a new folder; returns the files."""
+    """Write the model, its tokenizer and further JSON files into a new folder, all or none; returns the files."""
     if tokenizer is None and name is not None:
         try:
             tokenizer = load_tokenizer(name)
@@ -238,9 +238,10 @@ def _write_model(
             tokenizer = None
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: name a new folder")
-    model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-    for file, content in files.items():
-        write_text(folder / file, json.dumps(content) + "\n")
+    with replacing(folder, lambda _: ()) as draft:
+        model.save_pretrained(draft)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(draft)
+        for file, content in files.items():
+            write_text(draft / file, json.dumps(content) + "\n")
     return sorted(path for path in folder.iterdir() if path.is_file())

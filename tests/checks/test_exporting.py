@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GraniteSWAForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GraniteSWAForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 import sinkscope as ss
 from sinkscope.checks import Answered, Card, Part, Row, engines
@@ -142,6 +148,14 @@ def test_weights_with_sinks_are_a_folder_of_transformers(tmp_path: Path) -> None
         ss.export(model, "vLLM", tmp_path / "other")
 
 
+def test_a_file_is_no_folder_to_write_to(card: Card, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for source, engine in (("nano", None), (card, "vLLM")):
+        for out in (tmp_path / "file", tmp_path / "file" / "there"):
+            with pytest.raises(InputError, match=r"cannot write to .*: Not a directory"):
+                ss.export(source, engine, out)
+
+
 def test_a_trial_of_zeroed_heads_gives_the_pruned_model(tmp_path: Path) -> None:
     model = ss.load("nano")
     ids = torch.randint(3, 2000, (6, 24), generator=torch.Generator().manual_seed(0))
@@ -163,6 +177,22 @@ def mistral(window: int | None) -> MistralForCausalLM:
     for weight in model.parameters():
         weight.data *= 20 if weight.ndim == 2 else 1
     return model
+
+
+def test_a_model_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(self: MistralForCausalLM, folder: Path) -> None:
+        save(self, folder)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, save = mistral(6), MistralForCausalLM.save_pretrained
+    monkeypatch.setattr(MistralForCausalLM, "save_pretrained", full_disk)
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        with pytest.raises(InputError, match="No space left on device"):
+            ss.export(model, out=tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    monkeypatch.undo()
+    assert tmp_path / "empty" / "config.json" in ss.export(model, out=tmp_path / "empty")
 
 
 def test_a_folded_sink_is_written_for_windows_that_left_it_behind(tmp_path: Path) -> None:
