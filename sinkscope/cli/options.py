@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
+import yaml
 
 from sinkscope.cli.command import ADVANCED, LISTS, When
 from sinkscope.errors import InputError, unknown
@@ -102,19 +103,26 @@ def _threshold(value: float | None) -> float | None:
     return value
 
 
+class _AsText(yaml.SafeLoader):
+    """Reads values as text, as on a command line: the head 3.10 is not the number 3.1, and `on` is no truth value."""
+
+
+_AsText.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in pairs if tag.endswith((":null", ":merge"))]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def _read_config(context: Any, param: Any, path: Path | None) -> Path | None:
     """Make the options in a file the defaults of the command, which its command line overrides."""
     if path is None:
         return None
-    import yaml
-
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _AsText)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected options and their values, such as  samples: 20")
-    values = {"on" if name is True else name: value for name, value in values.items()}  # YAML 1.1: `on` is a boolean
     names = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
     repeatable = {each.name for each in context.command.params if getattr(each, "multiple", False)}
     for name in values:

@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from sinkscope.cli import main
+from sinkscope.errors import InputError
+
 FEW = ("--input", "random", "--observers", "few", "--samples", 2, "--tokens", 12)
 
 
@@ -41,12 +44,31 @@ def test_options_in_a_file(sinkscope, model, tmp_path):
         ("- 3", "expected options and their values"),
         ("a: [", "cannot read c.yaml"),
         ("samples: many", "'--samples'"),
+        (
+            "maps: 3.1\nimages:\nfull: yes\nepsilon: 1e-1\nout: c.yaml",
+            "cannot write to c.yaml",
+        ),  # all but the last is right
     ],
 )
 def test_a_file_that_says_something_else(text, said, sinkscope, model, tmp_path):
     (tmp_path / "c.yaml").write_text(text)
     assert said in sinkscope("measure", model, *FEW[:4], "--config", "c.yaml").error
     assert "nowhere.yaml" in sinkscope("measure", model, "--config", "nowhere.yaml").error
+
+
+def test_numbers_in_a_file_are_read_as_on_the_command_line(tmp_path, monkeypatch):
+    """3.10 is the tenth head, not the first."""
+    seen = {}
+
+    def layer_and_head(option, text):
+        seen[option] = text
+        raise InputError("seen")
+
+    monkeypatch.setattr("sinkscope.cli.measure.parse_heads", layer_and_head)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("maps: 3.10\nsamples: 2")
+    assert main(["measure", "nano", "--config", "c.yaml"]) == 2
+    assert seen == {"--maps": "3.10"}
 
 
 def test_paths_that_lead_nowhere(sinkscope):
