@@ -16,7 +16,7 @@ from sinkscope.cli.command import ADVANCED, When
 from sinkscope.cli.opening import open_model
 from sinkscope.cli.options import LOADING, LoadingOptions
 from sinkscope.cli.showing import peak_memory
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.report.terminal import note, only_json, plain, show_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ SHOWN = 10_000  # characters of the text that --json repeats
 WRITTEN = 256  # tokens to write by default, if they fit
 STREAMED = 1024  # keys that a stream keeps at most by default
 TEMPERATURE = 0.8  # for models whose generation config does not sample
+COLDEST = 1e-6  # temperature to sample at
 PENALIZED = 4096  # last tokens that a penalty on repetition sees
 PENDING = 8  # tokens that may wait for the rest of a character
 
@@ -121,6 +122,10 @@ def generate(
         raise InputError("--stream drops tokens and --cache rounds them: choose one")
     if chat and endless:
         raise InputError("--endless does not go with --chat, whose answers end")
+    if temperature is not None and 0 < temperature < COLDEST:
+        raise InputError(
+            f"--temperature {temperature:g} is under {COLDEST:g}, where logits overflow: 0 takes the most likely token"
+        )
     prompts = _messages(prompt) if chat else iter([_prompt(prompt)])
     from sinkscope.model import load_tokenizer
 
@@ -145,6 +150,8 @@ def generate(
                 break
     if not as_json:
         return
+    if chat and not writer.messages:
+        raise InputError("--chat --json: there is no message: give --prompt TEXT, or pipe messages in, one a line")
     show_json(
         {
             "model": model,
@@ -248,8 +255,10 @@ class Writer:
     ) -> None:
         import torch
 
-        from sinkscope.hooks import text_config
+        from sinkscope.hooks import family, is_encoder_decoder, text_config
 
+        if not model.can_generate() or is_encoder_decoder(model):
+            raise UnsupportedModelError(f"family '{family(model)}' does not continue texts: it is no causal decoder")
         self.model, self.tokenizer, self.quantized, self.limit = model, tokenizer, quantized, limit
         self.config = generation_config(model, *sampling[:3])
         self.random = torch.Generator(device=model.device).manual_seed(sampling[3])

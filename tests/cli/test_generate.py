@@ -238,6 +238,7 @@ def test_characters_wait_until_they_are_whole():
         (("--prompt", "def", "--distance", "ceiling"), "--distance goes with --stream"),
         (("--prompt", "def", "--temperature", 0, "--top-p", 0.9), "--top-p is not read at --temperature 0"),
         (("--prompt", "def", "--stream", "--sinks", 128), "leaves no window"),
+        (("--prompt", "def", "--temperature", 1e-45), "--temperature 1e-45 is under 1e-06"),
         (("--chat", "--endless"), "does not go with --chat"),
         (("--stream", "--window", 0), "--window"),
         (("--stream", "--distance", "none"), "--distance"),
@@ -252,6 +253,27 @@ def test_characters_wait_until_they_are_whole():
 )
 def test_bad_input_is_one_line(sinkscope, options, message):
     assert message in sinkscope("generate", "nano", *options).error
+
+
+def test_a_conversation_without_a_message_has_no_json(sinkscope, monkeypatch, nano):
+    (nano / "chat_template.jinja").write_text(TEMPLATE)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "there is no message" in sinkscope("generate", nano, "--chat", "--json").error
+
+
+@pytest.mark.parametrize("kind", ["encoder", "encoder-decoder"])
+def test_a_model_that_continues_no_text_is_refused(sinkscope, tmp_path, kind):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    if kind == "encoder":
+        place = "nano-encoder"
+    else:
+        place = tmp_path
+        T5ForConditionalGeneration(
+            T5Config(vocab_size=2048, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+        ).save_pretrained(place)
+        load_tokenizer("nano").save_pretrained(place)
+    assert "does not continue texts" in sinkscope("generate", place, "--prompt", "def").error
 
 
 def test_a_model_that_cannot_stream_is_refused(sinkscope, tmp_path):
