@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -286,6 +286,7 @@ def of_the_study() -> Iterator[dict[str, Any]]:
         for seed, run in findings.runs[label].items() if findings else ():
             curve = list(zip(run.steps, run.curves[attempt.rate], run.curves["validation_loss"], strict=True))
             step, rate, loss = next((row for row in curve if row[1] >= attempt.target), curve[-1])
+            on_cores = run.host.get("device", "cpu") == "cpu"  # a minute of a GPU is none of a core
             yield {
                 "name": name,
                 "seed": seed,
@@ -293,7 +294,7 @@ def of_the_study() -> Iterator[dict[str, Any]]:
                 "step": step,
                 "rate": rate,
                 "loss": loss,
-                "core_minutes": run.seconds / 60 * step / run.steps[-1],  # of one thread
+                "core_minutes": run.seconds / 60 * step / run.steps[-1] if on_cores else None,  # of one thread
                 "log": question,
             }
 
@@ -301,27 +302,36 @@ def of_the_study() -> Iterator[dict[str, Any]]:
 def table(attempts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Rows of Markdown: with a BOS, then without; the fewest steps first.
 
-    Numbers are medians over seeds, "–" where fewer than half reach the target. Rate and loss are those at that step.
-    With a BOS, attempts of which no model reaches it are left out.
+    Steps and minutes are medians over seeds, "–" where fewer than half reach the target; minutes of those on cores.
+    Rate and loss are medians over those that reach it, at that step. With a BOS, attempts of which no model reaches it
+    are left out.
     """
     lines = []
     for name, attempt in ATTEMPTS.items():
         tried = [row for row in attempts if row["name"] == name]
         with_bos = attempt.target == WITH_BOS
-        if not tried or (with_bos and not any(row["reached"] for row in tried)):
+        reached = [row for row in tried if row["reached"]]
+        if not tried or (with_bos and not reached):
             continue
-        minutes, step, rate, loss = (
-            median(row[key] if row["reached"] else math.inf for row in tried)
-            for key in ("core_minutes", "step", "rate", "loss")
-        )
-        numbers: tuple[str, ...] = (f"{step:,.0f}", f"{minutes:.1f}", f"{rate:.1f} %", f"{loss:.2f}")
-        if not math.isfinite(step):
-            numbers = ("–",) * len(numbers)
-        counted = f"{sum(row['reached'] for row in tried)}/{len(tried)}"
+        step, minutes = _until_half(tried, "step"), _until_half(tried, "core_minutes")
+        numbers = ["–"] * 4
+        if math.isfinite(step):
+            rate, loss = (median(row[key] for row in reached) for key in ("rate", "loss"))
+            numbers = [f"{step:,.0f}", "–", f"{rate:.1f} %", f"{loss:.2f}"]
+        if math.isfinite(minutes):
+            numbers[1] = f"{minutes:.1f}"
+        counted = f"{len(reached)}/{len(tried)}"
         log = ", ".join(dict.fromkeys(row.get("log", RECORDS.name) for row in tried))
         cells = (f"{attempt.words}{'' if with_bos else ', no BOS'}", counted, *numbers, f"`{log}`")
         lines.append((not with_bos, step, f"| {' | '.join(cells)} |"))
     yield from (line for *_, line in sorted(lines))
+
+
+def _until_half(tried: Sequence[Mapping[str, Any]], key: str) -> float:
+    """The median; where just half of the models reach the target, the last of these; infinite where fewer do."""
+    values = [row[key] if row["reached"] else math.inf for row in tried if row[key] is not None] or [math.inf]
+    middle = median(values)
+    return middle if math.isfinite(middle) else median_low(values)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -128,6 +128,26 @@ def test_the_fewest_steps_come_first_and_what_missed_its_target_last():
     assert " 1,000 | 9.0 | 10.5 % |" in lines[0]
 
 
+def test_numbers_are_shown_where_half_reach_the_target():
+    def numbers(*rows: dict[str, object]) -> list[str]:
+        (line,) = table(rows)
+        return line.strip("| ").split(" | ")[1:6]
+
+    one, two = row_of("nano", 0, 1000), row_of("nano", 1, 1100) | {"core_minutes": 10.0, "rate": 12.5, "loss": 3.0}
+    missed = [row_of("nano", seed, 1500, reached=False) for seed in (2, 3, 4)]
+    assert numbers(one, two, *missed[:1]) == ["2/3", "1,100", "10.0", "11.5 %", "3.10"]
+    assert numbers(one, two, *missed[:2]) == ["2/4", "1,100", "10.0", "11.5 %", "3.10"]
+    assert numbers(one, two, *missed) == ["2/5", "–", "–", "–", "–"]
+    on_gpu = two | {"core_minutes": None}
+    assert numbers(one, on_gpu) == ["2/2", "1,050", "9.0", "11.5 %", "3.10"]
+    assert numbers(on_gpu) == ["1/1", "1,100", "–", "12.5 %", "3.00"]
+
+
+def test_minutes_of_a_gpu_are_no_core_minutes():
+    by_device = {row["seed"]: row["core_minutes"] for row in speedrun.of_the_study() if row["name"] == "nano"}
+    assert all((minutes is None) == (seed in range(25, 31)) for seed, minutes in by_device.items())
+
+
 def test_the_readme_has_the_attempts_of_the_records():
     lines = list(table([*speedrun.of_the_study(), *speedrun.rows()]))
     shown = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").splitlines()
