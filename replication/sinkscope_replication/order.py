@@ -64,6 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.names:
         if name not in QUESTIONS:
             parser.error(str(unknown("question", name, QUESTIONS)))
+    try:
+        _make(options)
+    except InputError as error:
+        parser.error(str(error))
+
+
+def _make(options: argparse.Namespace) -> None:
     end, total = time.monotonic() + 3600 * options.hours, 0.0
     for question, lacking in missing(options.names, options.results):
         variations = tuple(

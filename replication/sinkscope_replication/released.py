@@ -210,23 +210,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     name = Path(options.model).name
     out = options.out or RELEASED / f"{name}.json"
-    known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"parts": {}}
-    known |= {"model": name, "corpus": CORPUS, "epsilon": 0.3, "versions": versions()}
     if options.samples < 2:
         parser.error(f"--samples {options.samples}: at least 2, for an interval")
     try:
+        known = _known(out)
         model, tokenizer = load(options.model), load_tokenizer(options.model)
     except InputError as error:
         parser.error(str(error))
+    known |= {"model": name, "corpus": CORPUS, "epsilon": 0.3, "versions": versions()}
     for part, measured in parts(model, tokenizer, options.samples).items():
         if known["parts"].get(part, {}).get("samples") == options.samples:
             continue
         try:
             known["parts"][part] = {"samples": options.samples, **measured()}
+            write_json(out, known)
         except InputError as error:
             parser.error(f"{name}, {part}: {error}")
-        write_json(out, known)
         print(part, known["parts"][part].get("rate"), flush=True)
+
+
+def _known(out: Path) -> dict[str, Any]:
+    """What a file holds, which may not be there. Raises `InputError` for one that this module did not write."""
+    try:
+        known = json.loads(out.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"parts": {}}
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {out}: {error}") from error
+    parts = known.get("parts") if isinstance(known, dict) else None
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        raise InputError(f"{out} is not a file of this command: expected an object with 'parts'")
+    return known
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sinkscope.data import DataConfig, encode_data, load_corpus, natural_windows, prepare
 from sinkscope.errors import InputError, unknown
-from sinkscope.files import write_text
+from sinkscope.files import append_line, write_text
 from sinkscope.measurement import AttentionReceived, HiddenNorms, measure
 from sinkscope.model import load
 from sinkscope.training import LOG, load_recipe, read_rows, sink_metrics
@@ -40,6 +40,7 @@ RECORDS = Path(__file__).parent / "records" / "speedrun.jsonl"
 WITH_BOS, WITHOUT_BOS = 10.0, 3.0  # percent of heads; 3 % is one head of sixteen in half of the windows
 RATES = ("sink/position_0", "sink/strongest")
 POLL = 1.0  # seconds
+SHOWN = ("name", "seed", "reached", "step", "core_minutes", "rate", "loss")  # of a record, in the table
 PATIENCE = 1300  # steps after which an attempt with a BOS has not reached its target
 SHORT, SHORTEST, LONGEST = "short", 8, 60  # a corpus of documents of so many tokens, made here
 TWO_RANDOM = {"kind": "random_tokens", "start": 0, "stop": 2}
@@ -275,8 +276,14 @@ class WholeWindows:
 
 
 def rows(path: Path = RECORDS) -> list[dict[str, Any]]:
-    """What was recorded."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    """What was recorded. Raises `InputError`, with the line, for a damaged file, to which nothing could be added."""
+    recorded = read_rows(path)
+    if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        raise InputError(f"{path}: its last line, {len(recorded) + 1}, has no end: remove it")
+    for number, row in enumerate(recorded, 1):
+        if lacking := [name for name in SHOWN if name not in row]:
+            raise InputError(f"{path}, line {number} is no record of an attempt: it has no '{lacking[0]}'")
+    return recorded
 
 
 def of_the_study() -> Iterator[dict[str, Any]]:
@@ -345,17 +352,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.names:
         if name not in ATTEMPTS:
             parser.error(str(unknown("attempt", name, ATTEMPTS)))
-    there = {(row["name"], row["seed"]) for row in rows(options.records)}
+    try:
+        _run(options)
+    except InputError as error:
+        parser.error(str(error))
+
+
+def _run(options: argparse.Namespace) -> None:
+    recorded = rows(options.records)
+    if not options.names:
+        print("\n".join(table([*of_the_study(), *recorded])))
+        return
+    there = {(row["name"], row["seed"]) for row in recorded}
     for seed in options.seeds:
         for name in options.names:
             if (name, seed) in there:
                 continue
             row = attempt_run(ATTEMPTS[name], seed, options.out)
-            with options.records.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(row) + "\n")
+            append_line(options.records, row)
             print({key: value for key, value in row.items() if key != "curve"}, flush=True)
-    if not options.names:
-        print("\n".join(table([*of_the_study(), *rows(options.records)])))
 
 
 if __name__ == "__main__":

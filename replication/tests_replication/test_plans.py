@@ -34,6 +34,10 @@ def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, cap
     assert "did you mean 'sink-token'?" in capsys.readouterr().err
     with pytest.raises(ValueError, match="which is not a question"):
         list(order.missing(["nothing"], tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="2"):
+        order.main(["windows", "--plan", "--results", str(tmp_path / "file")])
+    assert "file" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow

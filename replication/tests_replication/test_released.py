@@ -61,3 +61,14 @@ def test_parts_that_are_there_are_not_measured_again(tmp_path, monkeypatch, caps
     assert (kept["parts"]["one"]["rate"], kept["parts"]["other"]["rate"], kept["model"]) == (2.0, 1.0, "nano")
     released.main(["nano", "--samples", "6", "--out", str(out)])
     assert measured == ["other", "one", "other"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"parts": []}', '{"parts": {"one": 1}}'])
+def test_a_file_of_something_else_is_left_alone(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(released, "load", None)  # it is read first
+    out = tmp_path / "nano.json"
+    out.write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        released.main(["nano", "--out", str(out)])
+    assert str(out) in capsys.readouterr().err.splitlines()[-1]
+    assert out.read_text() == text

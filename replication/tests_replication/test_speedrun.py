@@ -105,6 +105,30 @@ def test_what_is_recorded_is_not_run_again(tmp_path, monkeypatch, capsys):
     assert "did you mean 'nano'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{\n", "line 1 is not JSON"),
+        ('{"step": 1}', "last line, 1, has no end"),
+        ('{"step": 1}\n', "line 1 is no record of an attempt: it has no 'name'"),
+    ],
+)
+def test_a_damaged_file_of_records_ends_in_one_line(text, words, tmp_path, capsys):
+    (tmp_path / "kept.jsonl").write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        speedrun.main(["nano", "--records", str(tmp_path / "kept.jsonl"), "--out", str(tmp_path)])
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "kept.jsonl").read_text() == text
+
+
+def test_a_training_that_fails_ends_in_one_line(tmp_path, monkeypatch, capsys):
+    training(monkeypatch, seconds=0, code=2)
+    monkeypatch.setitem(ATTEMPTS, "slow", Attempt("slow", "slow", target=50.0))
+    with pytest.raises(SystemExit, match="2"):
+        speedrun.main(["slow", "--records", str(tmp_path / "kept.jsonl"), "--out", str(tmp_path)])
+    assert "slow, seed 100: training failed" in capsys.readouterr().err.splitlines()[-1]
+
+
 def row_of(name: str, seed: int, step: int = 900, reached: bool = True) -> dict[str, object]:
     return {
         "name": name,
