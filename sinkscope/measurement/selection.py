@@ -136,6 +136,12 @@ def coordinates(data: xr.Dataset, *dims: str) -> dict[str, Any]:
     return {str(name): value for name, value in data.coords.items() if value.dims and {*value.dims} <= {*dims}}
 
 
+def token_stack(data: xr.Dataset) -> str:
+    """The stack whose tokens the measurement is about: the decoder's if there is one."""
+    stacks = sorted({str(name) for name in data["stack"].values})
+    return next(name for name in (*TOKEN_STACKS, *stacks) if name in stacks)
+
+
 def sample_lengths(data: xr.Dataset, stack: str | None = None) -> Int[np.ndarray, "sample"]:
     """Real tokens of each sample, in one stack or in the longest."""
     return data["tokens"].transpose("sample", "layer").values[:, layers_of(data, stack)].max(1)
@@ -174,8 +180,7 @@ class TokenView:
 
     @cached_property
     def stack(self) -> str:
-        stacks = {str(name) for name in self.data["stack"].values}
-        return next(name for name in (*TOKEN_STACKS, *stacks) if name in stacks)
+        return token_stack(self.data)
 
     @cached_property
     def layers(self) -> Bool[np.ndarray, "layer"]:

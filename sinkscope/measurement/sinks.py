@@ -8,7 +8,7 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.measurement.metrics import nanmean
 from sinkscope.measurement.rates import received
-from sinkscope.measurement.selection import TOKEN_STACKS, layers_of, sample_lengths, uniform_received, visible_queries
+from sinkscope.measurement.selection import layers_of, sample_lengths, token_stack, uniform_received, visible_queries
 from sinkscope.measurement.slots import slot_mass_by_layer
 from sinkscope.sinks import ReceivedAttention, Rows
 
@@ -22,10 +22,7 @@ def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> ReceivedAt
     positions = data["position"].values.tolist()
     if positions != list(range(len(positions))):
         raise InputError("sinks are looked for at all positions from 0 on: observe AttentionReceived('all')")
-    stacks = {str(name) for name in data["stack"].values}
-    if stack is None:
-        stack = next(name for name in (*TOKEN_STACKS, *sorted(stacks)) if name in stacks)
-    layers = layers_of(data, stack)
+    layers = layers_of(data, stack or token_stack(data))
     samples = data.sizes["sample"]
     row = data["row"].values if "row" in data.coords else np.arange(samples)
     start = data["start"].values if "start" in data.coords else np.zeros(samples, dtype=np.int64)
@@ -42,7 +39,7 @@ def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> ReceivedAt
 
 def rows_of_samples(data: xr.Dataset, tokens: ReceivedAttention) -> Rows:
     """The rows of which the samples are documents, with their token ids if these were given."""
-    lengths = sample_lengths(data, None)
+    lengths = sample_lengths(data, token_stack(data))
     ends = tokens.start + lengths
     order = np.full((int(tokens.row.max()) + 1, int(ends.max())), -1)
     document, ids = np.zeros_like(order), np.full_like(order, -1)

@@ -65,6 +65,19 @@ def test_ratios(measurement: Measurement) -> None:
     np.testing.assert_allclose(measurement.value_norm_ratio().values, value, rtol=1e-5)
 
 
+def test_sinks_by_row_are_over_the_tokens_of_the_decoder() -> None:
+    model = build("bart")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "decoder" in name and ("q_proj.weight" in name or "k_proj.weight" in name):
+                weight *= 30
+    ids = torch.randint(3, 90, (2, 40), generator=torch.Generator().manual_seed(0))
+    tokens = measure(model, {"input_ids": ids, "decoder_input_ids": ids[:, :30]}).sinks(0.1, by="row")
+    assert tokens.rows is not None
+    assert tokens.rows.real.sum(-1).tolist() == [30, 30]
+    assert tokens.columns(torch.ones(2, 30)).any()
+
+
 def test_the_table_has_a_row_per_layer(measurement: Measurement) -> None:
     table = measurement.table(0.1)
     assert table["layer"].tolist() == [0, 1]
