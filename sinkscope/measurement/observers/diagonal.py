@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from sinkscope.errors import InputError
 from sinkscope.measurement.calls.call import ROWS, AttentionCall
@@ -94,16 +96,10 @@ class WindowMass(WeightsObserver):
         return call.layer.stack == "decoder"
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        device = chunk.weights.device
-        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
-        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
-        first = (keys < self.sinks)[None, None]
-        if call.real_keys is not None:
-            # Counted among real tokens, from the first column of the row on, wherever its padding is.
-            real = call.real_keys[chunk.samples].to(device)
-            first = ((real.cumsum(-1) <= self.sinks) & real)[:, None, keys]
-        near = (queries[:, None] - keys < self.recent) & (keys <= queries[:, None])
-        mass = (chunk.weights * (first[:, :, None] | near)).sum(-1)
+        queries, keys = _places(call, chunk)
+        distance = queries[..., None] - keys[:, None]
+        near = (distance >= 0) & (distance < self.recent)
+        mass = (chunk.weights * (near | (keys < self.sinks)[:, None])[:, None]).sum(-1)
         yield Piece("window", mass, call.query_start + chunk.rows.start, chunk.samples)
 
     def arrays(self, layer: LayerSums) -> dict[str, Array]:
@@ -112,7 +108,7 @@ class WindowMass(WeightsObserver):
 
 @dataclass(frozen=True)
 class AttentionBefore(WeightsObserver):
-    """A[t, t − distance], the attention to the token `distance` before the query: `attention_before`.
+    """A[t, t − distance], the attention to the real token `distance` before the query: `attention_before`.
 
     (sample, layer, head, position), the position being the query's; 0 for the first queries, before which there is no
     such token. At distance 1 it scores previous-token heads; on a repeated text of n tokens, at distance n − 1,
@@ -130,11 +126,22 @@ class AttentionBefore(WeightsObserver):
         return call.layer.stack == "decoder"
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
-        device = chunk.weights.device
-        queries = torch.arange(chunk.rows.start, chunk.rows.stop, device=device) + call.query_start
-        keys = torch.arange(chunk.columns.start, chunk.columns.stop, device=device) + call.key_start
-        there = queries[:, None] - keys == self.distance
-        yield Piece("before", (chunk.weights * there).sum(-1), call.query_start + chunk.rows.start, chunk.samples)
+        queries, keys = _places(call, chunk)
+        there = queries[..., None] - keys[:, None] == self.distance
+        yield Piece(
+            "before", (chunk.weights * there[:, None]).sum(-1), call.query_start + chunk.rows.start, chunk.samples
+        )
 
     def arrays(self, layer: LayerSums) -> dict[str, Array]:
         return {"attention_before": Array(layer.sums["before"], "query")} if "before" in layer.sums else {}
+
+
+def _places(call: AttentionCall, chunk: Chunk) -> tuple[Int[Tensor, "#batch query"], Int[Tensor, "#batch key"]]:
+    """The chunk's queries and keys, counted among the real tokens of their row. Padding, which nobody sees, has any."""
+    queries = slice(call.query_start + chunk.rows.start, call.query_start + chunk.rows.stop)
+    keys = slice(call.key_start + chunk.columns.start, call.key_start + chunk.columns.stop)
+    if call.real_keys is None:
+        places = torch.arange(max(queries.stop, keys.stop), device=chunk.weights.device)[None]
+    else:  # padding may lie between learned tokens and the text
+        places = call.real_keys[chunk.samples].to(chunk.weights.device).cumsum(-1) - 1
+    return places[:, queries], places[:, keys]

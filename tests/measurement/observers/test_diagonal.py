@@ -72,6 +72,17 @@ def test_what_is_given_to_the_token_before_is_a_diagonal_of_the_map(name: str, d
         assert (data["attention_before"][:, index, :, :distance] == 0).all()
 
 
+def test_padding_between_learned_tokens_and_the_text_is_no_distance() -> None:
+    model, ids = lab("softmax", sink_tokens=1), torch.randint(31, (1, 6), generator=torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(ids, (4, 0))
+    mask = (torch.arange(10) >= 4).long()[None]
+    observers = [AttentionBefore(1), WindowMass(0, 3)]
+    alone = measure(model, ids, observers).data
+    found = measure(model, {"input_ids": padded, "attention_mask": mask}, observers).data
+    for name in ("attention_before", "window_mass"):
+        np.testing.assert_allclose(found[name][..., :7], alone[name], atol=1e-5)
+
+
 def test_a_distance_looks_back() -> None:
     with pytest.raises(InputError, match="distance = -1"):
         AttentionBefore(-1)
