@@ -182,8 +182,8 @@ def key_manifold(
         plane.append([principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in keys_of_heads])
         for head, keys in enumerate(keys_of_heads):
             sink, others = _parted(keys, position)
-            if len(sink) and len(others):
-                directions = _directions(others, dims)
+            directions = _subspace(others, dims).shape[1]
+            if len(sink) and directions:
                 angle[layer, head] = principal_angles(_strongest(sink), others, directions)[0]
                 chance[layer, head] = _chance(directions, keys.shape[-1])
                 cosine[layer, head] = _cosine(sink.mean(0), others.mean(0))
@@ -203,18 +203,17 @@ def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) 
     for position in range(real_keys.shape[1]):
         here, others = _parted(real_keys, position)
         here = here[np.linalg.norm(here, axis=1) > 0]
-        if len(here) and len(others):
-            directions = _directions(others, dims)
-            subspace = _basis(others, directions)
+        subspace = _subspace(others, dims)
+        if len(here) and subspace.shape[1]:
             # The sine of the angle of a key k to a subspace with the basis B: ‖k − B Bᵀ k‖ / ‖k‖.
             outside = np.linalg.norm(here - here @ subspace @ subspace.T, axis=1) / np.linalg.norm(here, axis=1)
-            angles[position] = np.arcsin(np.clip(outside, 0, 1)).mean() / _chance(directions, here.shape[1])
+            angles[position] = np.arcsin(np.clip(outside, 0, 1)).mean() / _chance(subspace.shape[1], here.shape[1])
     return angles
 
 
-def _directions(others: Float[np.ndarray, "others width"], dims: int) -> int:
+def _subspace(others: Float[np.ndarray, "others width"], dims: int) -> Float[np.ndarray, "width dim"]:
     # At most half of the width: a subspace of all directions leaves no angle.
-    return min(dims, len(others), max(1, others.shape[1] // 2))
+    return _basis(others, min(dims, max(1, others.shape[1] // 2)))
 
 
 def _chance(directions: int, width: int) -> float:

@@ -9,6 +9,7 @@ import xarray as xr
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, QueryKeyAngles, QueryKeyValueNorms, measure, metrics
 from sinkscope.measurement.metrics import key_manifold
+from sinkscope.measurement.metrics.geometry import key_angles
 from sinkscope.measurement.metrics.mechanism import (
     angle_split,
     dormant,
@@ -166,6 +167,10 @@ def test_an_angle_and_a_cosine_that_are_known() -> None:
     keys[..., 1, 0], keys[..., 2, 0] = 5, 2
     found = key_manifold(keys)
     assert found.angle[0, 0] == pytest.approx(0.7)
+    chance = np.arccos(np.sqrt(1 / 8))  # the others, as many as there are, lie on one line
+    assert found.chance[0, 0] == pytest.approx(chance)
+    assert key_angles(keys[:, 0, 0])[0] == pytest.approx(0.7 / chance)
+    assert np.isnan(key_angles(keys[:, 0, 0] * np.array([1, 0, 0])[:, None])[0])  # only others of length 0
     assert found.cosine[0, 0] == pytest.approx(np.cos(0.7))
     points = found.plane[0][0].points.reshape(2, 3, 2)
     np.testing.assert_allclose(points[0], points[1], atol=1e-12)
