@@ -142,9 +142,14 @@ class Tokens:
     def on(self, rows: Rows) -> Tokens:
         """The same for these texts. Raises `InputError` if the tokens belong to other texts."""
         if self.rows is not None:
-            if len(rows) != len(self.rows) or not np.array_equal(rows.order, self.rows.order):
+            # The same texts may be padded to another width.
+            more = rows.order.shape[1] - self.rows.order.shape[1]
+            ours, theirs = _wider(self.rows.order, more, -1), _wider(rows.order, -more, -1)
+            if not np.array_equal(ours, theirs):
                 raise InputError("these tokens were chosen in other texts: choose them in the ones that are used")
-            return self
+            if not more:
+                return self
+            return replace(self, mask=_wider(self.mask, more, False)[..., : rows.order.shape[1]], rows=rows)
         width = self.mask.shape[-1]
         inside = (rows.order >= 0) & (rows.order < width)
         # Column 0 stands in for tokens beyond the mask, which `inside` then clears.
@@ -176,10 +181,10 @@ class Tokens:
         layers = first.layers or second.layers
         if first.layers and second.layers and first.layers != second.layers:
             raise InputError("tokens of different layers cannot be added: they are of different models")
-        width = max(first.mask.shape[-1], second.mask.shape[-1])
-        masks = [np.pad(one.mask, ((0, 0), (0, 0), (0, 0), (0, width - one.mask.shape[-1]))) for one in (first, second)]
+        more = second.mask.shape[-1] - first.mask.shape[-1]
+        mask = _wider(first.mask, more, False) | _wider(second.mask, -more, False)
         words = "+".join(dict.fromkeys(word for word in (first.chosen_by, second.chosen_by) if word))
-        return Tokens(masks[0] | masks[1], first.rows, layers, words, {**first.about, **second.about})
+        return Tokens(mask, first.rows, layers, words, {**first.about, **second.about})
 
     def random(
         self, rng: np.random.Generator, rows: Rows | None = None, free: Bool[np.ndarray, "row token"] | None = None
@@ -262,3 +267,8 @@ class Tokens:
             "positions": positions if len(positions) <= 64 else [*positions[:64], "…"],
             **self.about,
         }
+
+
+def _wider(values: np.ndarray, columns: int, fill: Any) -> np.ndarray:
+    """With more columns behind; unchanged for a negative number."""
+    return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, max(0, columns))], constant_values=fill)
