@@ -14,6 +14,7 @@ from sinkscope.errors import InputError
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, WeightsObserver, in_every
+from sinkscope.measurement.observers.rows import sorted_positions
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,9 @@ class KeyVectors(Observer):
     positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
-        positions = tuple(sorted(set(self.positions)))
-        if not positions or not all(isinstance(position, int) and position >= 0 for position in positions):
-            raise InputError(f"positions = {self.positions!r}: expected numbers such as [0, 3]")
         if not isinstance(self.kept, int) or self.kept < 1:
             raise InputError(f"kept = {self.kept!r}: keys of at least one sample are needed")
-        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "positions", sorted_positions(self.positions))
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[int | float | str]]:

@@ -22,6 +22,7 @@ from sinkscope.measurement.observers.observer import (
     divide,
     in_every,
 )
+from sinkscope.measurement.observers.rows import sorted_positions
 
 
 @in_every
@@ -192,16 +193,13 @@ class EntriesReceived(Observer):
 
 
 def _parsed(positions: str | Sequence[int]) -> str | tuple[int, ...]:
-    wrong = InputError(f"positions = {positions!r}: expected 'all', 'first:8', or a list of numbers such as [0, 3]")
-    if isinstance(positions, str):
-        head, _, count = positions.partition(":")
-        if positions != "all" and not (head == "first" and count.isdigit() and int(count) > 0):
-            raise wrong
-        return positions
-    numbers = tuple(positions)
-    if not numbers or not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise wrong
-    return tuple(sorted(set(numbers)))
+    expected = "'all', 'first:8', or a list of numbers such as [0, 3]"
+    if not isinstance(positions, str):
+        return sorted_positions(positions, expected)
+    head, _, count = positions.partition(":")
+    if positions != "all" and not (head == "first" and count.isdigit() and int(count) > 0):
+        raise InputError(f"positions = {positions!r}: expected {expected}")
+    return positions
 
 
 def _at(

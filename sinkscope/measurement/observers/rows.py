@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,11 +88,22 @@ def _ranked(values: np.ndarray, rank: int) -> np.floating:
     return np.partition(values, rank)[rank]
 
 
+def sorted_positions(positions: Any, expected: str = "numbers such as [0, 3]") -> tuple[int, ...]:
+    """Positions of real tokens in order, each once. Raises `InputError` for anything but whole numbers from 0 on."""
+    given = tuple(positions) if isinstance(positions, Iterable) else ()
+    if not given or not all(
+        isinstance(one, int | np.integer) and not isinstance(one, bool) and one >= 0 for one in given
+    ):
+        raise InputError(f"positions = {positions!r}: expected {expected}")
+    return tuple(sorted({int(one) for one in given}))
+
+
 def checked_positions(positions: Sequence[int]) -> tuple[int, ...]:
-    """Positions of real tokens as a tuple. Raises `InputError` unless they rise from 0 on."""
-    numbers = tuple(positions)
-    if not numbers or numbers[0] < 0 or list(numbers) != sorted(set(numbers)):
-        raise InputError(f"positions = {positions!r}: expected rising numbers of tokens such as (0, 3)")
+    """Positions of real tokens as a tuple. Raises `InputError` unless they are whole numbers that rise from 0 on."""
+    rising = "rising numbers of tokens such as (0, 3)"
+    numbers = sorted_positions(positions, rising)
+    if numbers != tuple(positions):
+        raise InputError(f"positions = {positions!r}: expected {rising}")
     return numbers
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sinkscope.attention import HeadNormModule
 from sinkscope.attention.scores import aggregated
-from sinkscope.errors import InputError
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.measurement.observers.outputs import share
+from sinkscope.measurement.observers.rows import sorted_positions
 
 
 @in_every
@@ -35,10 +35,7 @@ class SinkUpdate(Observer):
     positions: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        positions = tuple(sorted(set(self.positions)))
-        if not positions or not all(isinstance(position, int) and position >= 0 for position in positions):
-            raise InputError(f"positions = {self.positions!r}: expected numbers such as [0, 3]")
-        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "positions", sorted_positions(self.positions))
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.output is None:

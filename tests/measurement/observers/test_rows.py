@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import Observer, every, measure, observe
+from sinkscope.measurement import AttentionReceived, KeyVectors, Observer, SinkUpdate, every, measure, observe
 from sinkscope.measurement.observers.bands import SpectralBands
 from sinkscope.measurement.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
 from sinkscope.measurement.observers.massive import MassiveActivations, TokenPeaks
@@ -77,10 +77,21 @@ def test_every_observer_is_in_the_record_as_it_was_asked_for(ids: torch.Tensor) 
 
 
 @pytest.mark.parametrize("kind", [SpikeDimensions, SpectralBands, HiddenVectors])
-@pytest.mark.parametrize("positions", [(), (-1,), (3, 0), [2, 2]])
+@pytest.mark.parametrize("positions", [(), (-1,), (3, 0), [2, 2], 3, (0.5,), (True,)])
 def test_positions_that_do_not_rise_from_0_are_refused(kind: type[Observer], positions: list[int]) -> None:
     with pytest.raises(InputError, match="positions = "):
         kind(positions=positions)
+
+
+@pytest.mark.parametrize("kind", [AttentionReceived, KeyVectors, SinkUpdate])
+@pytest.mark.parametrize("positions", [(), (-1,), 3, (0.5,), (0, "1"), (True,)])
+def test_positions_that_are_no_whole_numbers_are_refused(kind: type[Observer], positions: list[int]) -> None:
+    with pytest.raises(InputError, match="positions = "):
+        kind(positions=positions)
+
+
+def test_positions_in_any_order_and_in_arrays_are_taken() -> None:
+    assert AttentionReceived(np.array([3, 0])).positions == KeyVectors(positions=[3, 0, 3]).positions == (0, 3)
 
 
 @pytest.mark.parametrize(
