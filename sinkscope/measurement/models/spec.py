@@ -15,6 +15,7 @@ from sinkscope.names import Media, media_folder
 
 InputKind = Literal["natural", "random", "repeated", "first-token", "images", "audio"]
 AUTO = "auto"  # a corpus that follows from the model, `data.corpus_of`
+READ_BY = dict.fromkeys(("text", "field", "corpus", "split"), ("natural", "first-token")) | {"windows": ("natural",)}
 DeviceMap = str | dict[str, str | int]
 
 
@@ -118,10 +119,12 @@ class SurveySpec(ConfigPart):
             raise InputError("survey field 'inputs': images and audio are given as folders, 'images: DIR'")
         if self.prompt is not None and self.images is None and self.audio is None:
             raise InputError("survey field 'prompt' goes with 'images' or 'audio': it accompanies each file")
-        reads_text = bool({"natural", "first-token"} & {*self.inputs})
-        for name in ("text", "field"):
-            if getattr(self, name) is not None and not reads_text:
-                raise InputError(f"{name} goes with natural and first-token input, which this survey does not have")
+        given = {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
+        for name, kinds in READ_BY.items():
+            if name in given and not {*kinds} & {*self.inputs}:
+                raise InputError(f"{name} goes with {' and '.join(kinds)} input, which this survey does not have")
+        if self.media is not None and "bos" in given:
+            raise InputError(f"survey field 'bos' goes with text, and '{self.media[0]}' takes its place")
         if self.text is not None and self.split != "validation":
             raise InputError(f"survey field 'split' = {self.split} goes with a corpus: a text is read as a whole")
         repeated = [kind for kind, count in Counter(self.inputs).items() if count > 1]

@@ -29,6 +29,16 @@ WRONG = {
     "models: [nano]\ntext: a.txt\ninputs: [random]": (
         "text goes with natural and first-token input, which this survey does not have"
     ),
+    "models: [nano]\ncorpus: prose\ninputs: [random]": (
+        "corpus goes with natural and first-token input, which this survey does not have"
+    ),
+    "models: [nano]\nsplit: all\nimages: pictures": (
+        "split goes with natural and first-token input, which this survey does not have"
+    ),
+    "models: [nano]\nwindows: packed\ninputs: [first-token]": (
+        "windows goes with natural input, which this survey does not have"
+    ),
+    "models: [nano]\nbos: double\nimages: pictures": "survey field 'bos' goes with text, and 'images' takes its place",
     "models: [{model: nano, chat_template: true}]\ninputs: random": (
         "chat_template goes with natural input, which this survey does not have"
     ),
