@@ -26,14 +26,14 @@ from sinkscope.theme import BELOW, BLUE, INK, SINK, figure, intervals, template,
 SLIDER_POSITIONS = 32
 
 
-def sink_figure(data: xr.Dataset, epsilon: float, position: int | None = None) -> go.Figure:
+def sink_figure(data: xr.Dataset, epsilon: float, position: int) -> go.Figure:
     """See `Measurement.plot`."""
     warn_if_short(data)
-    measured = need(data, "attention_received", "AttentionReceived")["position"]
-    record, first = record_of(data), int(measured[0]) if position is None else position
-    titles = (f"Sink rate (ε = {epsilon:g})", f"Attention received, position {first}")
+    need(data, "attention_received", "AttentionReceived")
+    record = record_of(data)
+    titles = (f"Sink rate (ε = {epsilon:g})", f"Attention received, position {position}")
     result = make_subplots(cols=2, subplot_titles=titles, horizontal_spacing=0.12)
-    panels = (sink_rate_by_position(rates_by_position(data, epsilon)), attention_received(data, first, epsilon))
+    panels = (sink_rate_by_position(rates_by_position(data, epsilon)), attention_received(data, position, epsilon))
     for column, panel in enumerate(panels, start=1):
         result.add_trace(panel.data[0], row=1, col=column)
         result.update_xaxes(panel.layout.xaxis.to_plotly_json(), row=1, col=column)
@@ -317,13 +317,13 @@ def _ticks(low: float, high: float) -> list[float]:
 
 Plot = Literal["sink", "positions", "heads", "hidden", "depths", "values"]
 
-PLOTS: Mapping[str, Callable[[xr.Dataset, float, int | None], go.Figure]] = {
+PLOTS: Mapping[str, Callable[[xr.Dataset, float, int], go.Figure]] = {
     "sink": sink_figure,
     "positions": lambda data, epsilon, position: sink_rate_by_position(rates_by_position(data, epsilon)),
-    "heads": lambda data, epsilon, position: attention_received(data, position or 0, epsilon),
-    "hidden": lambda data, epsilon, position: hidden_norms(data, position or 0),
+    "heads": lambda data, epsilon, position: attention_received(data, position, epsilon),
+    "hidden": lambda data, epsilon, position: hidden_norms(data, position),
     "depths": lambda data, epsilon, position: hidden_norm_map(data),
-    "values": lambda data, epsilon, position: value_norms(data, position or 0),
+    "values": lambda data, epsilon, position: value_norms(data, position),
 }
 OF_EVERY_POSITION = ("positions", "depths")
 
@@ -334,4 +334,6 @@ def plot(data: xr.Dataset, epsilon: float, kind: Plot | str, position: int | Non
         raise unknown("plot", str(kind), PLOTS)
     if position is not None and kind in OF_EVERY_POSITION:
         raise InputError(f"plot '{kind}' shows every position: position={position} goes with the others")
+    if position is None:
+        position = int(data["position"].values[0]) if "position" in data.coords else 0
     return PLOTS[kind](data, epsilon, position)

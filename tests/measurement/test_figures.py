@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.measurement.figures import attention_received, sink_rate_by_input, sink_rate_by_position
+from sinkscope.measurement.figures import attention_received, plot, sink_rate_by_input, sink_rate_by_position
 
 RATES = {"sink_rate": [10.0, 1.0], "low": [8.0, 0.5], "high": [13.0, 2.0]}
 
@@ -70,3 +70,12 @@ def test_inputs_are_named_as_text():
     figure = sink_rate_by_input(pd.DataFrame({"input": ["natural", "<b>x</b>"], **RATES}))
     assert list(figure.data[0].y) == ["natural", "&lt;b&gt;x&lt;/b&gt;"]
     assert list(figure.data[0].error_x.array) == [3.0, 1.0]
+
+
+def test_without_a_position_the_first_measured_one_is_shown(dataset):
+    later = dataset.sel(position=[3, 5])
+    shown = plot(later, 0.3, "heads", None).data[0].z
+    np.testing.assert_allclose(shown, dataset["attention_received"].sel(position=3).mean("sample"), rtol=1e-6)
+    assert any(trace.name == "position 3" for trace in plot(later, 0.3, "hidden", None).data)
+    with pytest.raises(InputError, match="position 0"):
+        plot(later, 0.3, "heads", 0)
