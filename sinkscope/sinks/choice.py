@@ -60,7 +60,10 @@ By = Literal["position", "row"]
 
 
 class Choice(ABC):
-    """A choice of tokens: a frozen value. `str(choice)` are its words, which `parse` reads."""
+    """A choice of tokens: a frozen value. `str(choice)` are its words, which `parse` reads.
+
+    `by` and `measurement` of `Measured` have no words and are left out of them.
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """The evidence that it needs: "attention", "activations", "hidden", "ids"; empty if positions suffice."""
@@ -152,7 +155,7 @@ class Measured(Choice):
         return Tokens(wide & rows.real[:, None, None], rows, known.layers, str(self), about)
 
     def __str__(self) -> str:
-        return "measured" if self.epsilon == EPSILON else f"measured@{self.epsilon:g}"
+        return "measured" if self.epsilon == EPSILON else f"measured@{_number(self.epsilon)}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class Online(Choice):
         raise InputError(f"'{self}' is read inside a cache, as the text comes: for whole texts take measured")
 
     def __str__(self) -> str:
-        return "online" if self.epsilon == EPSILON else f"online@{self.epsilon:g}"
+        return "online" if self.epsilon == EPSILON else f"online@{_number(self.epsilon)}"
 
 
 @dataclass(frozen=True)
@@ -320,7 +323,9 @@ class Outliers(Choice):
         return Tokens(mask[:, None, None], rows, (), str(self), {"ratio": self.ratio, "site": self.site})
 
     def __str__(self) -> str:
-        return "outliers" if self == Outliers() else f"outliers:{self.ratio:g}"
+        if self.site == Outliers.site:
+            return "outliers" if self.ratio == Outliers.ratio else f"outliers:{_number(self.ratio)}"
+        return f"outliers:{_number(self.ratio)},{self.site}"
 
 
 @dataclass(frozen=True)
@@ -413,6 +418,12 @@ def _nearest(known: ReceivedAttention, epsilon: float) -> str:
     if known.slots > 0.05:
         reason += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"
     return f"{reason}; lower epsilon, or name the tokens (first:4)"
+
+
+def _number(value: float) -> str:
+    """A number in words: short if that is exact, and without the + that joins words."""
+    text = f"{value:g}"
+    return (text if float(text) == value else repr(float(value))).replace("e+", "e")
 
 
 def _check_count(what: str, n: Any) -> None:

@@ -8,7 +8,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.sinks.choice import Choice, First, Last, Measured, Online, Outliers, Positions, Spikes, TokenIds
 
 WORDS = (
-    "none | measured[@ε] | online[@ε] | first:4 | last:4 | positions:0,5 | ids:2,13 | outliers[:ratio] | "
+    "none | measured[@ε] | online[@ε] | first:4 | last:4 | positions:0,5 | ids:2,13 | outliers[:ratio[,site]] | "
     "spikes:depth,dimension[,n], joined by +"
 )
 
@@ -45,6 +45,10 @@ def _numbers(value: str) -> tuple[int, ...]:
     return tuple(int(number) for number in value.split(","))
 
 
+def _outliers(ratio: str, site: str = Outliers.site) -> Outliers:
+    return Outliers(float(ratio), site)
+
+
 _READ: dict[str, Callable[[str], Choice]] = {
     "measured": lambda value: Measured(float(value)) if value else Measured(),
     "online": lambda value: Online(float(value)) if value else Online(),
@@ -52,6 +56,6 @@ _READ: dict[str, Callable[[str], Choice]] = {
     "last": lambda value: Last(int(value)) if value else Last(),
     "positions": lambda value: Positions(*_numbers(value)),
     "ids": lambda value: TokenIds(*_numbers(value)),
-    "outliers": lambda value: Outliers(float(value)) if value else Outliers(),
+    "outliers": lambda value: _outliers(*value.split(",")) if value else Outliers(),
     "spikes": lambda value: Spikes(*_numbers(value)),
 }

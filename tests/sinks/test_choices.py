@@ -42,6 +42,9 @@ ALL = [
     TokenIds(2, 13),
     Outliers(),
     Outliers(8.5),
+    Outliers(20.0, "gate"),
+    Outliers(1e20),
+    Measured(0.123456789),
     Spikes(3, 17, 2),
 ]
 
@@ -74,7 +77,7 @@ def test_words_and_choices_are_the_same_thing(choice: Choice) -> None:
     "wrong",
     [
         *("mesured", "first:x", "first:0", "positions:", "measured@2", "none+first", "", "outliers:1"),
-        *("spikes", "spikes:1", "spikes:1,2,3,4"),
+        *("spikes", "spikes:1", "spikes:1,2,3,4", "outliers:20,gate,up", "outliers:gate"),
     ],
 )
 def test_words_that_name_nothing_are_refused_in_one_line(wrong: str) -> None:
