@@ -54,17 +54,26 @@ def device_of(model: nn.Module) -> torch.device:
     return next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
 
 
-def part(inputs: Mapping[str, Any], rows: slice, samples: int, device: torch.device) -> dict[str, Any]:
-    """The batch `rows`: tensors with one row per sample are sliced, everything else is passed on."""
+def part(inputs: Mapping[str, Any], rows: slice, samples: int, device: torch.device | None) -> dict[str, Any]:
+    """The batch `rows`: tensors with one row per sample are sliced, everything else is passed on.
+
+    A `device` of None leaves tensors where they are. Raises `InputError` for tensors whose rows are no samples, unless
+    the batch has all samples.
+    """
     batch: dict[str, Any] = {}
     for name, value in inputs.items():
-        if isinstance(value, Tensor):
-            if value.ndim and len(value) == samples:
-                value = value[rows]
-            elif value.ndim and len(value) != 1 and rows.stop - rows.start < samples:
+        if isinstance(value, Tensor) and value.ndim:
+            # Rotations over several axes have position_ids (axis, sample, token).
+            by_axis = name == "position_ids" and value.ndim == 3
+            count = value.shape[int(by_axis)]
+            if count == samples:
+                value = value[:, rows] if by_axis else value[rows]
+            elif count != 1 and rows.stop - rows.start < samples:
                 raise InputError(
-                    f"inputs: '{name}' has {len(value)} rows for {samples} samples; use batch_size={samples}"
+                    f"inputs: '{name}' has {count} rows for {samples} samples, which cannot be told apart: use all "
+                    f"samples at once, with batch_size={samples}"
                 )
+        if isinstance(value, Tensor) and device is not None:
             value = value.to(device)
         batch[name] = value
     return batch

@@ -33,6 +33,7 @@ from sinkscope.hooks import (
     family,
     has_attention,
     part,
+    samples_of,
     unwrapped,
 )
 from sinkscope.measurement.batch import LeftOut
@@ -276,14 +277,11 @@ def _ready(inputs: Any, samples: int | None) -> Any:
 
 
 def _first_rows(inputs: dict[str, Any], samples: int | None) -> dict[str, Any]:
-    """What has as many rows as the ids, cut to `samples` rows; other inputs stay whole."""
-    count = _row_count(inputs)
+    """Inputs of at most `samples` samples."""
     if samples is None:
         return inputs
-    return {
-        name: value[:samples] if isinstance(value, Tensor) and value.ndim and len(value) == count else value
-        for name, value in inputs.items()
-    }
+    count = samples_of(inputs)
+    return part(inputs, slice(0, min(samples, count)), count, None)
 
 
 def _first_of_all(groups: Iterable[Mapping[str, Any]], samples: int | None) -> Iterator[dict[str, Any]]:
@@ -291,15 +289,9 @@ def _first_of_all(groups: Iterable[Mapping[str, Any]], samples: int | None) -> I
     for group in groups:
         if samples is not None and samples < 1:
             return
-        part = _first_rows(dict(group), samples)
-        yield part
-        samples = None if samples is None else samples - _row_count(part)
-
-
-def _row_count(inputs: Mapping[str, Any]) -> int:
-    """The rows of the first input with any."""
-    tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.ndim > 1]
-    return len(tensors[0]) if tensors else 1
+        first = _first_rows(dict(group), samples)
+        yield first
+        samples = None if samples is None else samples - samples_of(first)
 
 
 def _padded(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import xarray as xr
 from transformers import FNetConfig, FNetModel, LlamaForCausalLM, MaskFormerSwinConfig, MaskFormerSwinModel
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks.inputs import check_padding
+from sinkscope.hooks.inputs import check_padding, part
 from sinkscope.measurement import AttentionReceived, Comparison, HiddenNorms, SlotReceived, every, measure
+from sinkscope.measurement.measuring import read_inputs
 from tests.families.registry import FAMILIES
 from tests.measurement.conftest import MASKS, build
 
@@ -62,6 +63,18 @@ def test_as_many_samples_are_read_as_asked_for(kind: Any, llama: LlamaForCausalL
     assert len(ids) > 2
     assert measure(llama, kind(ids)).record["samples"] == len(ids)
     assert measure(llama, kind(ids), samples=1).data.equals(measure(llama, ids[:1]).data)
+
+
+def test_samples_of_inputs_that_are_not_row_by_row() -> None:
+    ids = torch.arange(15).view(3, 5)
+    places = torch.arange(45).view(3, 3, 5)  # one row for each axis of a rotation, not for each sample
+    options = {"tokens": 5, "samples": 2, "windows": None, "field": None}
+    read = read_inputs({"position_ids": places, "input_ids": ids}, None, lambda: None, **options).inputs
+    assert read["input_ids"].equal(ids[:2])
+    assert read["position_ids"].equal(places[:, :2])
+    assert part({"position_ids": places}, slice(2, 3), 3, None)["position_ids"].equal(places[:, 2:])
+    with pytest.raises(InputError, match="'pixel_values' has 40 rows for 3 samples"):
+        read_inputs({"pixel_values": torch.zeros(40, 12), "input_ids": ids}, None, lambda: None, **options)
 
 
 def test_packed_documents_are_the_same_texts_in_batches_of_any_size(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
@@ -327,10 +340,10 @@ def test_a_list_of_dicts_is_measured_one_behind_the_other(llama: LlamaForCausalL
     parts = [{"input_ids": ids[:2]}, {"input_ids": ids[2:, :11]}]
     both = measure(llama, parts, batch_size=1, progress=lambda done, total: steps.append((done, total))).data
     assert steps == [(1, 3), (2, 3), (3, 3)]
-    for rows, part in ((slice(0, 2), parts[0]), (slice(2, 3), parts[1])):
-        alone = measure(llama, part, batch_size=1).data["attention_received"]
+    for rows, own in ((slice(0, 2), parts[0]), (slice(2, 3), parts[1])):
+        alone = measure(llama, own, batch_size=1).data["attention_received"]
         found = both["attention_received"].isel(sample=rows)
-        length = part["input_ids"].shape[1]
+        length = own["input_ids"].shape[1]
         assert np.array_equal(found.values[..., :length], alone.values)
         assert np.isnan(found.values[..., length:]).all()
     assert both["tokens"].values[2].tolist() == [11] * both.sizes["layer"]
