@@ -177,7 +177,8 @@ def _positions(base: PreTrainedModel, position_ids: Any, mask: Tensor | None, te
                 f"position_ids begin at {int(position_ids[0, 0])}, but the cache holds {text} tokens; {SKIPS}"
             )
         return position_ids
-    if mask is not None and base.config.model_type == "opt":  # counts real tokens where no position is given
+    # Real tokens, so that left padding does not stand between sink tokens and text. GPT-2 itself counts padding too.
+    if mask is not None and base.config.model_type != "gpt2":
         return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, text:]
     return torch.arange(text, text + tokens, device=embedded.device)[None].expand(len(embedded), -1)
 

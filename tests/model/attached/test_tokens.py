@@ -65,6 +65,20 @@ def test_caches_and_padding_change_nothing(name: str) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", [*RELATIVE, "opt"])
+def test_left_padding_without_positions_is_as_on_the_host_alone(name: str) -> None:
+    """Where a host knows distances alone, or counts real tokens: padding is not between sink tokens and text."""
+    model, ids = equipped(name), inputs(name)["input_ids"]
+    padded = torch.cat([ids[:, :4], ids], 1)
+    mask = torch.ones_like(padded)
+    mask[:, :4] = 0
+    past = DynamicCache()
+    found = model(padded[:, :-3], attention_mask=mask[:, :-3], past_key_values=past).logits[:, 4:]
+    found = torch.cat([found, model(padded[:, -3:], attention_mask=mask, past_key_values=past).logits], 1)
+    torch.testing.assert_close(found, model(ids).logits, atol=5e-5, rtol=1e-4)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "phi3"])
 def test_generation_with_a_cache_is_generation_without(name: str) -> None:
     model = equipped(name, "sink_logit")
