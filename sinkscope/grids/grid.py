@@ -84,7 +84,8 @@ class Grid:
 class Steps:
     """The step and lower end of each range; axes along which entries share a range have length 1, groups are split out.
 
-    Symmetric grids have no lower end. A range of a single value has step 0: each of its codes decodes to that value.
+    Symmetric grids have no lower end. A range of a single value has step 0, as has one that is too narrow to divide by
+    its step: each of its codes decodes to the lower end, or to 0.
     """
 
     step: Float[Tensor, "..."]
@@ -115,8 +116,13 @@ def steps_of(x: Float[Tensor, "..."], grid: Grid, protected: Bool[Tensor, "..."]
         raise InputError(NOT_FINITE)
     if grid.symmetric:
         # The maximum is never negative: abs only clears the sign of −0.0.
-        return Steps(torch.maximum(high, -low).abs() / grid.top)
-    return Steps((high - low) / grid.top, low)
+        return Steps(_invertible(torch.maximum(high, -low).abs() / grid.top))
+    return Steps(_invertible((high - low) / grid.top), low)
+
+
+def _invertible(step: Tensor) -> Tensor:
+    """Steps, with 0 for those so small (3e-39) that `encode` would multiply by infinity."""
+    return step.masked_fill((1 / step.float()).isinf(), 0)
 
 
 def check_finite(x: Float[Tensor, "..."], protected: Bool[Tensor, "..."] | None = None) -> None:

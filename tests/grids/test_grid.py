@@ -89,6 +89,17 @@ def test_constant_groups_and_sixteen_bits_are_left_as_they_are() -> None:
     assert fake_quantize(x, Grid(16)) is x
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_ranges_too_narrow_for_a_step_are_one_value(symmetric: bool) -> None:
+    """One over a step below 3e-39 is infinite in fp32."""
+    grid, tiny = Grid(8, symmetric=symmetric), torch.tensor([0.0, 1.0, 2.0])
+    for size in (1e-37, 1e-40, 1e-45):
+        assert torch.equal(fake_quantize(size * tiny, grid), torch.zeros(3))
+    found = fake_quantize(1e-36 * tiny, grid)
+    assert ((found - 1e-36 * tiny).abs() <= steps_of(1e-36 * tiny, grid).step).all()
+    assert found[2] > found[1] > 0
+
+
 def test_the_gradient_passes_straight_through() -> None:
     x = numbers(3, 4).requires_grad_()
     weight = numbers(3, 4) * 2
