@@ -128,11 +128,10 @@ def usable_device(name: str | None) -> str:
     """The device to use, by default the GPU if there is one. Raises `InputError` for one that torch cannot use."""
     import torch
 
+    from sinkscope.model.hub import check_device
+
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from error
+    check_device(device)
     return device
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -36,6 +35,8 @@ from sinkscope.names import SHIPPED, is_gguf
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
+
+NOT_READ = ("pooler", "masked_spec_embed")  # of some heads, or of training alone: many weights on the hub lack them
 
 _HEADS = (
     AutoModelForCausalLM,
@@ -72,10 +73,12 @@ def load(
             the place of `device`.
         trust_remote_code: Whether to run code that comes with the model.
 
-    Raises `InputError` where the model cannot be found or read.
+    Raises `InputError` where the model cannot be found or read, and where its weights lack some of its parameters.
     """
     if device is not None and device_map is not None:
         raise InputError("device and device_map exclude each other")
+    if device is not None:
+        check_device(device)
     place = resolve(name)
     if (Path(place) / CALIBRATED).exists():
         raise InputError(f"'{name}' is a model saved with a calibration: load it with sinkscope.load")
@@ -83,23 +86,27 @@ def load(
         dtype = torch.float32
     try:
         config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=trust_remote_code)
-        model = _auto_class(config).from_pretrained(
+        model, found = _auto_class(config).from_pretrained(
             place,
             config=config,
+            output_loading_info=True,
             dtype=dtype,
             revision=revision,
             trust_remote_code=trust_remote_code,
             **({} if attn is None else {"attn_implementation": attn}),
             **({} if device_map is None else {"device_map": device_map}),
         )
+        if (about := Path(place) / ABOUT).is_file():
+            model.gguf = json.loads(about.read_text(encoding="utf-8"))
     except InputError:
         raise
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # files may hold anything, and what transformers makes of it raises anything
         raise cannot_load(name, error) from error
+    # transformers draws them at random, and only its log says so.
+    if missing := sorted(key for key in found["missing_keys"] if not any(part in key for part in NOT_READ)):
+        raise InputError(f"cannot load model '{name}': its weights lack {missing[0]} ({len(missing)} in all)")
     if str(name) in SHIPPED or is_gguf(name):
         model.name_or_path = model.config.name_or_path = str(name)  # records then hold the name, not a place of ours
-    if (about := Path(place) / ABOUT).is_file():
-        model.gguf = json.loads(about.read_text(encoding="utf-8"))
     return model.to(device).eval() if device else model.eval()
 
 
@@ -109,7 +116,7 @@ def configuration(name: str | Path, *, revision: str | None = None, trust_remote
         return AutoConfig.from_pretrained(own_files(name), revision=revision, trust_remote_code=trust_remote_code)
     except InputError:
         raise
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+    except Exception as error:  # as in `load`
         raise cannot_load(name, error) from error
 
 
@@ -124,7 +131,7 @@ def blueprint(name: str | Path, *, revision: str | None = None, trust_remote_cod
             return _auto_class(config).from_config(host_of(config), trust_remote_code=trust_remote_code)
     except InputError:
         raise
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+    except Exception as error:  # as in `load`
         raise cannot_load(name, error) from error
 
 
@@ -145,6 +152,14 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
     if is_gguf(name):
         tokenizer.name_or_path = str(name)
     return tokenizer
+
+
+def check_device(device: str) -> None:
+    """Raises `InputError` for a device that torch cannot use."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device '{device}' cannot be used: {first_line(error)}") from error
 
 
 def commit_of(name: str, revision: str | None = None) -> str:
@@ -191,4 +206,6 @@ def cannot_load(name: str | Path, error: Exception) -> InputError:
     missing = (
         "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
     )
-    return InputError(f"cannot load model '{name}': {first_line(error).rstrip('.')}{missing}")
+    reason = first_line(error)
+    reason = " ".join(str(error).split()) if reason.endswith(":") else reason  # a line that only announces the next
+    return InputError(f"cannot load model '{name}': {reason.rstrip('.')}{missing}")

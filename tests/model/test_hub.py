@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,36 @@ def test_folders_that_hold_no_model(tmp_path, make, words):
     with pytest.raises(InputError, match=words) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "words"),
+    [
+        ("config.json", {"hidden_size": "x"}, "hidden_size"),
+        ("config.json", {"num_attention_heads": 0}, "cannot load model"),
+        ("config.json", {"num_hidden_layers": 7}, r"its weights lack model\.layers\.\d\..* in all"),
+        ("config.json", {"model_type": "sinkscope_attached", "host": [1]}, "cannot load model"),
+        ("config.json", {"model_type": "sinkscope_attached", "version": "x"}, "cannot load model"),
+        ("generation_config.json", [], "cannot load model"),
+        ("gguf.json", None, "cannot load model"),
+    ],
+)
+def test_files_that_do_not_fit_each_other(tmp_path, tiny_llama, file, changed, words):
+    tiny_llama.save_pretrained(tmp_path)
+    place = tmp_path / file
+    if isinstance(changed, dict):
+        changed = json.loads(place.read_text()) | changed
+    place.write_text("{" if changed is None else json.dumps(changed))
+    with pytest.raises(InputError, match=words) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99"])
+def test_a_device_that_is_none(tmp_path, tiny_llama, device):
+    tiny_llama.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"device '{device}' cannot be used"):
+        load(tmp_path, device=device)
 
 
 def test_corrupted_weights(tmp_path, tiny_llama):
