@@ -123,7 +123,7 @@ def equip(module: nn.Module, operation: Operation, made: Mapping[str, Projection
     setattr(module, EDITS, [Edit(paths[made[kind].module], made[kind].columns, edit) for kind, edit in edits])
     handles = [
         module.register_forward_pre_hook(_take_input, with_kwargs=True),
-        module.register_forward_hook(_forget_input),
+        module.register_forward_hook(_forget_input, always_call=True),
     ]
     setattr(module, HANDLES, handles)
     _place_edits(module)
@@ -278,10 +278,10 @@ def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor)
 
 
 def _forget_input(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    """Forget the call; raises if the operation did not run."""
+    """Forget the call; raises if the operation did not run, but for a layer that raised itself (`output` is None)."""
     call = getattr(module, PLACE)
     setattr(module, PLACE, None)
-    if call is None or call.visibility is None:
+    if output is not None and (call is None or call.visibility is None):
         raise UnsupportedModelError(
             f"{type(module).__name__} ran without its attached operation, as attention implementation "
             f"'{module.config._attn_implementation}': set it back to '{NAME}', or detach the operation"  # type: ignore[union-attr]

@@ -23,6 +23,7 @@ from sinkscope.attention import (
 )
 from sinkscope.attention.normalizers import Linear
 from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.hooks import PLACE
 from sinkscope.model import LabConfig, LabForCausalLM
 from tests.families.registry import FAMILIES
 from tests.families.registry.legacy import COLLECTED, REFUSED
@@ -184,3 +185,19 @@ def unchanged(
     assert list(model.state_dict()) == state
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert torch.equal(output(model, given), before)
+
+
+def test_a_layer_that_raises_keeps_nothing_of_its_input() -> None:
+    """Activations would stay in memory, and no copy of the model could be made."""
+    model = host("llama")
+    ss.attach(model, "sink_logit")
+    layer = next(module for module in model.modules() if hasattr(module, "operation"))
+    layer.o_proj.register_forward_pre_hook(lambda module, args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(torch.ones(1, 5, dtype=torch.long))
+    assert getattr(layer, PLACE) is None
+
+
+def test_layers_are_numbers() -> None:
+    with pytest.raises(InputError, match=r"layers = 1: expected their numbers, such as \[1\]"):
+        ss.attach(host("llama"), "sink_logit", layers=1)
