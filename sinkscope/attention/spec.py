@@ -12,6 +12,7 @@ from sinkscope.attention.combination import Combination
 from sinkscope.attention.operation import Operation
 from sinkscope.attention.pieces import Sizes, pieces
 from sinkscope.attention.slots import SuffixSlot
+from sinkscope.errors import InputError
 from sinkscope.errors.invalid import in_one_line
 
 
@@ -51,6 +52,8 @@ class AttentionSpec(Combination):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AttentionSpec:
         """Back from plain data. Raises `InputError`, in one line with the field's name, for what does not fit."""
+        if not isinstance(data, Mapping):
+            raise InputError(f"attention = {data!r}: expected a spec's dict")
         try:
             return _adapter().validate_python(dict(data))
         except ValidationError as error:

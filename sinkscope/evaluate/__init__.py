@@ -42,8 +42,11 @@ def __getattr__(name: str) -> object:
 
 
 def _arm(name: str, make: Callable[[nn.Module], Cache], series: str = "", *, control: bool = False) -> Arm:
+    from sinkscope.errors import InputError
     from sinkscope.trials import cached
 
+    if control:
+        raise InputError("control=True is not read any more: a control is made by the arm itself, in sinkscope.trials")
     return cached(name, make, series=series or name)
 
 

@@ -92,6 +92,7 @@ def tried(make: Callable[[], object]) -> tuple[zoo.AttentionSpec | None, zoo.Ope
         (lambda: zoo.AttentionSpec(normalizer=zoo.Sigmoid(), slots=(zoo.ZeroSlot(),)), "changes nothing under"),
         (lambda: zoo.AttentionSpec(mask=zoo.Window(1) & Strict()), "no query would see anything"),
         (lambda: zoo.CATALOG["kv_bias"].build(heads=4, kv_heads=2, head_dim=8, hidden_size=0), "hidden_size = 0"),
+        (lambda: zoo.AttentionSpec.from_dict([1]), "expected a spec's dict"),
         (lambda: zoo.resolve({"name": "gated_head", "reads": 40}).build(**SIZES), "reads 40 channels: the .* has 32"),
     ],
 )

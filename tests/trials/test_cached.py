@@ -165,6 +165,8 @@ def test_old_names_say_the_new_ones(model: LlamaForCausalLM) -> None:
     np.testing.assert_array_equal(found.values("1+3"), expected.values("1+3"))
     with warnings.catch_warnings(), pytest.raises(AttributeError, match="no attribute"):
         ss.evaluate.nothing_of_the_kind  # noqa: B018
+    with pytest.warns(DeprecationWarning, match="arm"), pytest.raises(InputError, match="control=True is not read"):
+        ss.evaluate.arm("1+3", lambda model: None, control=True)
     for name in (*ss.evaluate.MOVED, *ss.evaluate.OTHERWISE):
         with pytest.warns(DeprecationWarning, match=name):
             assert getattr(ss.evaluate, name)

@@ -69,6 +69,8 @@ def chosen_layers(layers: dict[nn.Module, Layer], chosen: Iterable[int] | None) 
     """
     if chosen is None:
         return None
+    if not isinstance(chosen, Iterable):
+        raise InputError(f"layers = {chosen!r}: expected their numbers, such as [{chosen!r}]")
     numbers = tuple(chosen)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(layers):
