@@ -136,11 +136,16 @@ class Card:
         return tuple(flag for flag in FLAGS if self.raises(flag))
 
     def raises(self, flag: str) -> bool:
-        """Whether a row raises a flag: a name from `FLAGS`, or KEY:WORD. Raises `InputError` for anything else."""
+        """Whether a row raises a flag: a name from `FLAGS`, or KEY:WORD.
+
+        Raises `InputError` for anything else, and for the key of a row that the card does not have.
+        """
         check_flags([flag])
         key, colon, word = flag.partition(":")
         rows = [row for part in self.parts for row in part.rows]
         if colon:
+            if key not in (keys := [row.key for row in rows]):
+                raise unknown("row of this card", key, keys)
             return any(row.key == key and row.word and ORDER.index(row.word) <= ORDER.index(word) for row in rows)
         if flag in ORDER:
             return any(row.word and ORDER.index(row.word) <= ORDER.index(flag) for row in rows)

@@ -19,6 +19,7 @@ from sinkscope.hooks import unwrapped
 from sinkscope.interventions import FoldSink, load
 from sinkscope.model import load_tokenizer
 from sinkscope.model.plain import as_plain, with_window_sinks, zero_heads
+from sinkscope.names import is_gguf
 from sinkscope.trials import Trial
 from sinkscope.trials import load as load_trial
 
@@ -143,7 +144,7 @@ def _engine_named(engine: str) -> str:
 def _write_lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:
     parts = result.parts if isinstance(result, Card) else _parts_of(result)
     name = str(result.record["model"])
-    chosen = [line for line in lines(parts, gguf=name.endswith(".gguf")) if line["engine"] == engine]
+    chosen = [line for line in lines(parts, gguf=is_gguf(name)) if line["engine"] == engine]
     if not chosen:
         needs = [entry["needs"] for entry in entries() if entry["engine"] == engine and "line" in entry]
         rows = {(part.name, row.key): row for part in parts for row in part.rows}
@@ -173,11 +174,11 @@ def _parts_of(trial: Trial) -> list[Part]:
     facts: Mapping[str, Any] = trial.record.get("arms", {})
     rows = []
     for arm in trial.named("arm"):
-        policy = facts.get(arm, {}).get("policy", {})
-        if isinstance(policy, Mapping) and policy.get("engine") == arm:
+        policy, name = facts.get(arm, {}).get("policy", {}), arm.partition("@")[0]  # without a stream's budget
+        if isinstance(policy, Mapping) and policy.get("engine") == name:
             cost, word = trial.cost(arm), trial.word(arm)
             advice = f"{arm} is safe" if word in ADVISED else ""
-            rows.append(Row(arm, arm, cost, "KL a token", trial.texts, word, advice=advice))
+            rows.append(Row(name, arm, cost, "KL a token", trial.texts, word, advice=advice))
     answers = {"": Answered(rows=tuple(rows))}
     return [Part("cache", "Cache bits", answers), Part("engines", "As engines cache", answers)]
 

@@ -26,7 +26,7 @@ from sinkscope.hooks import device_of, model_digest, unwrapped
 from sinkscope.interventions import load
 from sinkscope.model import load_tokenizer
 from sinkscope.model.hub import commit_of
-from sinkscope.names import SHIPPED
+from sinkscope.names import SHIPPED, is_gguf
 from sinkscope.quantization.as_read import weights_as_read
 from sinkscope.trials import explained
 
@@ -117,7 +117,7 @@ def check(
         "seed": seed,
         "versions": {"python": platform.python_version(), **_versions()},
     }
-    return Card(record, tuple(parts), lines(parts, gguf=name.endswith(".gguf")))
+    return Card(record, tuple(parts), lines(parts, gguf=is_gguf(name)))
 
 
 def _texts_read(sections: Sequence[CheckSection], subject: CheckedModel) -> list[TextSet]:
@@ -145,7 +145,7 @@ def _loaded(model: Any, tokenizer: Any, name: str) -> tuple[PreTrainedModel, Any
     else:
         loaded = unwrapped(model)
         place = str(getattr(getattr(loaded, "config", None), "name_or_path", "") or "")
-        name = name or (Path(place).name if place.endswith(".gguf") else place) or type(loaded).__name__
+        name = name or (Path(place).name if is_gguf(place) else place) or type(loaded).__name__
     if not isinstance(loaded, PreTrainedModel):
         raise InputError(f"model: expected a model of transformers, or its name; got a {type(loaded).__name__}")
     if isinstance(tokenizer, str | Path):

@@ -340,5 +340,6 @@ def _budgets(text: str) -> list[int | float]:
             ) from None
         if value <= 0 or (is_share and not value <= 1):
             raise InputError(f"--budget {text}: '{word}' must be above 0{' and at most 100%' if is_share else ''}")
-        budgets.append(value)
-    return list(dict.fromkeys(budgets))
+        if (type(value), value) not in [(type(each), each) for each in budgets]:  # 1 key is not 100 % of them
+            budgets.append(value)
+    return budgets

@@ -70,8 +70,8 @@ ON_LAYERS = When(
     "chooses heads, which --what zero-sink-heads acts on, or layers of arms on the sink",
 )
 ON_OTHERS = When(
-    lambda values: not _names(values) & {*ARMS},
-    "is read by interventions that are no arms on the sink (there: --on)",
+    lambda values: not _names(values) & {*ARMS, "first-view"},
+    "is read by interventions that are no arms on the sink (there: --on), and not by first-view (there: --to)",
 )
 ON_TWO = read_by("swap-position", "replace-position", "first-view", ORIGIN)
 ON_BANDS = read_by("suppress-bands")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 MAPS = 6  # heads whose maps are drawn by default
 MAP_TOKENS = 64
+DOMAINS = ("figure.html", "domains.csv", "domains.json")  # files over all domains
 TOKENS_SHOWN = 8  # rows of a table of tokens on the terminal
 HEADS_SHOWN = 5  # columns of the table of heads
 
@@ -243,8 +244,11 @@ class _MeasuringRun:
         rows: list[dict[str, Any]] = []
         measurements: dict[str, Measurement] = {}
         with only_json(as_json):
+            places = domains(self.inputs.text)
+            if taken := next((place for name, place in places.items() if name in DOMAINS), None):
+                raise InputError(f"{taken}: the results have a file of this name, beside a folder for each entry")
             self._open()
-            for domain, place in domains(self.inputs.text).items():
+            for domain, place in places.items():
                 try:
                     reading = read_inputs(self.model, self.name, replace(self.inputs, text=place), self.running)
                 except UnsupportedModelError:
@@ -269,7 +273,7 @@ class _MeasuringRun:
         ]
         show(plain("each entry of the folder was measured separately:"))
         show(table(("domain", "sink rate, %", "95 % interval", "samples"), cells))
-        show_written([folder / name for name in ("figure.html", "domains.csv", "domains.json")])
+        show_written([folder / name for name in DOMAINS])
 
     def _open(self) -> None:
         self.model = open_model(self.name, self.running)

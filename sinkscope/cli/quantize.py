@@ -120,7 +120,7 @@ def quantize(
         ROUNDS_MAPS,
         ONE_SCHEME,
     ] = None,
-    explain: Annotated[options.Explain, RUNS_TRIAL] = False,
+    explain: Annotated[options.Explain, RUNS_TRIAL, ONE_SCHEME] = False,
     skip: Annotated[
         list[str] | None,
         typer.Option(

@@ -259,7 +259,7 @@ def test_a_finished_section_is_reused(nano: tuple[Any, Any], tmp_path: Path, mon
 def test_flags_are_words_of_rows_or_names(card: Card) -> None:
     assert card.raises("kv8:free")
     assert not card.raises("kv8:breaks")
-    for wrong in ("bos-thrice", "kv8:bad"):
+    for wrong in ("bos-thrice", "kv8:bad", "kv88:costs"):  # a gate on no row would let everything through
         with pytest.raises(InputError, match="unknown"):
             card.raises(wrong)
 

@@ -73,6 +73,14 @@ def test_lines_of_measured_arms_are_written_with_their_sources(with_engines: Car
     assert "--context-shift" not in text  # keeping the first token gains nothing on nano
 
 
+@pytest.mark.parametrize("name", ["a.gguf", "a.GGUF"])
+def test_lines_for_gguf_files_are_written_however_the_name_is_spelled(card: Card, tmp_path: Path, name: str) -> None:
+    row = Row("no-BOS", "no BOS", Interval(-0.1, -0.2, -0.05), "nats", 24, "small", advice="send no BOS")
+    bos = Part("bos", "BOS", {"prose": Answered(rows=(row,))})
+    made = replace(card, record={**card.record, "model": name}, parts=(bos,))
+    assert "add_bos_token" in ss.export(made, "llama.cpp", tmp_path)[0].read_text()
+
+
 @pytest.mark.parametrize(("lost", "kept"), [(-0.1, True), (+0.1, False)])
 def test_a_stream_is_written_where_its_arm_predicts_better(card: Card, tmp_path: Path, lost: float, kept: bool) -> None:
     made = with_stream(card, lost)
@@ -128,8 +136,10 @@ def test_what_was_not_measured_or_not_advised_is_refused(
 
 def test_a_trial_of_rounded_caches_is_a_result_too(tmp_path: Path) -> None:
     ids = torch.randint(3, 2000, (4, 40), generator=torch.Generator().manual_seed(0))
-    trial = ss.trials.eviction_trial(ss.load("nano"), ids, ["vllm-fp8"], [20], protect="none", controls=0)
+    trial = ss.trials.eviction_trial(ss.load("nano"), ids, ["vllm-fp8", "mlx"], [20], protect="none", controls=0)
     assert "--kv-cache-dtype fp8" in ss.export(trial, "vllm", tmp_path)[0].read_text()
+    with pytest.raises(InputError, match="no advice: mlx@20 "):
+        ss.export(trial, "MLX", tmp_path)
 
 
 def test_weights_with_sinks_are_a_folder_of_transformers(tmp_path: Path) -> None:

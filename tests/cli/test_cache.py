@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from sinkscope.cli.cache import _budgets
 from sinkscope.trials import load
 
 Command = Callable[..., Any]
@@ -78,6 +79,10 @@ def test_recall_can_be_asked_of_any_model(sinkscope: Command, model: Path, text:
                        *SMALL, "--json")  # fmt: skip
     assert answer.code == 0, answer.err
     assert all(0 <= arm["recall"] <= 1 for arm in answer.json["arms"])
+
+
+def test_one_key_is_not_all_of_them() -> None:
+    assert [repr(budget) for budget in _budgets("1,100%,1,50%,50%")] == ["1", "1.0", "0.5"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_json_is_alone_on_stdout(sinkscope, model, text, what):
         (("--what", "hide-sink", "--controls", 0), "controls"),
         (("--what", "remove-onset", "--position", 40), "positions 0 to 15"),
         (("--what", "hide-sink", "--position", 0), "is read by interventions that are no arms on the sink"),
+        (("--what", "first-view", "--position", 3), "not by first-view"),
         (("--what", "hide-sink", "--what", "remove-onset"), "one at a time; together run hide-sink, mute-sink"),
         (("--what", "hide-sink", "--on", "first:1", "--after", 15), "none comes 15 after position 0"),
         (("--what", "remove-onset", "--on", "first:1"), "--on is read by hide-sink"),

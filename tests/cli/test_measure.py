@@ -394,6 +394,7 @@ BAD = {
     "no such head": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7.0"], "heads 0 to"),
     "a head without its layer": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7"], "layer.head"),
     "a folder without domains": (["measure", "MODEL", "--text", "EMPTY", *FEW], "holds no domain"),
+    "a domain named as a table": (["measure", "MODEL", "--text", "TABLES", *FEW], "domains.csv: the results have"),
     "no such corpus": (["measure", "MODEL", "--corpus", "pythn", *FEW], "python"),
     "unknown input": (["measure", "MODEL", "--input", "natral"], "natural"),
     "unknown option": (["measure", "MODEL", "--epsilo", 0.3], "--epsilon"),
@@ -412,6 +413,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_pa
     (tmp_path / "short.txt").write_text("def return")
     (tmp_path / "binary.bin").write_bytes(bytes(range(256)))
     (tmp_path / "empty").mkdir()
+    (tmp_path / "tables").mkdir()
+    for name in ("a.csv", "domains.csv"):
+        (tmp_path / "tables" / name).write_text("text\n" + text.read_text())
     places = {
         "MODEL": str(model),
         "TEXT": str(text),
@@ -419,6 +423,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(sinkscope, model, text, tmp_pa
         "SHORT": "short.txt",
         "BINARY": "binary.bin",
         "EMPTY": "empty",
+        "TABLES": "tables",
     }
     before = sorted(tmp_path.rglob("*"))
     answer = sinkscope(*(places.get(argument, argument) for argument in arguments))

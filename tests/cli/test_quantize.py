@@ -154,6 +154,7 @@ def test_a_scheme_of_caches_is_read_through_one(sinkscope: Command, model: Path,
     [
         ((), "--scheme NAME for a trial"),
         (("--scheme", "w8a8-tensr"), "did you mean 'w8a8-tensor'"),
+        (("--scheme", "w8a8-tensor,w4", "--explain", "--plan"), "--explain goes with a single --scheme"),
         (("--scheme", "w99a8-tensor"), "from 1 to 16"),
         (("--scheme", "kv0-token"), "from 1 to 16"),
         (("--scheme", "w4", "--protect", "first:1"), "--protect prefix:bos"),
