@@ -358,8 +358,11 @@ class _MeasuringRun:
 def command_line(command: str, name: str, inputs: InputOptions) -> str:
     """The command line that does something else with the same model and input."""
     words = ["--input", inputs.kind] if inputs.medium is None else [f"--{inputs.medium[0]}", str(inputs.medium[1])]
-    words += ["--text", str(inputs.text)] if inputs.text is not None else []
-    words += ["--field", inputs.field] if inputs.field is not None else []
+    for option in ("text", "field", "corpus", "split", "bos", "windows", "prompt"):
+        if (value := getattr(inputs, option)) != getattr(options.INPUTS, option):
+            words += [f"--{option}", str(value)]
+    if inputs.chat_template is not None:
+        words.append("--chat-template" if inputs.chat_template else "--raw-text")
     return shlex.join(["sinkscope", command, name, *words])
 
 
@@ -378,7 +381,7 @@ def _show_saved(name: str, epsilon: float, full: bool, output: OutputOptions) ->
         show_json(summary_json(measurement, model, kind, epsilon))
     else:
         show_measurement(
-            measurement, f"{short(model)} on {kind} input", epsilon, f"sinkscope intervene {short(model)}", full
+            measurement, f"{short(model)} on {kind} input", epsilon, shlex.join(["sinkscope", "intervene", model]), full
         )
 
 

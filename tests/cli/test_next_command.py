@@ -18,7 +18,18 @@ from sinkscope.cli.options import InputOptions
             InputOptions(text=Path("my texts.jsonl"), field="body"),
             "sinkscope intervene m --input natural --text 'my texts.jsonl' --field body",
         ),
-        (InputOptions(images=Path("photos")), "sinkscope intervene m --images photos"),
+        (
+            InputOptions(images=Path("photos"), prompt="a b"),
+            "sinkscope intervene m --images photos --prompt 'a b'",
+        ),
+        (
+            InputOptions(corpus="prose", windows="packed", bos="none", chat_template=False),
+            "sinkscope intervene m --input natural --corpus prose --bos none --windows packed --raw-text",
+        ),
+        (
+            InputOptions(split="all", chat_template=True),
+            "sinkscope intervene m --input natural --split all --chat-template",
+        ),
     ],
 )
 def test_the_command_that_is_named_reads_the_same(inputs, line):
