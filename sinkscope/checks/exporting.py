@@ -68,7 +68,10 @@ def export(
     result = source if isinstance(source, Card | Trial | nn.Module) else _read(source)
     if isinstance(result, nn.Module) or result is None or (engine is None and _zeroed_heads(result)):
         if engine is not None:
-            raise InputError(f"engine = {engine!r}: weights are for all engines; lines need a result of check or cache")
+            found = f"'{source}' holds no result, and " if result is None else ""
+            raise InputError(
+                f"engine = {engine!r}: {found}weights are for all engines; lines need a result of check or cache"
+            )
         return _write_weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
     if engine is None:
         raise InputError(f"which engine is it for? {', '.join(_engines())}")

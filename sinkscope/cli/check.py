@@ -78,8 +78,9 @@ def check(
     from sinkscope.checks import Card, check_flags, chosen
     from sinkscope.checks import check as run_check
 
-    sections = chosen(full=full, only=_names(only), skip=_names(skipped))
-    check_flags(_names(fail_on))
+    sections = chosen(full=full, only=_names("--only", only), skip=_names("--skip", skipped))
+    flags = _names("--fail-on", fail_on)
+    check_flags(flags)
     if submit is not None and (not full or only is not None or skipped is not None or count < SUBMITTED):
         raise InputError(
             f"--submit: the atlas takes whole cards: add --full, at least {SUBMITTED} --texts, and neither --only nor "
@@ -137,12 +138,15 @@ def check(
 
             paths.append(write_submission(card, submit))
     _show(card, earlier, paths, explain, output.as_json)
-    _exit_on([flag for flag in _names(fail_on) if card.raises(flag)])
+    _exit_on([flag for flag in flags if card.raises(flag)])
 
 
-def _names(text: str | None) -> list[str]:
-    """The names in "a,b"."""
-    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def _names(option: str, text: str | None) -> list[str]:
+    """The names in "a,b". Raises `InputError` for an option without one, which would mean the same as none at all."""
+    names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError(f"{option} '{text}' names nothing")
+    return names
 
 
 def _show(card: Card, earlier: Card | None, paths: list[Path], explain: bool, as_json: bool) -> None:

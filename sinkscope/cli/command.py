@@ -177,9 +177,9 @@ def _check_argument(ctx: Any, param: Any) -> None:
             from sinkscope.measurement import load_survey
 
             load_survey(name)
-        elif name.endswith(LISTS):
+        elif name.endswith(LISTS) and param.name == "recipe":
             read_fields(Path(name), "recipe")
-        elif name.endswith(".nc") or (Path(name).expanduser() / "measurement.nc").is_file():
+        elif name.endswith((".nc", *LISTS)) or (Path(name).expanduser() / "measurement.nc").is_file():
             if not Path(name).expanduser().exists():
                 raise InputError(f"no such file: '{name}'")
         elif MODEL in (param.metavar or ""):

@@ -16,7 +16,7 @@ from rich.text import Text
 from sinkscope.cli import options
 from sinkscope.cli.command import App, When
 from sinkscope.cli.options import BAD_INPUT
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.live import LiveView, duration
 from sinkscope.report.terminal import flat, note, only_json, plain, show, show_json, stderr, table
 
@@ -286,9 +286,14 @@ def require_runnable(question: Question, scale: str) -> None:
 def read_records(
     questions: Iterable[Question], scale: str, results: Path
 ) -> tuple[Mapping[str, Findings | None], list[str]]:
-    """The findings of each question by name, and why those of some cannot be read."""
-    from sinkscope.experiments import known
+    """The findings of each question by name, and why those of some cannot be read.
 
+    Raises `InputError` for an unknown scale, at which no question could be read.
+    """
+    from sinkscope.experiments import SCALES, known
+
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
     findings: dict[str, Findings | None] = {}
     damaged: list[str] = []
     for question in questions:

@@ -57,6 +57,8 @@ def measure_several(
         position: The position whose attention received is compared head by head.
     """
     spec = survey_spec(context, models, runs, running.batch_of(sampling.tokens))
+    if sampling.medium is None and options.MEASURES.holds(context.params) and position >= spec.tokens:
+        raise InputError(f"--position {position}: samples have positions 0 to {spec.tokens - 1}")
     words = [] if _is_file(models) else [*spec.inputs]
     folder = results_folder("measure", output.out, _folder_names(models, runs), words, context)
     if output.plan_only:

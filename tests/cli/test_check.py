@@ -73,6 +73,8 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--fail-on", "kv4:bad"), "unknown word 'bad'"),
         (("--against", "absent.json"), "cannot read absent.json"),
         (("--against", "junk.json"), "junk.json: this is no report card"),
+        (("--only", ","), "--only ',' names nothing"),
+        (("--fail-on", ""), "--fail-on '' names nothing"),
         (("--text", "short.txt"), "the longest text has"),
         (("--submit", "atlas"), "the atlas takes whole cards: add --full"),
         (("--submit", "atlas", "--full", "--only", "sink"), "neither --only nor --skip"),

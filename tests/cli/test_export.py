@@ -32,5 +32,9 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert app.main(["export", str(tmp_path / "nothing"), "--out", str(tmp_path / "x")]) == 2
     (tmp_path / "card.json").write_text("{}")
     assert app.main(["export", str(tmp_path), "--for", "vLLM", "--out", str(tmp_path / "x")]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert sum(line.startswith("error:") for line in lines) == 3
+    assert app.main(["export", "nothere.json", "--for", "vLLM", "--out", str(tmp_path / "x")]) == 2
+    assert app.main(["export", "sinkscope-check/nothere", "--for", "vLLM", "--out", str(tmp_path / "x")]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 5
+    assert "no such file: 'nothere.json'" in errors[3]
+    assert "'sinkscope-check/nothere' holds no result" in errors[4]

@@ -135,6 +135,7 @@ def test_checkpoints_make_a_curve(sinkscope, model, tmp_path):
         (("nano", "nano-recall", "--text", "none.txt"), "cannot read none.txt"),
         (("nano", "nano-recall", "--maps", "0.0"), "--maps goes with one model on one input"),
         (("nano", "--position", 1), "--position goes with several models"),
+        (("nano", "nano-recall", "--position", 500, "--plan"), "samples have positions 0 to 63"),
         (("absent.nc", "nano"), "no such file: 'absent.nc'"),
     ],
 )
