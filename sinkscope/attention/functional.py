@@ -145,7 +145,8 @@ def attend(
     heads, dim = query.shape[1], query.shape[3]
     width = heads * dim if hidden is None else hidden.shape[-1]
     # Built for its shapes only: `functional_call` puts the caller's parameters in, so that gradients reach them.
-    operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
+    with torch.random.fork_rng(devices=()):  # what it draws is replaced, and no draw of the caller's may depend on it
+        operation = spec.build(heads=heads, kv_heads=key.shape[1], head_dim=dim, hidden_size=width)
     wanted, passed = set(operation.state_dict()), set(parameters or {})
     if wanted != passed:
         raise InputError(

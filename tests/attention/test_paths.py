@@ -99,3 +99,10 @@ def test_a_position_bias_in_chunks_is_the_bias_at_once(spec):
     assert not torch.allclose(case.attend(path="reference", bias=Slope()).output, plain)
     with pytest.raises(InputError, match="position bias"):
         problem(zoo.CATALOG["softmax"], tokens=SEVERAL_SMALL).attend(path="sdpa", bias=Slope())
+
+
+def test_nothing_is_drawn_from_the_callers_random_state():
+    case = problem(zoo.CATALOG["kv_bias"], tokens=3)
+    before = torch.get_rng_state()
+    case.attend()
+    assert torch.equal(torch.get_rng_state(), before)
