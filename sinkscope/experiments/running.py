@@ -137,7 +137,7 @@ def run(
     sweep = Sweep(waiting=[])
     if missing:
         check_writable(out)
-        fresh = [runs[cell].path for cell in untrained]
+        fresh = [runs[cell].path for cell in untrained] if backend is not work_nowhere else []
         for one in (question, *(other for other in also if other.name != question.name and scale not in other.not_at)):
             shared = recipes if one is question else one.recipes(scale)
             _register(one, set(fresh) & {store.run(recipe).path for recipe in shared.values()})

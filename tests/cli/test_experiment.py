@@ -224,6 +224,21 @@ def test_runs_of_seeds_that_a_question_does_not_name_cost_it_nothing(sinkscope, 
     assert "(4 runs," in " ".join(sinkscope(*command).out.split())
 
 
+def test_judging_registers_no_run(sinkscope, tmp_path):
+    """A claim is fixed when a run starts, and none does."""
+    (tmp_path / "mine.py").write_text(REGISTERED)
+    answer = sinkscope("experiment", "run", "mine.py", "--backend", "none", "--out", "nowhere", "--results", "kept")
+    assert "no runs of 'mine' in nowhere" in answer.error
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_scale_that_does_not_exist_is_refused(sinkscope):
+    for command in (("list",), ("verdict", "--all")):
+        answer = sinkscope("experiment", *command, "--scale", "huge")
+        assert "unknown scale 'huge'" in answer.error
+        assert answer.out == ""
+
+
 def test_runs_that_are_not_judged_are_told(sinkscope, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(REGISTERED)
