@@ -278,11 +278,16 @@ class Card:
         """
         mine, theirs = ({texts["name"]: texts for texts in card.record["texts"]} for card in (self, other))
         shared = [name for name in mine if name in theirs]  # other sections read other sets
-        same = bool(shared) and all(mine[name]["sha256"] == theirs[name]["sha256"] for name in shared)
+        if not shared:
+            raise InputError(
+                f"the two cards have no set of texts in common ({', '.join(mine)} here, {', '.join(theirs)} there): "
+                "check both models with the same sections on the same texts"
+            )
+        same = all(mine[name]["sha256"] == theirs[name]["sha256"] for name in shared)
         if not same and not self._comparable_by_bytes(other):
             differ = [name for name in mine if mine[name]["sha256"] != theirs.get(name, {}).get("sha256")]
             raise InputError(
-                f"the two cards were made on other texts ({', '.join(differ or theirs)}): their hashes differ, so "
+                f"the two cards were made on other texts ({', '.join(differ)}): their hashes differ, so "
                 "nothing is paired; check both models on the same texts, with one tokenizer"
             )
         rows = []

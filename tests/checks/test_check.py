@@ -264,6 +264,12 @@ def test_flags_are_words_of_rows_or_names(card: Card) -> None:
             card.raises(wrong)
 
 
+def test_cards_of_sections_that_read_other_texts_have_nothing_to_compare(card: Card) -> None:
+    plain = {**card.record["texts"][0], "name": "elsewhere"}
+    with pytest.raises(InputError, match="no set of texts in common"):
+        card.against(replace(card, record={**card.record, "texts": [plain]}))
+
+
 def test_sections_are_chosen_by_tier_and_by_name() -> None:
     assert [one.name for one in chosen()] == ["sink", "bos", "cache"]
     assert [one.name for one in chosen(full=True)] == list(SECTIONS)
