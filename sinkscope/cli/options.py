@@ -118,7 +118,7 @@ def _read_config(context: Any, param: Any, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _AsText)
+        values = _AsText(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
