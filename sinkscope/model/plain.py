@@ -23,7 +23,7 @@ from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import attention_layers, evaluating, family, head_count, output_projection, unwrapped
 from sinkscope.model.attached.config import attachment_of
 from sinkscope.model.config import LabConfig, unlike_llama
-from sinkscope.model.lab import LabForCausalLM
+from sinkscope.model.lab import LabForCausalLM, LabPreTrainedModel
 
 CLOSED = -1e4  # a sink logit without a sink: exp(−10⁴) is 0 in every precision
 FIELDS = (
@@ -70,6 +70,8 @@ def as_plain(model: nn.Module) -> PreTrainedModel:
             raise UnsupportedModelError(f"hidden_act = {model.config.hidden_act!r}: GraniteSWA is written with silu")
         rope = dict(model.config.rope_parameters)
         bias = {"attention_bias": model.config.attention_bias, "mlp_bias": model.config.mlp_bias}
+    elif isinstance(model, LabPreTrainedModel):
+        raise UnsupportedModelError(f"{type(model).__name__} has no unembedding: give the LabForCausalLM around it")
     else:
         return model
     config = GraniteSWAConfig(

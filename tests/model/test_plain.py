@@ -146,6 +146,7 @@ REFUSED = {
     "post-norm": (lambda: lab("sink_logit", norm_placement="post"), "norm_placement is 'post'"),
     "sink tokens": (lambda: lab("sink_logit", sink_tokens=2), "2 sink tokens"),
     "another host": (qwen, "Qwen3ForCausalLM"),
+    "no unembedding": (lambda: lab("softmax").model, "has no unembedding"),
 }
 
 
