@@ -19,6 +19,7 @@ from sinkscope.attention import (
     Full,
     Linear,
     Operation,
+    SuffixSlot,
     Window,
     name_of,
     operation_of,
@@ -261,6 +262,11 @@ def install(
     chosen_layers(layers, chosen)
     assert isinstance(model, PreTrainedModel)
     check_tokens(model, sink_tokens)
+    if sink_tokens and (counting := [slot.kind for slot in spec.slots if isinstance(slot, SuffixSlot)]):
+        raise UnsupportedModelError(
+            f"'{counting[0]}' counts the tokens of the text, and attached layers count sink tokens with them: only lab "
+            "models tell them apart"
+        )
     operations = []
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:

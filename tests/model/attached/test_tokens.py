@@ -175,6 +175,11 @@ def test_models_that_cannot_have_them(name: str, count: int, words: str) -> None
     assert torch.equal(output(model, given), before)
 
 
+def test_stable_mask_counts_tokens_of_the_text_alone() -> None:
+    with pytest.raises(UnsupportedModelError, match="counts the tokens of the text"):
+        ss.attach(host("llama"), "stable_mask", sink_tokens=2)
+
+
 @torch.no_grad()
 def test_what_would_lose_them_or_a_token_is_refused() -> None:
     model, ids = equipped("llama"), inputs("llama")["input_ids"][:2, :12]
