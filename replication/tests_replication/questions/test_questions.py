@@ -92,7 +92,8 @@ def known_metrics() -> set[str]:
     with_sink_heads = planted_model(Plant(heads=((1, 0), (2, 3))))
     ids = planted_ids(samples=4, tokens=128)
     measured = {name for model in (lab, with_sink_heads) for name, _ in readings(model, ids)}
-    kinds, texts = ("sink_0", "sink_mass", "loss"), ("with_bos", "plain_text", "as_chat", "training")
+    texts = ("with_bos", "plain_text", "as_chat", "training", "document", "document_after_bos")
+    kinds = ("sink_0", "sink_mass", "loss")
     of_texts = {f"{metric}/{text}" for metric in kinds for text in texts}
     in_streams = {name for name, _ in streamed(with_sink_heads, ids[:1, :8], 5)}
     return measured | of_texts | in_streams | {"loss", "train_loss", "gap", *STARTS, *WRITTEN, *OF_HEADS}
