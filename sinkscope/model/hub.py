@@ -104,7 +104,10 @@ def load(
         raise cannot_load(name, error) from error
     # transformers draws them at random, and only its log says so.
     if missing := sorted(key for key in found["missing_keys"] if not any(part in key for part in NOT_READ)):
-        raise InputError(f"cannot load model '{name}': its weights lack {missing[0]} ({len(missing)} in all)")
+        raise InputError(
+            f"cannot load model '{name}': its weights lack {missing[0]} ({len(missing)} in all), which would be "
+            "random; if that is meant, load it with transformers and pass the model"
+        )
     if str(name) in SHIPPED or is_gguf(name):
         model.name_or_path = model.config.name_or_path = str(name)  # records then hold the name, not a place of ours
     return model.to(device).eval() if device else model.eval()
