@@ -104,7 +104,7 @@ class SinkCallback(TrainerCallback):
         self._reading: GradientNorms | None = None
         self.heads, self.keep = heads, keep
         self.first = (tokens, samples)
-        self.inputs: Any = inputs
+        self.given = self.inputs = inputs
         self.trainer: Any = None
         if trainer is not None:
             self._bind(trainer)
@@ -113,8 +113,7 @@ class SinkCallback(TrainerCallback):
         """Use this trainer."""
         self.trainer = trainer
         self.full_model = full_model(trainer)
-        if self.inputs is None:
-            self.inputs = _first_tokens(trainer, *self.first)
+        self.inputs = _first_tokens(trainer, *self.first) if self.given is None else self.given
         if self.gradients:
             self.trainer.training_step = self._read(trainer.training_step)
 
@@ -133,9 +132,8 @@ class SinkCallback(TrainerCallback):
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Binds the trainer before it wraps or shards its model."""
-        if self.trainer is None:
-            self._bind(_calling_trainer(self))
+        """Binds the trainer before it wraps or shards its model; a second trainer takes the place of the first."""
+        self._bind(_calling_trainer(self))
         return control
 
     def on_train_begin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from copy import deepcopy
 from importlib.util import find_spec
@@ -41,6 +42,15 @@ def test_it_finds_the_trainer_that_calls_it(tiny_llama: LlamaForCausalLM, tmp_pa
         rows.append([row["sink/position_0"] for row in made.state.log_history if "sink/position_0" in row])
     assert len(rows[0]) == 3
     assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_second_trainer_takes_the_place_of_the_first(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
+    callback = SinkCallback(every=2, tokens=10)
+    first, second = (trainer(copy.deepcopy(tiny_llama), tmp_path / name, [callback]) for name in ("1", "2"))
+    second.train()
+    assert callback.trainer is second
+    assert not any("sink/position_0" in row for row in first.state.log_history)
+    assert any("sink/position_0" in row for row in second.state.log_history)
 
 
 def test_without_a_trainer_it_says_so(tiny_llama: LlamaForCausalLM, tmp_path: Path) -> None:
