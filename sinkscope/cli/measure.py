@@ -246,7 +246,7 @@ class _MeasuringRun:
         with only_json(as_json):
             places = domains(self.inputs.text)
             if taken := next((place for name, place in places.items() if name in DOMAINS), None):
-                raise InputError(f"{taken}: the results have a file of this name, beside a folder for each entry")
+                raise InputError(f"{taken}: the results need this name for a file of their own: rename the entry")
             self._open()
             for domain, place in places.items():
                 try:

@@ -257,7 +257,7 @@ class Measurement:
         """One row per token: sample, position, token_id, text, α of each head ("alpha LAYER.HEAD"), norms of its
         states.
 
-        Of an encoder-decoder the decoder's tokens and layers. `layer`: one layer alone, with the norms of its queries,
+        For an encoder-decoder, these are the decoder's. `layer`: one layer alone, with the norms of its queries,
         keys and values. Texts need `tokenizer=` in `measure`. Raises `InputError` for a layer that was not measured,
         and without attention received.
         """

@@ -394,7 +394,7 @@ BAD = {
     "no such head": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7.0"], "heads 0 to"),
     "a head without its layer": (["measure", "MODEL", "--text", "TEXT", *FEW, "--maps", "7"], "layer.head"),
     "a folder without domains": (["measure", "MODEL", "--text", "EMPTY", *FEW], "holds no domain"),
-    "a domain named as a table": (["measure", "MODEL", "--text", "TABLES", *FEW], "domains.csv: the results have"),
+    "a domain named as a table": (["measure", "MODEL", "--text", "TABLES", *FEW], "domains.csv: the results need"),
     "no such corpus": (["measure", "MODEL", "--corpus", "pythn", *FEW], "python"),
     "unknown input": (["measure", "MODEL", "--input", "natral"], "natural"),
     "unknown option": (["measure", "MODEL", "--epsilo", 0.3], "--epsilon"),

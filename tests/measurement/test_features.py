@@ -121,7 +121,7 @@ def test_bad_input_is_one_line(llama: LlamaForCausalLM, prompts: dict[str, Tenso
 
 
 def test_padding_is_no_key(llama: LlamaForCausalLM) -> None:
-    """A short row beside a long one has the features that it has alone."""
+    """A text padded to the length of a longer one has the same features as without padding."""
     ids = torch.randint(3, 50, (2, PROMPT), generator=torch.Generator().manual_seed(2))
     mask = torch.ones_like(ids)
     mask[1, :7] = 0

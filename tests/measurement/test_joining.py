@@ -62,6 +62,7 @@ def test_what_is_not_a_number_in_one_is_said_of_both(nano: Any) -> None:
         whole = ss.measure(broken, torch.cat([texts, bad]))
     added = ss.measure(broken, texts) + last
     assert added.record["non_finite"] == whole.record["non_finite"]
+    assert (added + last).record["non_finite"]["samples"] == 2
 
 
 def test_layers_are_causal_where_both_are() -> None:

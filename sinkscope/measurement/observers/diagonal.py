@@ -137,7 +137,7 @@ class AttentionBefore(WeightsObserver):
 
 
 def _places(call: AttentionCall, chunk: Chunk) -> tuple[Int[Tensor, "#batch query"], Int[Tensor, "#batch key"]]:
-    """The chunk's queries and keys, counted among the real tokens of their row. Padding, which nobody sees, has any."""
+    """The chunk's queries and keys, numbered among the real tokens of their row. Numbers of padding mean nothing."""
     queries = slice(call.query_start + chunk.rows.start, call.query_start + chunk.rows.stop)
     keys = slice(call.key_start + chunk.columns.start, call.key_start + chunk.columns.stop)
     if call.real_keys is None:
