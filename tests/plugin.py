@@ -62,7 +62,7 @@ def pytest_runtest_setup() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
     says = (
-        "run one in N of each slow test's cases, and one in three of a file's slow tests without cases; always the same"
+        "run one in N of each slow test's cases, and one in six of a file's slow tests without cases; always the same"
     )
     parser.addoption("--every", type=int, default=1, metavar="N", help=says)
 
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def chosen(every: int, names: list[str]) -> set[str]:
-    """Choose about one in `every` of a test's cases, one in three of a file's tests without cases, and at least one.
+    """Choose about one in `every` of a test's cases, one in six of a file's tests without cases, and at least one.
 
     A test's cases show one property many times over; the tests of a file are of different ones. By names, so that a
     test or a case that is added moves no other.
@@ -94,7 +94,7 @@ def chosen(every: int, names: list[str]) -> set[str]:
         groups.setdefault(test if case else test.partition("::")[0], []).append(name)
     found = set()
     for of, group in groups.items():
-        share = every if "::" in of else min(every, 3)
+        share = every if "::" in of else min(every, 6)
         found |= {name for name in group if zlib.crc32(name.encode()) % share == 0} or {group[0]}
     return found
 

@@ -122,6 +122,13 @@ def run(
     check_writable(results)
     record = RecordFile(results, question.name, scale)
     record.now()  # a damaged one is reported before anything runs
+    nothing = InputError(f"no runs of '{question.name}' in {out}")
+    if (
+        backend is work_nowhere
+        and not reuse
+        and not (out.is_dir() or path_of(results, question.name, scale).parent.is_dir())
+    ):
+        raise nothing  # before the texts are encoded, whose hash the names of runs hold
     store = RunStore(out)
     runs = {cell: store.run(recipe) for cell, recipe in recipes.items()}
     names = {cell: one.path.name for cell, one in runs.items()}
@@ -145,7 +152,7 @@ def run(
     left = {cell: one for cell, one in runs.items() if cell not in taken}
     seen, failed = _observe(left, kinds, settled, sweep)
     if not (seen or failed or taken or _recorded(question, scale, seeds_wanted, record, store, seen)):
-        raise InputError(f"no runs of '{question.name}' in {out}")
+        raise nothing
     with held(results, question.name, scale):  # read again, since another process may have written meanwhile
         added = taken | _recorded(question, scale, seeds_wanted, record, store, {**seen, **taken})
         findings = _merged(question, scale, runs, seen, failed, added, record.now())

@@ -13,6 +13,7 @@ import pytest
 
 from sinkscope.experiments import Findings, Observed, find, keys, write_rows
 from sinkscope.experiments import findings as kept
+from sinkscope.experiments.jobs import LabTraining
 from tests.registering import toy_installed
 
 MINE = """
@@ -224,8 +225,9 @@ def test_runs_of_seeds_that_a_question_does_not_name_cost_it_nothing(sinkscope, 
     assert "(4 runs," in " ".join(sinkscope(*command).out.split())
 
 
-def test_judging_registers_no_run(sinkscope, tmp_path):
-    """A claim is fixed when a run starts, and none does."""
+def test_judging_registers_no_run(sinkscope, tmp_path, monkeypatch):
+    """A claim is fixed when a run starts, and none does; nor are texts encoded where there can be no run."""
+    monkeypatch.setattr(LabTraining, "fingerprint", lambda self: pytest.fail("encodes the corpus"))
     (tmp_path / "mine.py").write_text(REGISTERED)
     answer = sinkscope("experiment", "run", "mine.py", "--backend", "none", "--out", "nowhere", "--results", "kept")
     assert "no runs of 'mine' in nowhere" in answer.error
