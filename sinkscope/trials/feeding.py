@@ -31,6 +31,8 @@ from sinkscope.trials.arm import Arm, Texts, unchanged
 Watch = Callable[[], None]
 """Called after each step that was made."""
 
+TOGETHER = 1024  # tokens of a pass that stands for a pass each, of all texts: what is read, and logits are held of
+
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
@@ -112,6 +114,23 @@ class Feed:
         if isinstance(self.cache, SinkQuantizedCache):
             return bool(prompt.states) and self.cache.take_over(ids, prompt.states)
         return isinstance(self.cache, EvictingCache) and self.cache.take_over(ids, prompt.states, prompt.calls)
+
+    def read_singly(self, ids: Int[Tensor, "batch new"]) -> Iterator[Float[Tensor, "batch part vocabulary"]]:
+        """The logits after each token as if they came one by one, fp32, of successive parts.
+
+        Several tokens are read in a pass where each sees there what it would see alone: through a full cache, and
+        through a rounded one up to the next token that completes a block. This holds for models that compute a token's
+        states without regard to the others in its pass, so not where activations share a range.
+        """
+        most = max(1, TOGETHER // len(ids))
+        while ids.shape[1]:
+            size = 1
+            if isinstance(self.cache, SinkQuantizedCache):
+                size = min(most, self.cache.until_rounding)
+            elif type(self.cache) is DynamicCache:
+                size = most
+            yield self.read_all(ids[:, :size])
+            ids = ids[:, size:]
 
     def read_all(
         self, ids: Int[Tensor, "batch new"], last: int | None = None

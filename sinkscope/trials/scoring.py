@@ -140,8 +140,12 @@ def _predicted(
     held = _sizes(feed.cache)
     # The last token is predicted, not read.
     rest = ids[:, reading.context : -1]
-    for chunk in rest.split(reading.chunk or max(1, rest.shape[1]), 1) if rest.shape[1] else ():
-        logs.append(feed.read_all(chunk).log_softmax(-1).cpu())
+    # Such an arm leaves the model as it is; the full cache is read like those that it is compared with.
+    if reading.chunk == 1 and any(one.first_pass == "states" for one in (arm, *others)):
+        parts = feed.read_singly(rest)
+    else:
+        parts = (feed.read_all(one) for one in rest.split(reading.chunk or rest.shape[1], 1) if rest.shape[1])
+    logs += [read.log_softmax(-1).cpu() for read in parts]
     held = held if stored or held[0] else UNKNOWN
     return _Predicted(torch.cat(logs, 1), reading.context - 1, held, prompt=prompt)
 

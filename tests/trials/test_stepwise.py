@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import DynamicCache, LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.trials import ThroughCache, run, stream_nll, unchanged
+from sinkscope.grids import Grid, Rotated
+from sinkscope.quantization import quantized_cache
+from sinkscope.sinks import First
+from sinkscope.trials import ThroughCache, run, scheme_trial, stream_nll, unchanged
+from sinkscope.trials.feeding import Feed
 from tests.trials.caches import ANY, keeping, llama, texts, twin
 
 CONTEXT = 7
@@ -75,3 +83,72 @@ def test_the_model_is_left_in_its_mode_and_no_gradient_is_made() -> None:
 def test_a_context_that_leaves_nothing_is_refused(context: int) -> None:
     with pytest.raises(InputError, match="context ="):
         stream_nll(llama(), texts(1, 9), unchanged(), context=context)
+
+
+@pytest.mark.parametrize("start", [1, 5, 6, 7, 12])
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param((Grid(2, "channel", group=6), Grid(2, "token")), id="groups of 6"),
+        pytest.param((Rotated(Grid(3, "channel", group=4)), Rotated(Grid(3, "token"))), id="rotated"),
+        pytest.param((Grid(2, "token"), Grid(2, "token")), id="each token"),
+    ],
+)
+@torch.no_grad()
+def test_a_rounded_cache_read_in_pieces_predicts_as_one_token_at_a_time(numbers, window: int, start: int) -> None:
+    """Wherever a block closes: it may be read rounded by no earlier token, and by the token that completes it."""
+    model, ids = llama().double(), texts(3, 31)  # in single precision the least difference is another code
+    passes = []
+    model.model.register_forward_pre_hook(
+        lambda module, args, given: passes.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+
+    def read(singly: bool) -> Tensor:
+        passes.clear()
+        feed = Feed(model, quantized_cache(model, *numbers, "first:1", window))
+        feed.read_all(ids[:, :start])
+        rest = ids[:, start:]
+        return torch.cat(
+            list(feed.read_singly(rest)) if singly else [feed.read_all(one) for one in rest.split(1, 1)], 1
+        )
+
+    expected, whole = read(False), model(ids).logits[:, start:]
+    assert len(passes) == 1 + 31 - start + 1
+    torch.testing.assert_close(read(True), expected, atol=2e-5, rtol=0)
+    block = quantized_cache(model, *numbers, None, window).scheme.block
+    assert len(passes) <= 1 + 2 * math.ceil((31 - start) / block) + 1 or block == 1
+    assert (expected - whole).abs().max() > 1e-3  # what is read is rounded
+
+
+@torch.no_grad()
+def test_no_pass_holds_more_logits_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Feed.__module__], "TOGETHER", 10)
+    model, ids = llama(), texts(3, 20)
+    read = list(Feed(model, DynamicCache(config=model.config)).read_singly(ids))
+    assert [part.shape[1] for part in read] == [3, 3, 3, 3, 3, 3, 2]
+    torch.testing.assert_close(torch.cat(read, 1), model(ids).logits, atol=1e-5, rtol=0)
+    assert [part.shape[1] for part in Feed(model, keeping(2, 3).open(model, ANY).__enter__()).read_singly(ids)] == [
+        1
+    ] * 20
+
+
+@pytest.mark.parametrize("scheme", ["kv2-kivi", "kv4-token"])
+def test_a_trial_of_caches_is_the_same_in_pieces_and_token_by_token(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = llama(), texts(4, 90)
+    lengths = []
+    model.model.register_forward_pre_hook(
+        lambda module, args, given: lengths.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    found = scheme_trial(model, ids, scheme, {"first": First(2)}, 1, context=20)
+    singly = [length for length in lengths if length == 1]
+    assert len(singly) == {"kv2-kivi": 2 * 3, "kv4-token": 69 * 3}[scheme]  # of 69 tokens, in three arms
+    monkeypatch.setattr(Feed, "read_singly", lambda feed, rest: (feed.read_all(one) for one in rest.split(1, 1)))
+    expected = scheme_trial(model, ids, scheme, {"first": First(2)}, 1, context=20)
+    for arm in found.arms:
+        for of in ("kl", "nats", "agreement", "bytes"):
+            both = (trial.data[of].sel(arm=arm) for trial in (found, expected))
+            np.testing.assert_allclose(*both, atol=1e-6, err_msg=f"{arm} {of}")
+    assert expected.values(scheme).min() > 1e-5

@@ -110,6 +110,16 @@ class SinkQuantizedCache(FollowingCache):
             layer.keeps_decoded = True
         return self
 
+    @property
+    def until_rounding(self) -> int:
+        """How many tokens may come in one pass and read what each would read alone, at least 1.
+
+        The token that completes a block reads it rounded if it comes alone, and unrounded with others.
+        """
+        layer, scheme = self.quantized[0], self.scheme
+        rows = [layer.seen - pads for pads in ([0] if layer.pads is None else layer.pads.tolist())]
+        return max(1, min(scheme.closed(tokens) + scheme.block + scheme.window - tokens for tokens in rows) - 1)
+
     def begin(self, forward: Forward, arguments: Mapping[str, Any]) -> dict[str, Any]:
         added = super().begin(forward, arguments)
         mask = None if self.protect is None else self._chosen(self.protect, forward, {**arguments, **added})

@@ -287,3 +287,16 @@ def test_it_is_a_cache_of_its_model_alone(model: PreTrainedModel) -> None:
     assert cache.left_alone == []
     with pytest.raises(InputError, match="follows the model"), torch.no_grad():
         deepcopy(model)(IDS, past_key_values=cache)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("tokens", "pads", "coming"), [(5, 0, 2), (7, 0, 1), (8, 0, 3), (5, 2, 1), (6, 3, 1)])
+def test_so_many_tokens_may_come_together_before_some_row_completes_a_block(
+    model: PreTrainedModel, tokens: int, pads: int, coming: int
+) -> None:
+    """Blocks of 4: of 5 tokens, the next block is complete at 8, and of two rows with 2 pads in one, at 6 and 8."""
+    cache = quantized_cache(model, KEYS, VALUES)
+    mask = torch.ones(2, tokens, dtype=torch.long)
+    mask[1, :pads] = 0
+    model(IDS[:, :tokens], past_key_values=cache, attention_mask=mask)
+    assert cache.until_rounding == coming
