@@ -537,18 +537,22 @@ def matters() -> str:
 
 
 def matters_in_chat() -> str:
-    """The same in its chat format, on more and longer texts."""
-    [(_, result)] = _trials("intervene-prose")
-    return _changed(result["arms"])
+    """The same in its chat format, on more and longer texts, of prose and of code."""
+    rows = [(texts, *row) for texts, result in _trials("intervene-*") for row in _changes_of(result["arms"])]
+    return table(f"texts | {CHANGED}", rows)
+
+
+CHANGED = "arm | nats lost (95 %) | KL | better than its controls by (KL) | in a word"
 
 
 def _changed(arms: Iterable[dict[str, Any]]) -> str:
-    rows = []
+    return table(CHANGED, _changes_of(arms))
+
+
+def _changes_of(arms: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for arm in arms:
         if arm["role"] == "arm":
-            cells = _range(arm, "lost", 3), _range(arm, "kl", 3), _beats(arm), arm["word"]
-            rows.append((f"`{arm['arm']}`", *cells))
-    return table("arm | nats lost (95 %) | KL | better than its controls by (KL) | in a word", rows)
+            yield f"`{arm['arm']}`", _range(arm, "lost", 3), _range(arm, "kl", 3), _beats(arm), arm["word"]
 
 
 def first_tokens() -> str:
