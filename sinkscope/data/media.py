@@ -234,10 +234,14 @@ def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Map
     else:
         token = getattr(processor, medium.placeholder, None)
         text = prompt if token is None else f"{token}\n{prompt}"
+    options: dict[str, Any] = {"return_tensors": "pt"}
+    bos = processor.tokenizer.bos_token
+    if bos is not None and text.startswith(bos):
+        options["add_special_tokens"] = False  # the template wrote a BOS, and the tokenizer would add another
     if medium.content == "image":
-        return processor(images=[read_image(path)], text=[text], return_tensors="pt")
+        return processor(images=[read_image(path)], text=[text], **options)
     rate = processor.feature_extractor.sampling_rate
-    return processor(audio=[read_recording(path, rate)], text=[text], sampling_rate=rate, return_tensors="pt")
+    return processor(audio=[read_recording(path, rate)], text=[text], sampling_rate=rate, **options)
 
 
 def processor_of(kind: str, name: str, revision: str | None = None) -> Any:

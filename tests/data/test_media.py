@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
@@ -22,6 +23,7 @@ from tests.families.processors import (
     recordings,
     saved_clip,
     saved_hearing,
+    saved_llava,
     saved_vit,
     saved_wav2vec2,
     saved_whisper,
@@ -83,6 +85,27 @@ def test_a_model_that_reads_text_too_is_given_a_prompt(tmp_path: Path) -> None:
     assert part["input_ids"].tolist() == [[2, 3, 4]] * 3
     assert 'each with the text "a b c"' in found.description
     assert found.one(64)["pixel_values"].shape[0] == 1
+
+
+@pytest.mark.parametrize(("kind", "saved"), [("images", saved_llava), ("audio", saved_hearing)])
+def test_a_chat_template_that_writes_a_bos_gets_no_second_one(
+    kind: str, saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Where the tokenizer adds one to every text, too; a template that writes none leaves it to the tokenizer."""
+    place, medium = saved(tmp_path / "model"), MEDIA[kind]
+    folder = images(tmp_path / "files") if kind == "images" else recordings(tmp_path / "files", (1600,))
+    processor = AutoProcessor.from_pretrained(place)
+    processor.tokenizer.add_special_tokens({"bos_token": "<unk>"})
+    processor.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<unk> $A", special_tokens=[("<unk>", 1)]
+    )
+    rows = []
+    for start in ("{{ bos_token }}", ""):
+        processor.chat_template = f"{start}{getattr(processor, medium.placeholder)} a b c"
+        processor.save_pretrained(place)
+        rows.append(read(kind, place, folder).parts[0]["input_ids"][0].tolist())
+    assert rows[0] == rows[1]
+    assert [place for place, token in enumerate(rows[0]) if token == 1] == [0]
 
 
 def test_a_recording_stands_in_a_text(tmp_path: Path) -> None:
