@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import struct
 import wave
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,17 +44,25 @@ def files_in(folder: Path, endings: Sequence[str], what: str) -> list[Path]:
 
 
 def read_image(path: Path) -> Any:
-    """An image in RGB. Raises `InputError` for a file that cannot be read, and where Pillow is missing."""
+    """An image in RGB, upright. Raises `InputError` where Pillow is missing, for a file that cannot be read, and for
+    one with more than 8 bits a channel.
+    """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise InputError("reading images needs the package pillow: pip install 'sinkscope[images]'") from error
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            # Cameras store pictures as the sensor lies, with a note on which side is up; transformers heeds it too.
+            upright = ImageOps.exif_transpose(image)
+            deep = upright.mode.startswith(("I", "F"))
+            converted = upright.convert("RGB")
+    except (OSError, ValueError, SyntaxError, TypeError, struct.error, Image.DecompressionBombError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or no image"
         raise InputError(f"cannot read the image {path}: {reason}") from error
+    if deep:  # Pillow cuts such values at 255: what is above becomes white
+        raise InputError(f"the image {path} has more than 8 bits a channel: convert it to 8 bits first")
+    return converted
 
 
 def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:

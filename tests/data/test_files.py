@@ -49,6 +49,23 @@ def test_images_come_in_three_colors(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(read_image(tmp_path / "a.png")), np.stack([gray] * 3, -1))
 
 
+def test_a_photo_is_read_upright(tmp_path: Path) -> None:
+    """As the camera's note says: here the file's left column is the top row."""
+    pixels = np.zeros((16, 32), np.uint8)
+    pixels[:, :8] = 255
+    notes = Image.Exif()
+    notes[0x0112] = 6  # orientation: to be turned by 90° clockwise
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=notes)
+    assert np.array_equal(np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], np.rot90(pixels, -1))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_values_that_eight_bits_cannot_hold_are_refused(tmp_path: Path, kind: type) -> None:
+    Image.fromarray(np.full((4, 4), 1000, kind)).save(tmp_path / "a.tif")
+    with pytest.raises(InputError, match=r"a\.tif has more than 8 bits a channel"):
+        read_image(tmp_path / "a.tif")
+
+
 def test_what_is_no_image_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("text")
     with pytest.raises(InputError, match=r"cannot read the image .*a\.png: it is damaged, or no image"):
