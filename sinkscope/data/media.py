@@ -75,9 +75,11 @@ def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
         with wave.open(str(path), "rb") as stream:
             sampling_rate, channels, width = stream.getframerate(), stream.getnchannels(), stream.getsampwidth()
             raw = stream.readframes(stream.getnframes())
-    except (wave.Error, EOFError, OSError) as error:
+    except (wave.Error, EOFError, OSError, RuntimeError) as error:  # the last where a chunk is longer than the file
         reason = str(error) or "it ends too early"
         raise InputError(f"cannot read the recording {path} as a PCM WAV file: {reason}") from error
+    if width not in (1, *WIDTHS):
+        raise InputError(f"cannot read the recording {path}: it has {8 * width} bits a sample, at most 32 are read")
     if sampling_rate != rate:
         raise InputError(
             f"{path} has {sampling_rate} samples a second, the model reads {rate}: convert it, such as with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -36,6 +37,25 @@ def test_what_is_no_recording_is_bad_input(tmp_path: Path, content: bytes) -> No
     (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(InputError, match=r"cannot read the recording .*a\.wav"):
         read_recording(tmp_path / "a.wav", RATE)
+
+
+def test_a_recording_of_more_bits_than_are_read_is_bad_input(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.wav", [sine(50)])
+    content = bytearray(path.read_bytes())
+    content[32:36] = struct.pack("<HH", 8, 64)  # bytes of a frame, bits of a sample
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="it has 64 bits a sample, at most 32 are read"):
+        read_recording(path, RATE)
+
+
+def test_a_chunk_that_is_longer_than_its_file_is_bad_input(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.wav", [sine(50)])
+    content = bytearray(path.read_bytes())
+    content[12:16] = b"junk"  # the format's chunk: the reader skips it, from the file's end on
+    content[16:20] = struct.pack("<I", 2**31 - 2)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="cannot read the recording"):
+        read_recording(path, RATE)
 
 
 def test_an_empty_recording_is_bad_input(tmp_path: Path) -> None:
