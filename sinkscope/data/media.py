@@ -111,7 +111,7 @@ PROMPT = "Describe what is there."
 
 @dataclass(frozen=True)
 class Medium:
-    """A kind of file that models read: how it is called, its endings, and the arguments that take it.
+    """A kind of file that models read: how it is called, with its article, its endings, and the arguments that take it.
 
     In a processor of files and text, `preparer` is the part that prepares the files, and `placeholder` the token that
     represents one; `content` is its type in a message.
@@ -201,19 +201,15 @@ def media_reading(
     prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]
-    parts = _grouped([(path, _prepared(prepare, path)) for path in chosen])
-    fitting = [_in_precision(model, part) for part, _ in parts]
+    fitting = [_in_precision(model, part) for part in _grouped([_prepared(prepare, path) for path in chosen])]
     try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
     batches = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
-    order = [path.name for _, paths in parts for path in paths]
     of = "" if len(chosen) == len(files) else f" of {len(files)}"
     texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
     decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
-    shown = f"{order[0]} to {order[-1]}" if len(order) > 1 else order[0]
+    shown = f"{chosen[0].name} to {chosen[-1].name}" if len(chosen) > 1 else chosen[0].name
     description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"
-    return InputReading(
-        batches, f"what the model puts first for {'an' if medium.what == 'image' else 'a'} {medium.what}", description
-    )
+    return InputReading(batches, f"what the model puts first for {medium.article} {medium.what}", description)
 
 
 def _preparing(kind: str, name: str, revision: str | None, prompt: str | None) -> Callable[[Path], Mapping[str, Any]]:
@@ -289,21 +285,15 @@ def _prepared(prepare: Callable[[Path], Mapping[str, Any]], path: Path) -> dict[
         raise InputError(f"the model's processor cannot prepare {path}: {reason}") from error
 
 
-def _grouped(prepared: list[tuple[Path, dict[str, Tensor]]]) -> list[tuple[dict[str, Tensor], list[Path]]]:
+def _grouped(prepared: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Those of equal sizes as one dict, in the order of their first file; a file of several rows stays alone."""
-    groups: dict[object, list[tuple[Path, dict[str, Tensor]]]] = {}
-    for number, (path, inputs) in enumerate(prepared):
+    groups: dict[object, list[dict[str, Tensor]]] = {}
+    for number, inputs in enumerate(prepared):
         alike = all(value.ndim and len(value) == 1 for value in inputs.values())
         size = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in inputs.items()))
-        groups.setdefault(size if alike else number, []).append((path, inputs))
+        groups.setdefault(size if alike else number, []).append(inputs)
     return [
-        (
-            {
-                name: torch.cat([inputs[name] for _, inputs in group]) if len(group) > 1 else group[0][1][name]
-                for name in group[0][1]
-            },
-            [path for path, _ in group],
-        )
+        {name: torch.cat([inputs[name] for inputs in group]) for name in group[0]} if len(group) > 1 else group[0]
         for group in groups.values()
     ]
 

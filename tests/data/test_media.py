@@ -56,6 +56,7 @@ def test_recordings_of_one_length_go_together_and_nothing_is_padded(tmp_path: Pa
     place, folder = saved_wav2vec2(tmp_path / "model"), recordings(tmp_path / "sounds", (800, 1600, 800))
     found = read("audio", place, folder)
     assert [tuple(part["input_values"].shape) for part in found.parts] == [(2, 800), (1, 1600)]
+    assert found.description.startswith("3 recordings (0.wav to 2.wav)")  # not to 1.wav, which goes last
     extractor = AutoFeatureExtractor.from_pretrained(place)
     for row, name in ((found.parts[0]["input_values"][1], "2.wav"), (found.parts[1]["input_values"][0], "1.wav")):
         alone = extractor([read_recording(folder / name, RATE)], sampling_rate=RATE, return_tensors="pt")
