@@ -413,8 +413,9 @@ def head_maps(model: Any, reading: InputReading, measurement: Measurement, heads
             )
     sample = reading.one(MAP_TOKENS)
     maps = measure(model, sample, observers=[AttentionMaps(MAP_TOKENS)]).data["attention_map"].values[0]
-    ids = sample.get("input_ids")
-    row = [] if ids is None else ids[0].tolist()
+    # Not `input_ids`, which an encoder reads where there is a decoder.
+    ids = measurement.data["token_id"].values[0].tolist() if "token_id" in measurement.data.coords else []
+    row = [token for token in ids[:MAP_TOKENS] if token >= 0]
     texts = TokenTexts.of(measurement.record).line(row, range(len(row)))
     return HeadMaps(
         {(layer, head): maps[layer, head] for layer, head in chosen},

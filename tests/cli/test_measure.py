@@ -11,8 +11,10 @@ import pytest
 
 from sinkscope.cli import main
 from sinkscope.cli import measure as measuring
-from sinkscope.measurement import Measurement
+from sinkscope.data import InputReading
+from sinkscope.measurement import Measurement, measure
 from sinkscope.model import LabConfig, LabForCausalLM
+from tests.families.registry import FAMILIES
 
 FEW = ("--tokens", 16, "--samples", 4)
 QUICK = (*FEW, "--observers", "few")  # where what all observers say is not the point
@@ -99,6 +101,13 @@ def test_few_observers_are_fewer(sinkscope, model, text, tmp_path):
 def test_maps_of_the_heads_that_were_asked_for(sinkscope, model, text, tmp_path, pages):
     assert sinkscope("measure", model, "--text", text, *QUICK, "--maps", "1.2", "--maps", "0.0", "--out", "m").code == 0
     assert (tmp_path / "m" / "figure.html").exists()
+
+
+def test_the_tokens_of_maps_are_the_decoders_where_there_is_one():
+    family = FAMILIES["t5"]
+    model, inputs = family.build(), family.inputs()
+    maps = measuring.head_maps(model, InputReading((inputs,), "", ""), measure(model, inputs), [(0, 0)])
+    assert maps.tokens == [str(token) for token in inputs["decoder_input_ids"][0].tolist()]
 
 
 @pytest.mark.slow

@@ -42,13 +42,17 @@
   }
 
   function attention(plot) {
-    const { weights, tokens } = data.maps;
+    const { weights, tokens, named } = data.maps;
     const rows = weights[`${selection.layer}.${selection.head}`];
     plot.closest("figure").hidden = !rows;
     if (!rows) return undefined;
-    const word = (position) => escaped(`${position}${tokens[position] === undefined ? "" : ` “${tokens[position]}”`}`);
+    // The tokens are those of one stack: an encoder's, or patches of an image, are numbers alone.
+    const [queries, keys] = named[selection.layer];
+    const word = (position, known) => {
+      return escaped(`${position}${known && tokens[position] !== undefined ? ` “${tokens[position]}”` : ""}`);
+    };
     const seen = rows.map((row, query) => row.map((weight, key) => (key > query && !weight ? null : weight)));
-    const sentence = (weight, query, key) => `${word(query)} looks at ${word(key)}: ${number(weight)}`;
+    const sentence = (weight, query, key) => `${word(query, queries)} looks at ${word(key, keys)}: ${number(weight)}`;
     const text = seen.map((row, query) => row.map((weight, key) => sentence(weight, query, key)));
     return fill(plot, { z: [seen], text: [text] }, { autosize: true }); // its width was unknown while it was hidden
   }

@@ -72,12 +72,12 @@ def head_section(
         payload["keys"] = heads.keys(data, position)
         figures[heads.KEYS] = heads.keys_figure(heads.marked(data["key_vectors"], position))
     if maps is not None and maps.weights:
-        payload["maps"] = maps.payload()
+        payload["maps"] = maps.payload(data)
         figures[heads.MAP] = heads.map_figure()
     names = ("profile", "angles", "keys", "map")
     titles = (heads.PROFILE, heads.ANGLES, heads.KEYS, heads.MAP)
     payload["figures"] = {name: title for name, title in zip(names, titles, strict=True) if title in figures}
-    many = data.sizes["layer"] * data.sizes["head"] > ROWS
+    many = "attention_received" in data and data.sizes["layer"] * data.sizes["head"] > ROWS
     cut = f" The table has the {ROWS} heads in which the position receives most; heads.csv has all." if many else ""
     return Section(
         "Every head, by every metric",

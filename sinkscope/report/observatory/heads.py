@@ -18,6 +18,7 @@ from jaxtyping import Float
 from sinkscope.errors import InputError
 from sinkscope.measurement import PER_HEAD
 from sinkscope.measurement.metrics import KeyManifold, key_manifold, nanmean
+from sinkscope.measurement.selection import token_stack
 from sinkscope.report.observatory.numbers import few, short
 from sinkscope.theme import BLUE, INK, PAPER, SINK, SLATE, figure, tint
 
@@ -27,6 +28,7 @@ MOST_POINTS = 512
 MOST_KEYS = 60_000
 MAP_TOKENS = 128
 MAP_DIGITS = 2
+CROSSES = {"decoder": "cross"}  # the stack whose queries are the tokens of another stack, and its keys an encoder's
 
 PROFILE: Final = "Attention received, by position"
 ANGLES: Final = "Angles between queries and keys"
@@ -39,7 +41,7 @@ class HeadMaps:
     """Attention maps of chosen heads, of one sample.
 
     `weights`: (query, key) arrays by (row along the measurement's axis `layer`, head), NaN or 0 if a query does not see
-    a key. `tokens`: texts of the sample's tokens, empty if unknown.
+    a key. `tokens`: texts of the sample's tokens, which the decoder reads if there is one; empty if unknown.
     """
 
     weights: Mapping[tuple[int, int], Float[np.ndarray, "query key"]]
@@ -54,14 +56,16 @@ class HeadMaps:
                     f"an attention map of layer {layer}, head {head}: the measurement has {layers} layers of {heads}"
                 )
 
-    def payload(self) -> dict[str, Any]:
-        """The first 128 tokens of each map, by "layer.head"."""
+    def payload(self, data: xr.Dataset) -> dict[str, Any]:
+        """The first 128 tokens of each map, by "layer.head"; per layer, whether its queries and keys are `tokens`."""
         shown = {
             f"{layer}.{head}": short(weights[:MAP_TOKENS, :MAP_TOKENS], MAP_DIGITS)
             for (layer, head), weights in self.weights.items()
         }
         full = max((max(weights.shape) for weights in self.weights.values()), default=0)
-        return {"weights": shown, "tokens": list(self.tokens[:MAP_TOKENS]), "full": full}
+        text = token_stack(data)
+        named = [[stack in (text, CROSSES.get(text)), stack == text] for stack in data["stack"].values.tolist()]
+        return {"weights": shown, "tokens": list(self.tokens[:MAP_TOKENS]), "named": named, "full": full}
 
 
 def profile(data: xr.Dataset, keep: Sequence[int]) -> dict[str, Any]:
@@ -91,8 +95,7 @@ def angles(data: xr.Dataset, position: int) -> dict[str, Any]:
 
 
 def histograms(cosine: Float[np.ndarray, "layer head sample position"]) -> Float[np.ndarray, "layer head bin"]:
-    """Percent of a head's cosines in each bin; NaN for a head without any. Values rounded beyond ±1 count at the "
-    "ends."""
+    """Percent of a head's cosines in each bin, those rounded beyond ±1 in the outermost; NaN for a head without any."""
     layers, heads, *_ = cosine.shape
     bins, known = len(BINS) - 1, ~np.isnan(cosine)
     index = np.clip(np.digitize(np.nan_to_num(cosine), BINS) - 1, 0, bins - 1)

@@ -11,6 +11,7 @@ import xarray as xr
 
 from sinkscope.measurement import PER_HEAD, TokenTexts, comparable_places, layer_labels, layers_of, sample_lengths
 from sinkscope.measurement.metrics import layer_rates, nanmean, token_rates
+from sinkscope.measurement.selection import token_stack
 from sinkscope.report.observatory.numbers import short
 from sinkscope.report.page import Section, Widget
 from sinkscope.theme import SEQUENTIAL
@@ -41,12 +42,6 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
         table=token_table(payload),
         widget=Widget("strip.html", {DATA: payload}),
     )
-
-
-def token_stack(data: xr.Dataset) -> str:
-    """The stack that read the token ids: the encoder of a model that has both."""
-    stacks = [str(name) for name in data["stack"].values]
-    return next(name for name in ("encoder", "decoder", *stacks) if name in stacks)
 
 
 def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> dict[str, Any]:

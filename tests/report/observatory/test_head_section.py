@@ -7,7 +7,7 @@ from sinkscope.errors import InputError
 from sinkscope.measurement import HEAD_METRICS
 from sinkscope.report.observatory.head_section import DATA, head_section, scale, start
 from sinkscope.report.observatory.heads import BINS, HeadMaps, angles, histograms, keys, profile
-from tests.measurement.planted import SINK_HEAD
+from tests.measurement.planted import SINK_HEAD, measured
 
 EPSILON = 0.3
 
@@ -84,12 +84,28 @@ def test_the_sink_s_key_stands_apart_in_the_plane_of_its_head_alone(complete):
     assert len(found["sample"]) == 4 * 24
 
 
-def test_only_the_first_tokens_of_a_map_are_kept():
+def test_only_the_first_tokens_of_a_map_are_kept(complete):
     maps = HeadMaps({(1, 0): np.tril(np.ones((300, 300))) / np.arange(1, 301)[:, None]}, ["x"] * 300)
-    payload = maps.payload()
+    payload = maps.payload(complete.data)
     assert np.shape(payload["weights"]["1.0"]) == (128, 128)
     assert payload["full"] == 300
     assert len(payload["tokens"]) == 128
+
+
+def test_queries_and_keys_are_named_where_they_are_the_tokens(complete, pair):
+    """Not those of an encoder, which reads other tokens: also not where a decoder attends to them."""
+    maps = HeadMaps({(0, 0): np.eye(3)}, ["a", "b", "c"])
+    by_stack = dict(zip(pair.data["stack"].values, maps.payload(pair.data)["named"], strict=True))
+    assert by_stack == {"encoder": [False, False], "decoder": [True, True], "cross": [True, False]}
+    assert maps.payload(complete.data)["named"] == [[True, True]] * complete.data.sizes["layer"]
+
+
+def test_the_table_of_many_heads_is_called_cut_where_it_is():
+    many = measured(layers=8, heads=6).data
+    for data, rows in ((many, 40), (many.drop_vars("attention_received"), 48)):
+        section = head_section(data, EPSILON, 0, None, None)
+        assert len(section.table) == rows
+        assert ("The table has the 40 heads" in section.sentence) is (rows == 40)
 
 
 def test_a_map_of_a_head_that_does_not_exist_is_refused(complete):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sinkscope.measurement.metrics import exceeds
-from sinkscope.report.observatory.strip import DATA, drawn, strip_payload, strip_section, token_stack
+from sinkscope.report.observatory.strip import DATA, drawn, strip_payload, strip_section
+from tests.families.registry import FAMILIES
 from tests.measurement.planted import EVIL, measured
 
 EPSILON = 0.3
@@ -56,14 +57,16 @@ def test_long_texts_are_cut_and_the_page_says_so():
     assert "first 1024 of 1500 tokens" in section.sentence
 
 
-def test_the_stack_that_read_the_ids(complete):
-    data = complete.data.assign_coords(stack=("layer", ["encoder", "encoder", "decoder", "cross"]))
-    assert token_stack(complete.data) == "decoder"
-    assert token_stack(data) == "encoder"
-    assert [
-        layer["row"]
-        for layer in strip_payload(data.assign_coords(depth_stack=("depth", ["encoder"] * 5)), EPSILON, {})["layers"]
-    ] == [0, 1]
+def test_attention_is_that_of_the_stack_that_read_the_ids(pair):
+    """The decoder of an encoder-decoder: the encoder reads five tokens more, and other attention goes to them."""
+    payload, ids = strip_payload(pair.data, EPSILON, pair.record), FAMILIES["t5"].inputs()["decoder_input_ids"]
+    rows = np.flatnonzero(pair.data["stack"].values == "decoder")
+    assert [layer["row"] for layer in payload["layers"]] == rows.tolist()
+    assert payload["tokens"] == ids.shape[1]
+    for number, sample in enumerate(payload["samples"]):
+        assert sample["ids"] == ids[number].tolist()
+        received = pair.data["attention_received"].values[number][rows, :, : ids.shape[1]]
+        np.testing.assert_allclose(sample["received"][0], received.mean((0, 1)), rtol=1e-2)
 
 
 def test_the_table_lists_the_tokens_that_receive_most(complete):
