@@ -13,7 +13,9 @@ from sinkscope.measurement import (
     Measurement,
     SlotMass,
     applicable,
+    depth_labels,
     has_position,
+    layer_labels,
     rates_by_position,
     slot_mass,
     stack_rates,
@@ -211,7 +213,7 @@ def _ratios(measurement: Measurement) -> list[Headline]:
         ratio = measurement.hidden_norm_ratio()
         if ratio.notnull().any():
             index = int(ratio.fillna(-np.inf).values.argmax())
-            depth = int(data["depth_index"].values[index])
+            depth = depth_labels(data)[index]
             cards.append(
                 Headline(
                     f"{float(ratio[index]):.3g} ×", f"largest hidden norm of position 0 over others: depth {depth}"
@@ -221,7 +223,7 @@ def _ratios(measurement: Measurement) -> list[Headline]:
         ratio = measurement.value_norm_ratio()
         if ratio.notnull().any():
             index = int(ratio.fillna(np.inf).values.argmin())
-            layer = int(data["layer_index"].values[index])
+            layer = layer_labels(data)[index]
             cards.append(
                 Headline(
                     f"{float(ratio[index]):.3g} ×", f"smallest value norm of position 0 over others: layer {layer}"

@@ -76,6 +76,13 @@ def cards(measurement):
     return {card.label: card.value for card in observatory_page(measurement, "planted", EPSILON).headlines}
 
 
+def test_of_several_stacks_the_headlines_say_which(pair):
+    labels = cards(pair)
+    for start, numbers in (("largest hidden norm", "depth"), ("smallest value norm", "layer")):
+        [label] = [label for label in labels if label.startswith(start)]
+        assert label.split(f": {numbers} ")[1].split()[0] in ("encoder", "decoder", "cross")
+
+
 def test_the_headlines_are_the_planted_numbers(complete):
     found = cards(complete)
     value = lambda start: next(value for label, value in found.items() if label.startswith(start))  # noqa: E731
