@@ -203,7 +203,9 @@ def _cosine(chosen: pd.DataFrame) -> str:
     if not {"cos_sink", "cos_others"} <= {*chosen.columns} or chosen["cos_sink"].isna().all():
         return ""
     sink, others = chosen["cos_sink"].mean(), chosen["cos_others"].mean()
-    return f"queries meet its key at a cosine of {sink:.2f} (other keys {others:.2f})"
+    # No other query sees the second of two tokens.
+    elsewhere = "" if np.isnan(others) else f" (other keys {others:.2f})"
+    return f"queries meet its key at a cosine of {sink:.2f}{elsewhere}"
 
 
 def _state(data: xr.Dataset, position: int) -> str:

@@ -289,7 +289,8 @@ def _origin_rows(trial: Trial) -> tuple[list[str], list[list[str]]]:
         place, rate = row["sink_at"], row["sink_rate"]
         cells = [_number(row, "nats", sign="+"), _number(row, "kl", ends=False), _number(row, "controls", sign="+")]
         rates = [f"{row[looked]:.1f} ({row[f'{looked}_low']:.1f} to {row[f'{looked}_high']:.1f})"]
-        rates += [f"{row['rate_of_controls']:.1f}" if "rate_of_controls" in row else ""]
+        under = row.get("rate_of_controls")
+        rates += ["" if under is None or pd.isna(under) else f"{under:.1f}"]
         where = "" if place is None or pd.isna(place) else f"{rate:.1f} % at {place:.0f}"
         lines.append([str(row["arm"]), *cells, *rates, where, str(row["word"])])
     return heads, lines

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sinkscope.measurement import AttentionReceived, QueryKeyAngles, measure
 from sinkscope.measurement.finding import bands, collapse, short
 from sinkscope.measurement.rates import interval_words
+from tests.families.registry import FAMILIES
 from tests.measurement.test_strongest import planted
 
 
@@ -39,6 +41,15 @@ def test_a_collapse_is_found_with_the_norm_of_its_state() -> None:
         assert part.replace("× 165", "× 160") in said or part in said
     assert said in str(measured.summary())
     assert collapse(planted(received[:, :5], ("decoder",) * 5, 32).data, 0, 0.3) == ""
+
+
+def test_a_text_of_two_tokens_has_no_other_keys_to_compare_with() -> None:
+    """Only a token itself sees the second one, which no cosine counts."""
+    family = FAMILIES["llama"]
+    measured = measure(family.build(), family.inputs(tokens=2), [AttentionReceived("all"), QueryKeyAngles()])
+    said = str(measured.summary(epsilon=0.1))
+    assert "cosine of" in said
+    assert "nan" not in said
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,15 @@ def test_rates_are_those_of_a_measurement_under_the_change(trial: ss.trials.Tria
     np.testing.assert_allclose(100 * trial.values("move-first", "rate_at_test").mean(), rate, rtol=1e-5)
 
 
+def test_a_test_without_controls_beside_one_that_has_them_leaves_their_cells_empty() -> None:
+    """No position lies between the sink and the next one, so nothing else can be moved there."""
+    ids = planted_ids(F3, samples=10, tokens=24)
+    trial = origin_trial(planted_model(), ids, ("move-first", "mute-step"), test=1, controls=1)
+    heads, [without, with_controls] = rows(trial)
+    under = heads.index("under controls")
+    assert without[under] == "" != with_controls[under]
+
+
 @pytest.mark.slow
 def test_it_takes_the_passes_that_it_needs() -> None:
     model, texts, texts_read = planted_model(), planted_ids(F3, samples=14, tokens=24), []
