@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,15 +52,16 @@ def task(job: dict[str, Any], out: str, threads: int) -> tuple[int, str]:
 def share(machines: Sequence[Mapping[str, float]], workers: int) -> dict[str, float]:
     """The resources that a task requests, so that `workers` tasks fill a cluster: whole processors, part of a GPU.
 
-    `machines`: the resources of each (`CPU`, `GPU`). A task runs on one machine. It requests the most processors that
-    `workers` tasks can have at once on the machines (those with GPUs, if any have them), and never more than one
-    machine has, for which Ray would wait forever.
+    `machines`: the resources of each (`CPU`, `GPU`). A task runs on one machine and on one GPU. It requests the most
+    processors that `workers` tasks can have at once on the machines (those with GPUs, if any have them), and never more
+    than one machine has, for which Ray would wait forever.
     """
     fit = [machine for machine in machines if machine.get("GPU", 0.0)] or machines
     sizes = [int(machine.get("CPU", 0.0)) for machine in fit]
     enough = (each for each in range(max(sizes, default=0), 1, -1) if sum(size // each for size in sizes) >= workers)
     gpus = sum(machine.get("GPU", 0.0) for machine in fit)
-    return {"num_cpus": float(next(enough, 1)), "num_gpus": min(1.0, gpus / workers)}
+    # Three tasks on two GPUs take halves: of two thirds each, no GPU has room for a second.
+    return {"num_cpus": float(next(enough, 1)), "num_gpus": 1 / math.ceil(workers / gpus) if gpus else 0.0}
 
 
 class _Tasks:

@@ -170,6 +170,15 @@ def test_where_there_are_gpus_a_task_fits_a_machine_that_has_one():
     assert share(machines, 4) == {"num_cpus": 3, "num_gpus": 0.5}
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 6, 9])
+def test_as_many_tasks_as_workers_fit_the_gpus_at_once(gpus, workers):
+    """Ray takes a part of a GPU from one GPU alone."""
+    part = share([{"CPU": 64.0, "GPU": float(gpus)}], workers)["num_gpus"]
+    assert 0 < part <= 1
+    assert gpus * int(1 / part + 1e-6) >= workers
+
+
 class Idle:
     """A Ray of two machines, one of them lost, on which nothing runs."""
 
