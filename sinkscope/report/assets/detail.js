@@ -61,14 +61,14 @@
     const key = `${selection.layer}.${selection.head}`;
     const shown = data.maps?.weights[key];
     const short = shown && data.maps.full > shown.length;
-    const name = `${data.layers[selection.layer]}.${selection.head}`.split(" ").at(-1);
     note.hidden = !(short || (!shown && (data.maps || data.mapCommand)));
     if (short) {
       note.textContent = `Of its attention map, the first ${shown.length} of ${data.maps.full} tokens are shown.`;
     } else {
       note.textContent = "No attention map of this head was kept.";
       if (data.mapCommand) {
-        const command = sinkscope.element("code", {}, `${data.mapCommand} ${name}`);
+        // The command line counts attention layers alone, over all stacks.
+        const command = sinkscope.element("code", {}, `${data.mapCommand} ${key}`);
         note.append(" This makes one: ", command);
       }
     }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sinkscope.measurement import HEAD_METRICS
+from sinkscope.measurement import HEAD_METRICS, Measurement
 from sinkscope.report.observatory.heads import HeadMaps
 from sinkscope.report.observatory.page import observatory_page
 from sinkscope.report.page import write_page
@@ -93,6 +93,16 @@ def test_the_keyboard_moves_the_selection_in_every_map_and_in_the_panel(opened, 
     shown = opened.locator("[data-metric=alpha] output").inner_text()
     expected = float(complete.data["attention_received"][:, 3, 2, 1].mean())
     assert float(shown.split(": ")[1]) == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_command_for_a_map_counts_attention_layers_alone(browser, complete, tmp_path):
+    """As the command line does, whatever the model's own numbers are."""
+    data = complete.data.assign_coords(layer_index=("layer", [2, 5, 8, 11]))
+    page = observatory_page(Measurement(data), "planted", 0.3, map_command="sinkscope measure planted --maps")
+    opened = opening(browser, write_page(page, tmp_path / "figure.html"))
+    [place] = selected(opened)
+    assert opened.locator("#head-note code").inner_text() == f"sinkscope measure planted --maps {place}"
+    opened.context.close()
 
 
 def test_a_click_and_lists_select_and_the_selection_survives_a_change_of_scheme(opened):
