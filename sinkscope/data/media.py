@@ -198,14 +198,15 @@ def media_reading(
         )
     if prompt is not None and not with_text:
         raise InputError(f"a prompt is for models that read text with {medium.what}s, not {type(model).__name__}")
-    prepare = _preparing(kind, name, revision, (prompt or PROMPT) if with_text else None)
+    prompt = PROMPT if prompt is None else prompt
+    prepare = _preparing(kind, name, revision, prompt if with_text else None)
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]
     fitting = [_in_precision(model, part) for part in _grouped([_prepared(prepare, path) for path in chosen])]
     try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
     batches = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
     of = "" if len(chosen) == len(files) else f" of {len(files)}"
-    texts = f', each with the text "{prompt or PROMPT}"' if with_text else ""
+    texts = f', each with the text "{prompt}"' if with_text else ""
     decoder = f"; the decoder reads the {tokens} tokens it writes itself" if model.config.is_encoder_decoder else ""
     shown = f"{chosen[0].name} to {chosen[-1].name}" if len(chosen) > 1 else chosen[0].name
     description = f"{len(chosen)}{of} {medium.what}{'s'[: len(chosen) != 1]} ({shown}) from {folder}{texts}{decoder}"

@@ -16,6 +16,7 @@ from sinkscope.data import InputReading
 from sinkscope.data.media import MEDIA, PROMPT, media_digest, media_reading, read_recording, written
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.model import load
+from tests.families.inputs import IMAGE_TOKEN
 from tests.families.processors import (
     RATE,
     images,
@@ -86,6 +87,13 @@ def test_a_model_that_reads_text_too_is_given_a_prompt(tmp_path: Path) -> None:
     assert part["input_ids"].tolist() == [[2, 3, 4]] * 3
     assert 'each with the text "a b c"' in found.description
     assert found.one(64)["pixel_values"].shape[0] == 1
+
+
+def test_an_empty_prompt_is_a_prompt(tmp_path: Path) -> None:
+    place, folder = saved_llava(tmp_path / "model"), images(tmp_path / "images")
+    found = read("images", place, folder, prompt="")
+    assert 'each with the text ""' in found.description
+    assert {*found.parts[0]["input_ids"].flatten().tolist()} == {IMAGE_TOKEN}
 
 
 @pytest.mark.parametrize(("kind", "saved"), [("images", saved_llava), ("audio", saved_hearing)])
