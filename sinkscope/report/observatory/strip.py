@@ -31,8 +31,8 @@ def strip_section(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> S
     remarks = ""
     if any(CONTINUES in sample["split"].values() for sample in payload["samples"]):
         remarks += f" {CONTINUES}: a token with further bytes of the previous character."
-    if payload["tokens"] > payload["most"]:
-        remarks += f" The first {payload['most']} of {payload['tokens']} tokens are shown."
+    if payload["tokens"] > payload["shown"]:
+        remarks += f" {payload['shown']} of {payload['tokens']} tokens are shown."
     return Section(
         "Token by token",
         "The text as the model read it. The stronger the color of a token, the more attention it receives, averaged "
@@ -72,7 +72,7 @@ def strip_payload(data: xr.Dataset, epsilon: float, record: dict[str, Any]) -> d
         "special": sorted(set(record.get("special_tokens", [])) & set(shown)),
         "epsilon": epsilon,
         "tokens": int(lengths.max()),
-        "most": most,
+        "shown": part.sizes["position"],
         "colors": [[index / (len(SEQUENTIAL) - 1), color] for index, color in enumerate(SEQUENTIAL)],
     }
 

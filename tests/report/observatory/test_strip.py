@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from sinkscope.measurement import AttentionReceived, measure
 from sinkscope.measurement.metrics import exceeds
 from sinkscope.report.observatory.strip import DATA, drawn, strip_payload, strip_section
 from tests.families.registry import FAMILIES
@@ -54,7 +55,15 @@ def test_at_most_eight_samples_are_shown():
 def test_long_texts_are_cut_and_the_page_says_so():
     section = strip_section(measured(samples=2, positions=1500).data, EPSILON, {})
     assert len(section.widget.data[DATA]["samples"][0]["ids"]) == 1024
-    assert "first 1024 of 1500 tokens" in section.sentence
+    assert "1024 of 1500 tokens" in section.sentence
+
+
+def test_of_a_few_measured_positions_the_page_says_how_many_there_are():
+    family = FAMILIES["llama"]
+    few = measure(family.build(), family.inputs(tokens=24), [AttentionReceived(positions=[0, 5])])
+    section = strip_section(few.data, EPSILON, few.record)
+    assert section.widget.data[DATA]["samples"][0]["positions"] == [0, 5]
+    assert "2 of 24 tokens" in section.sentence
 
 
 def test_attention_is_that_of_the_stack_that_read_the_ids(pair):
