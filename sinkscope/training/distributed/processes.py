@@ -116,7 +116,7 @@ def joined(device: str) -> Processes:
     an environment that is not a launcher's, and if the other processes cannot be reached.
     """
     if "RANK" not in os.environ:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if os.environ.get("WORLD_SIZE", "") not in ("", "1"):
             raise InputError("WORLD_SIZE is set but not RANK: start the processes with torchrun or accelerate launch")
         return Processes()
     from accelerate import PartialState  # type: ignore[import-untyped]

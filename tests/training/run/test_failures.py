@@ -129,8 +129,9 @@ def test_an_unknown_device(tiny: Make, runs: Path) -> None:
         train(tiny(), runs, device="gpu")
 
 
-def test_a_launcher_that_names_no_process(tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("size", ["2", "two"])
+def test_a_launcher_that_names_no_process(tiny: Make, runs: Path, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
     with pytest.raises(InputError, match="WORLD_SIZE is set but not RANK: start the processes with torchrun"):
         trained(tiny(), runs)
 
