@@ -7,14 +7,18 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from sinkscope.errors import InputError
-from sinkscope.measurement.selection import record_of
+from sinkscope.measurement.selection import layers_of, record_of, token_stack
 from sinkscope.measurement.texts import TokenTexts
 
 
 def head_map(data: xr.Dataset, layer: int, head: int) -> go.Figure:
-    """A[t, k] of one head on the first sample, queries downward; needs `AttentionMaps`. Raises `InputError` without."""
+    """A[t, k] of one head on the first sample, queries downward; needs `AttentionMaps`. Raises `InputError` without.
+
+    `layer`: its number in the stack that the token ids belong to, the decoder of an encoder-decoder.
+    """
     if "attention_map" not in data:
         raise InputError("no maps were kept: measure with observers=[AttentionMaps(tokens=64)]")
+    data = data.isel(layer=layers_of(data, token_stack(data)))
     numbers = data["layer_index"].values.tolist()
     if layer not in numbers:
         raise InputError(f"layer {layer} was not measured: there are {', '.join(map(str, numbers))}")

@@ -281,7 +281,7 @@ class Measurement:
                 `AttentionMaps`).
             epsilon: The share of attention above which a token is a sink.
             position: For heads, hidden and values; None is the first.
-            layer, head: Which map, for "map" only.
+            layer, head: Which map, for "map" only; of an encoder-decoder, a layer of the decoder.
 
         Raises `InputError` for an unknown kind, a position that was not measured, and a kind that was not observed.
         """

@@ -14,8 +14,9 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.measurement import AttentionMaps, Comparison
+from sinkscope.measurement import AttentionMaps, AttentionReceived, Comparison
 from sinkscope.model import load_tokenizer
+from tests.families.registry import FAMILIES
 from tests.measurement.conftest import build
 
 
@@ -150,3 +151,13 @@ def test_the_table_of_an_encoder_decoder_is_of_the_decoder() -> None:
     depth = int(np.flatnonzero((data["depth_stack"] == "decoder") & (data["depth_index"] == 2))[0])
     wanted = data["hidden_norm"].isel(depth=depth).transpose("sample", "position").values[:, :6]
     np.testing.assert_array_equal(table["hidden 2"], wanted.reshape(-1))
+
+
+def test_the_map_of_an_encoder_decoder_is_that_of_the_tokens_that_it_names() -> None:
+    family = FAMILIES["t5"]
+    model, inputs = family.build(), family.inputs()
+    figure = ss.measure(model, inputs, [AttentionReceived("all"), AttentionMaps(24)]).plot("map", layer=1, head=2)
+    with torch.no_grad():
+        weights = model(**inputs, output_attentions=True).decoder_attentions[1][0, 2]
+    shown = np.nan_to_num(np.asarray(figure.data[0].z, dtype=float))[: len(weights), : len(weights)]
+    np.testing.assert_allclose(shown, weights.numpy(), atol=1e-5)
