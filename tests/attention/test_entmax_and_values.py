@@ -34,6 +34,24 @@ def test_entmax_is_softmax_at_one_and_sparsemax_at_two() -> None:
     torch.testing.assert_close(entmax(scores, 2), sparsemax(scores))
 
 
+def bisected(scores: Tensor, alpha: float) -> Tensor:
+    """The definition, with τ found by halving an interval in float64."""
+    scores = (alpha - 1) * scores.double()
+    high = scores.amax(-1, keepdim=True)
+    low = high - 1
+    for _ in range(100):
+        middle = (low + high) / 2
+        below = (scores - middle).relu().pow(1 / (alpha - 1)).sum(-1, keepdim=True) > 1
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (scores - low).relu().pow(1 / (alpha - 1))
+
+
+@pytest.mark.parametrize("alpha", [1.00001, 1.001, 1.3, 1.5, 1.9, 2.0])
+def test_entmax_is_as_exact_near_one_as_elsewhere(alpha: float) -> None:
+    scores = 3 * torch.randn(8, 300, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(entmax(scores, alpha).double(), bisected(scores, alpha), atol=5e-7, rtol=0)
+
+
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 2.0])
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 300.0])
 def test_rows_of_entmax_sum_to_one(alpha: float, scale: float) -> None:
@@ -42,7 +60,7 @@ def test_rows_of_entmax_sum_to_one(alpha: float, scale: float) -> None:
     assert entmax(scores, alpha, torch.zeros(3, 4096, dtype=torch.bool)).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.001, 1.3, 1.5, 2.0])
 def test_gradients_of_entmax(alpha: float) -> None:
     scores = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
     visible = torch.ones(2, 7, dtype=torch.bool).tril(4)

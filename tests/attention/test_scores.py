@@ -97,6 +97,13 @@ def test_scores_are_scaled_by_the_logarithm_of_what_is_seen(n):
     assert_close(doubled[:, :, -1], softmax(case, scaling=2 / DIM**0.5)[:, :, -1])
 
 
+def test_lengths_are_as_exact_as_float64_scores():
+    case = problem(zoo.CATALOG["scalable_softmax"], tokens=7, dtype=torch.float64)
+    seven = changed(case, temperature__scale=1 / math.log(7))
+    for path in PATHS:
+        assert_close(seven.attend(path=path).output[:, :, -1], softmax(seven)[:, :, -1], 1e-13)
+
+
 def test_attention_does_not_fade_with_length():
     """n − 1 equal scores below one that is higher by s: n^s / (n^s + n − 1) of the weight, more for longer rows."""
     shares = []

@@ -101,8 +101,8 @@ class _Block:
     def keys(self, tensor: Keyed) -> Tensor:
         return tensor[self.heads, self.part.keys]
 
-    def count(self) -> Tensor:
-        return self._of_heads(self.part.count)
+    def count(self, scores: Tensor) -> Tensor:
+        return self._of_heads(self.part.count).to(scores.dtype)
 
     def scores(self, query: Grouped, key: Keyed) -> Tensor:
         scores = _times(self.queries(query), self.keys(key).mT)
@@ -130,7 +130,8 @@ class _StreamedAttention(torch.autograd.Function):
     def forward(query: Grouped, key: Keyed, value: Keyed, problem: _Problem) -> Tensor:
         output = query.new_empty(*query.shape[:3], value.shape[-1])
         for block in problem.blocks(query):
-            split = problem.normalizer.split(block.scores(query, key), block.count())
+            scores = block.scores(query, key)
+            split = problem.normalizer.split(scores, block.count(scores))
             # With no visible key all scores are equal, and hidden keys may have weights: `seen` makes such rows 0.
             block.queries(output).copy_(block.seen(_divided(_times(split.numerator, block.keys(value)), split)))
         return output
@@ -150,7 +151,8 @@ class _StreamedAttention(torch.autograd.Function):
         to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         with torch.autocast(query.device.type, enabled=False):
             for block in problem.blocks(query):
-                scores, count = block.scores(query, key), block.count()
+                scores = block.scores(query, key)
+                count = block.count(scores)
                 split = normalizer.split(scores, count)
                 gradient = _divided(block.seen(block.queries(upstream)), split)
                 # Σ_k w · upstream over all keys is upstream · output: no second pass over the row is needed.

@@ -39,4 +39,5 @@ class _LogLength(Learned):
     def forward(
         self, query: Float[Tensor, "batch heads query dim"], count: Float[Tensor, "#batch #heads query 1"]
     ) -> Float[Tensor, "batch heads query dim"]:
-        return query * (self.scale[:, None, None] * count.log()).to(query.dtype)
+        length = count.to(torch.promote_types(query.dtype, count.dtype)).log()
+        return query * (self.scale[:, None, None] * length).to(query.dtype)
