@@ -13,6 +13,10 @@ def test_all_choices_are_listed_when_none_is_near() -> None:
     assert str(unknown("recipe", "qqqq", ["nano", "mini"])) == "unknown recipe 'qqqq': choose from nano, mini"
 
 
+def test_a_name_of_another_type_is_unknown() -> None:
+    assert "'3'" in str(unknown("recipe", 3, ["nano", "mini"]))
+
+
 def test_no_choices_are_no_list() -> None:
     assert str(unknown("recipe", "nano", [])) == "unknown recipe 'nano': there is none"
 

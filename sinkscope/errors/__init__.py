@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 __all__ = [
     "InputError",
     "UnsupportedModelError",
+    "is_number",
+    "is_whole",
     "unknown",
 ]
 
@@ -26,9 +29,19 @@ class UnsupportedModelError(InputError):
     """A model family or layer that cannot be measured or changed correctly, and is therefore refused."""
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> InputError:
+def unknown(kind: str, name: object, choices: Iterable[str]) -> InputError:
     """The error for a name that does not exist: `unknown("recipe", "nanno", RECIPES)` suggests `nano`."""
-    names = [str(choice) for choice in choices]
+    name, names = str(name), [str(choice) for choice in choices]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(names)}" if names else "there is none"
     return InputError(f"unknown {kind} '{name}': {hint}")
+
+
+def is_whole(value: object, least: int = 0) -> bool:
+    """Whether a value is a whole number from `least` on; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: object, above: float = -math.inf) -> bool:
+    """Whether a value is a finite number larger than `above`; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and above < value < math.inf

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, is_number, is_whole
 from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
 from sinkscope.sinks.tokens import Rows, Tokens
 
@@ -299,7 +299,7 @@ class Outliers(Choice):
     needs = frozenset({"activations"})
 
     def __post_init__(self) -> None:
-        if not self.ratio > 1:
+        if not is_number(self.ratio, 1):
             raise InputError(f"ratio = {self.ratio!r}: a number of medians above 1, such as 20")
 
     def resolve(self, evidence: Evidence) -> Tokens:
@@ -342,7 +342,7 @@ class Spikes(Choice):
     needs = frozenset({"hidden"})
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.depth < 0 or self.dimension < 0:
+        if not (is_whole(self.depth) and is_whole(self.dimension) and is_whole(self.count, 1)):
             raise InputError(f"{self}: a depth and a dimension from 0 on, and a count of at least 1")
 
     def resolve(self, evidence: Evidence) -> Tokens:
@@ -427,12 +427,12 @@ def _number(value: float) -> str:
 
 
 def _check_count(what: str, n: Any) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if not is_whole(n, 1):
         raise InputError(f"{what}:{n}: a number of tokens of at least 1; to choose none: none")
 
 
 def _numbers(what: str, values: tuple[Any, ...]) -> tuple[int, ...]:
-    if not values or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in values):
+    if not values or not all(map(is_whole, values)):
         raise InputError(f"{what}: expected whole numbers from 0 on, at least one, not {values}")
     if len(set(values)) != len(values):
         raise InputError(f"{what}: expected different numbers, not {values}")

@@ -8,6 +8,7 @@ itself, and in a window of four uniform attention alone gives every token 0.25.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ LIFT = 2.0
 
 def check_epsilon(epsilon: float) -> None:
     """Raises `InputError` unless 0 < epsilon < 1."""
-    if not 0 < epsilon < 1:
-        raise InputError(f"epsilon = {epsilon}: must lie between 0 and 1")
+    if not isinstance(epsilon, Real) or not 0 < epsilon < 1:
+        raise InputError(f"epsilon = {epsilon!r}: must lie between 0 and 1")
 
 
 def exceeds(received: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.ndarray, "*shape"]:

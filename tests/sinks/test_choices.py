@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,19 @@ def test_words_that_name_nothing_are_refused_in_one_line(wrong: str) -> None:
         parse(wrong)
     assert "\n" not in str(error.value)
     assert parse(" none ") is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda: Measured("position"), lambda: Online(None), lambda: First("4"), lambda: Last(2.5)),  # type: ignore[arg-type]
+        *(lambda: Outliers("20"), lambda: Outliers(float("nan")), lambda: Positions("0"), lambda: TokenIds(0.5)),  # type: ignore[arg-type]
+        *(lambda: Spikes("1", 0), lambda: Spikes(0, 0.5), lambda: Spikes(0, 0, True)),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_another_type_are_refused_when_written(make: Callable[[], Choice]) -> None:
+    with pytest.raises(InputError):
+        make()
 
 
 def test_measured_sinks_are_positions_that_hold_for_every_text() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.measurement.observers.kept import POSITIONS
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.measurement.observers.rows import checked_count, checked_positions, whole, whole_rows
+from sinkscope.measurement.observers.rows import check_count, checked_positions, whole, whole_rows
 
 
 @in_every
@@ -31,7 +31,7 @@ class MatrixEntropy(Observer):
     tokens: int = 256
 
     def __post_init__(self) -> None:
-        checked_count("tokens", self.tokens)
+        check_count("tokens", self.tokens)
 
     @property
     def reads_blocks(self) -> bool:
@@ -124,7 +124,7 @@ class HiddenVectors(Observer):
     positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
-        checked_count("kept", self.kept)
+        check_count("kept", self.kept)
         object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.errors import InputError
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, WeightsObserver, in_every
-from sinkscope.measurement.observers.rows import sorted_positions
+from sinkscope.measurement.observers.rows import check_count, sorted_positions
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,7 @@ class AttentionMaps(WeightsObserver):
     tokens: int = 64
 
     def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise InputError(f"attention maps of {self.tokens} tokens: at least 1")
+        check_count("tokens", self.tokens)
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.samples_before == 0 and call.query_start < self.tokens
@@ -69,8 +67,7 @@ class KeyVectors(Observer):
     positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kept, int) or self.kept < 1:
-            raise InputError(f"kept = {self.kept!r}: keys of at least one sample are needed")
+        check_count("kept", self.kept)
         object.__setattr__(self, "positions", sorted_positions(self.positions))
 
     @property

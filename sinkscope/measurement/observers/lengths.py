@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, is_whole
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
+from sinkscope.measurement.observers.rows import check_count
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -34,12 +35,11 @@ class ReceivedByLength(Observer):
     position: int = 0
 
     def __post_init__(self) -> None:
-        lengths = tuple(sorted(set(self.lengths)))
-        if not lengths or not all(isinstance(length, int) and length > 0 for length in lengths):
+        lengths = tuple(self.lengths) if isinstance(self.lengths, Iterable) else ()
+        if not lengths or not all(is_whole(length, 1) for length in lengths):
             raise InputError(f"lengths = {self.lengths!r}: expected numbers of tokens such as [64, 128]")
-        if not isinstance(self.position, int) or self.position < 0:
-            raise InputError(f"position = {self.position!r}: expected a number from 0 on")
-        object.__setattr__(self, "lengths", lengths)
+        check_count("position", self.position, 0)
+        object.__setattr__(self, "lengths", tuple(sorted(set(lengths))))
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[int | float | str]]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, is_number
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
 from sinkscope.measurement.observers.rows import lower_median, where, whole, whole_rows
 
@@ -42,10 +42,10 @@ class OutlierStatistics(Observer):
     sigmas: Sequence[float] = (3.0, 6.0, 12.0)
 
     def __post_init__(self) -> None:
-        sigmas = tuple(float(sigma) for sigma in self.sigmas)
-        if not sigmas or min(sigmas) <= 0:
+        sigmas = tuple(self.sigmas) if isinstance(self.sigmas, Iterable) else ()
+        if not sigmas or not all(is_number(sigma, 0) for sigma in sigmas):
             raise InputError(f"sigmas = {self.sigmas!r}: expected positive numbers such as (3.0, 6.0)")
-        object.__setattr__(self, "sigmas", sigmas)
+        object.__setattr__(self, "sigmas", tuple(map(float, sigmas)))
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[float]]:

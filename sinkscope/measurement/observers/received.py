@@ -22,7 +22,7 @@ from sinkscope.measurement.observers.observer import (
     divide,
     in_every,
 )
-from sinkscope.measurement.observers.rows import sorted_positions
+from sinkscope.measurement.observers.rows import check_count, sorted_positions
 
 
 @in_every
@@ -124,8 +124,7 @@ class GivenTo(WeightsObserver):
     to: int = 0
 
     def __post_init__(self) -> None:
-        if self.to < 0:
-            raise InputError(f"to = {self.to}: a position, from 0 on")
+        check_count("to", self.to, 0)
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         columns, present = call.locate((self.to,))

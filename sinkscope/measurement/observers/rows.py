@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, is_whole
 from sinkscope.measurement.observers.observer import Hidden, LayerSums, Observer, Piece
 
 CONTINUED = "continued"
@@ -107,10 +107,10 @@ def checked_positions(positions: Sequence[int]) -> tuple[int, ...]:
     return numbers
 
 
-def checked_count(name: str, count: int) -> None:
-    """Raises `InputError` unless `count` is positive."""
-    if count < 1:
-        raise InputError(f"{name} = {count}: expected a whole number from 1 on")
+def check_count(name: str, count: Any, least: int = 1) -> None:
+    """Raises `InputError` unless `count` is a whole number from `least` on."""
+    if not is_whole(count, least):
+        raise InputError(f"{name} = {count!r}: expected a whole number from {least} on")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ProbeObserver(Observer):
     positions: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        checked_count("count", self.count)
+        check_count("count", self.count)
         object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from sinkscope.errors import InputError
 from sinkscope.measurement import measure
 from sinkscope.measurement.observers.kept import AttentionMaps
 from tests.families import reference
@@ -32,8 +31,3 @@ def test_only_the_first_sample_is_kept(ids: torch.Tensor) -> None:
     alone = measure(build("llama"), ids[:1], [AttentionMaps(8)]).data["attention_map"]
     assert both.sizes["kept"] == 1
     np.testing.assert_allclose(both.values, alone.values, atol=1e-6)
-
-
-def test_no_tokens_are_bad_input() -> None:
-    with pytest.raises(InputError, match="at least 1"):
-        AttentionMaps(0)

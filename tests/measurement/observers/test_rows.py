@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,11 @@ from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, KeyVectors, Observer, SinkUpdate, every, measure, observe
 from sinkscope.measurement.observers.bands import SpectralBands
 from sinkscope.measurement.observers.geometry import HiddenSimilarity, HiddenVectors, MatrixEntropy, Mixing
+from sinkscope.measurement.observers.kept import AttentionMaps
+from sinkscope.measurement.observers.lengths import ReceivedByLength
 from sinkscope.measurement.observers.massive import MassiveActivations, TokenPeaks
 from sinkscope.measurement.observers.outliers import OutlierStatistics
+from sinkscope.measurement.observers.received import GivenTo, QueriesAbove
 from sinkscope.measurement.observers.rows import lower_median
 from sinkscope.measurement.observers.spikes import SpikeDimensions
 from tests.measurement.conftest import MASKS
@@ -102,12 +107,31 @@ def test_positions_in_any_order_and_in_arrays_are_taken() -> None:
         (SpectralBands, "count"),
         (MatrixEntropy, "tokens"),
         (HiddenVectors, "kept"),
+        (KeyVectors, "kept"),
+        (AttentionMaps, "tokens"),
     ],
 )
-@pytest.mark.parametrize("count", [0, -1])
-def test_counts_of_nothing_are_refused(kind: type[Observer], name: str, count: int) -> None:
+@pytest.mark.parametrize("count", [0, -1, 2.5, "8", None, True, math.nan])
+def test_counts_that_are_none_are_refused(kind: type[Observer], name: str, count: object) -> None:
     with pytest.raises(InputError, match=f"{name} = "):
         kind(**{name: count})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong"),
+    [
+        (ReceivedByLength, "lengths", (3, None, (2.5,), ("8",))),
+        (ReceivedByLength, "position", (2.5, "0", True)),
+        (OutlierStatistics, "sigmas", (3.0, None, ("a",), (math.nan,), (math.inf,))),
+        (MassiveActivations, "ratio", (0, -1.0, "a", None, math.nan)),
+        (GivenTo, "to", (2.5, "0", None)),
+        (QueriesAbove, "threshold", ("a", None, math.nan)),
+    ],
+)
+def test_other_numbers_that_are_none_are_refused(kind: type[Observer], name: str, wrong: tuple[object, ...]) -> None:
+    for value in wrong:
+        with pytest.raises(InputError, match=repr(value) if isinstance(value, str) else None):
+            kind(**{name: value})
 
 
 def test_a_prefix_from_before_observation_has_no_numbers(ids: torch.Tensor) -> None:
