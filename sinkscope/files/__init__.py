@@ -6,11 +6,12 @@ import errno
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "cached_folder",
     "check_room",
     "check_writable",
+    "finite",
     "indented",
     "is_intact",
     "locked",
@@ -252,6 +254,17 @@ def indented(value: Any, margin: str = "\n") -> str:
         return "[" + deeper + ("," + deeper).join(indented(item, deeper) for item in value) + margin + "]"
     pairs = (json.dumps({key: 0})[1:-2] + indented(item, deeper) for key, item in value.items())
     return "{" + deeper + ("," + deeper).join(pairs) + margin + "}"
+
+
+def finite(value: Any) -> Any:
+    """Plain data with None for NaN and infinities, which JSON does not have; names as text, tuples as lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def sha256(path: str | Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from sinkscope.files import finite
 from sinkscope.live import plain, printable, stderr
 
 __all__ = [
@@ -68,7 +68,7 @@ def fail(message: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print one JSON value, also inside `only_json`. NaN and infinities, which JSON does not have, become null."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False), file=_stdout.get())
+    print(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False), file=_stdout.get())
 
 
 @contextmanager
@@ -190,13 +190,3 @@ def table(
     If the terminal is too narrow for all columns, the first `keys` columns are repeated with the later ones.
     """
     return TerminalTable(columns, [[printable(cell) for cell in row] for row in rows], numbers_from, keys)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -19,6 +19,7 @@ from sinkscope.attention.oracle.cases import CASES, FEATURES, Case, Problem
 from sinkscope.attention.oracle.reference import DEFECTS, Exact, exact
 from sinkscope.attention.oracle.styles import STYLES, Style
 from sinkscope.errors import InputError, unknown
+from sinkscope.files import finite
 
 Outcome = Literal["agrees", "differs", "raised", "not supported"]
 COLUMNS = ("case", "dtype", "", "output", "lse", "gradients", "limit", "note")
@@ -91,8 +92,8 @@ class Parity:
         return [(row.case, row.dtype, row.outcome, *_numbers(row), row.note) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
-        """The rows, and whether they agree, JSON-able."""
-        return {"function": self.function, "ok": self.ok, "rows": [asdict(row) for row in self.rows]}
+        """The rows, and whether they agree, JSON-able; null for what is not a number."""
+        return finite({"function": self.function, "ok": self.ok, "rows": [asdict(row) for row in self.rows]})
 
     def check(self, *, complete: bool = False) -> Parity:
         """Itself, or `Disagreement` naming the first wrong row; with `complete` also where a case is not supported."""

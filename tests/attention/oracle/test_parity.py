@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 
 import pytest
@@ -294,6 +295,8 @@ def test_what_is_not_supported_is_listed_and_never_passes():
     assert next(row for row in result.missing if row.case == "sink").note == "takes no 'sink'"
     with pytest.raises(zoo.Disagreement, match="not supported; takes no 'cu_seqlens'"):
         result.check(complete=True)
+    rows = json.loads(json.dumps(result.to_json(), allow_nan=False))["rows"]
+    assert [row["limit"] is None for row in rows] == [row in result.missing for row in result.rows]
 
     def picky(query, key, value, *, softcap=None, **options):
         if softcap is not None:
