@@ -26,7 +26,7 @@ from sinkscope.attention import (
     resolve,
 )
 from sinkscope.attention.masks import describe, leaves
-from sinkscope.errors import InputError, UnsupportedModelError, unknown
+from sinkscope.errors import InputError, UnsupportedModelError, is_whole, unknown
 from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs, has_attention, head_width
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
 from sinkscope.model.attached.families import normalizes, sink_of, sizes_of
@@ -74,7 +74,7 @@ def chosen_layers(layers: dict[nn.Module, Layer], chosen: Iterable[int] | None) 
         raise InputError(f"layers = {chosen!r}: expected their numbers, such as [{chosen!r}]")
     numbers = tuple(chosen)
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(layers):
+        if not is_whole(number) or number >= len(layers):
             raise InputError(f"layers: no attention layer {number!r}; the model has 0 to {len(layers) - 1}")
     if not numbers:
         raise InputError("layers: empty, so nothing would be attached; leave it out for all layers")
@@ -198,6 +198,8 @@ def attach(
     """
     if start not in get_args(Start):
         raise unknown("start", str(start), get_args(Start))
+    if seed is not None and not is_whole(seed):
+        raise InputError(f"seed = {seed!r}: expected a whole number from 0 on, or None")
     wanted = resolve(spec)
     name = name_of(wanted)
     if any(parameter.is_meta for parameter in model.parameters()):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from sinkscope.errors import InputError, UnsupportedModelError
+from sinkscope.errors import InputError, UnsupportedModelError, is_whole
 from sinkscope.hooks import given_cache
 from sinkscope.model.sink_tokens import SinkTokens
 
@@ -43,7 +43,7 @@ class Registers(nn.Module):
 
 def check_tokens(model: PreTrainedModel, count: int) -> None:
     """Raises `InputError` for an invalid count, `UnsupportedModelError` for a model that cannot have them."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if not is_whole(count):
         raise InputError(f"sink_tokens = {count!r}: a whole number, 0 for none")
     for reason in _obstacles(model) if count else ():
         raise UnsupportedModelError(f"family '{model.config.model_type}': no sink tokens, {reason}")

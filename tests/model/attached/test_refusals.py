@@ -95,6 +95,8 @@ def test_operations_that_a_host_cannot_do(name: str, spec: AttentionSpec | str, 
         (lambda model: ss.attach(model, {"name": "sink_logit", "inital": 1.0}), "did you mean 'initial'"),
         (lambda model: ss.attach(model, AttentionSpec(slots=(KeySlot(d_a=99),))), "d_a = 99"),
         (lambda model: ss.attach(model, "softmax", start="unchange"), "unknown start .*did you mean 'unchanged'"),
+        (lambda model: ss.attach(model, "sink_logit", seed="x"), "seed = 'x'"),  # type: ignore[arg-type]
+        (lambda model: ss.attach(model, "sink_logit", seed=-1), "seed = -1"),
         (lambda model: ss.detach(model), "no operation is attached"),
         (lambda model: ss.trainable_only(model), "no attention operation is attached to this model"),
         (lambda model: ss.trainable_only(model, "operaton"), "did you mean 'operation'"),
