@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sinkscope.training import MeasuredStep, Recipe, Run
     from sinkscope.training.cost import Memory
 
+Parallel = Literal["auto", "ddp", "fsdp"]
 SEVERAL_PROCESSES = When(
     lambda values: values["parallel"] != "ddp" or "WORLD_SIZE" in os.environ,
     "goes with several processes: start them with torchrun",
@@ -41,7 +42,7 @@ def train(
     out: Annotated[Path, typer.Option(help="The parent folder of runs.")] = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same recipe.")] = False,
     parallel: Annotated[
-        str,
+        Parallel,
         typer.Option(
             metavar="auto|ddp|fsdp",
             help="Under torchrun: the whole model on every process (ddp), or spread over GPUs (fsdp). "

@@ -176,8 +176,8 @@ def with_value(param: TyperOption) -> list[str]:
     kind = str(param.type_descriptor.annotation)
     choices = re.findall(r"'(.*?)'", kind) if "Literal" in kind else []
     value = next((value for part, value in (("int", "2"), ("float", "0.5"), ("Path", ".")) if part in kind), "1.1")
-    value = {"parallel": "ddp", "rescue": "90"}.get(str(param.name), value)
-    return [param.opts[0], choices[0] if choices else value]
+    value = choices[0] if choices else value
+    return [param.opts[0], {"parallel": "ddp", "rescue": "90"}.get(str(param.name), value)]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -152,7 +152,8 @@ def test_a_model_of_the_paper_is_planned_without_a_download(sinkscope):
 
 
 BAD = {
-    "unknown way to share a model": (["train", "nano", "--parallel", "fdsp"], "did you mean 'fsdp'"),
+    "unknown way to share a model": (["train", "nano", "--parallel", "fdsp"], "'fsdp'"),
+    "unknown way to share a model that is planned": (["train", "nano", "--parallel", "fdsp", "--plan"], "'fsdp'"),
     "sharding alone": (["train", "nano", "--parallel", "fsdp"], "start them with torchrun"),
     "unknown recipe": (["train", "nanno"], "did you mean 'nano'"),
     "unknown field": (["train", "nano", "--set", "stepps=3"], "steps"),
