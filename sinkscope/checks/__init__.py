@@ -10,6 +10,7 @@ from sinkscope.checks.card import check_flags as check_flags
 from sinkscope.checks.card import held as held
 from sinkscope.checks.exporting import export as export
 from sinkscope.checks.registry import SECTIONS as SECTIONS
+from sinkscope.checks.registry import check_raisable as check_raisable
 from sinkscope.checks.registry import chosen as chosen
 from sinkscope.checks.row import Answered as Answered
 from sinkscope.checks.row import Row as Row

@@ -155,4 +155,13 @@ def _arm(name: str, first: Int[Tensor, "text token"]) -> Arm:
     return Arm(name, opened, facts={"first": "BOS" if name != OTHER else "random", "tokens": int(first.shape[1])})
 
 
-SECTION = CheckSection("bos", "BOS and template", "default", obstacle, 4.0, run_section, plain=True)
+SECTION = CheckSection(
+    "bos",
+    "BOS and template",
+    "default",
+    obstacle,
+    4.0,
+    run_section,
+    flags=("bos-twice", "bos-twice-chat"),
+    plain=True,
+)

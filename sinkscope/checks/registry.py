@@ -40,3 +40,13 @@ def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] 
     if not names:
         raise InputError("no section is left to run")
     return tuple(SECTIONS[name] for name in names)
+
+
+def check_raisable(flags: Sequence[str], sections: Sequence[CheckSection]) -> None:
+    """Raises `InputError` for a flag that none of these sections can raise, since another one does."""
+    for name, section in SECTIONS.items():
+        for flag in flags:
+            if flag in section.flags and section not in sections:
+                raise InputError(
+                    f"flag {flag} is raised by section {name}, which does not run: run it, or take another"
+                )

@@ -26,6 +26,7 @@ class CheckSection:
         passes: About how many times it reads a set of texts; `planning` multiplies it by the seconds of one reading.
         run: `run(subject, texts, progress)` answers the question on one set of texts.
         extra_passes: Further readings, of the first set only.
+        flags: The names from `FLAGS` that no other section raises.
         plain: It reads texts without what tokenizer and chat template add (`TextSet.plain`).
     """
 
@@ -36,4 +37,5 @@ class CheckSection:
     passes: float
     run: Callable[[CheckedModel, TextSet, Progress | None], Answered]
     extra_passes: float = 0.0
+    flags: tuple[str, ...] = ()
     plain: bool = False

@@ -212,4 +212,4 @@ def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement) -> lis
 
 
 # It applies to every model: one without attention raises an error when it is measured.
-SECTION = CheckSection("sink", "Sink", "default", lambda subject: "", 1.5, run)
+SECTION = CheckSection("sink", "Sink", "default", lambda subject: "", 1.5, run, flags=("no-sink", "learned-sink"))

@@ -75,12 +75,13 @@ def check(
 ) -> None:
     """Report what a model does with its sink, its BOS and its cache, and what to do about it."""
     folder = results_folder("check", output.out, [model], [], context)
-    from sinkscope.checks import Card, check_flags, chosen
+    from sinkscope.checks import Card, check_flags, check_raisable, chosen
     from sinkscope.checks import check as run_check
 
     sections = chosen(full=full, only=_names("--only", only), skip=_names("--skip", skipped))
     flags = _names("--fail-on", fail_on)
     check_flags(flags)
+    check_raisable(flags, sections)
     if submit is not None and (not full or only is not None or skipped is not None or count < SUBMITTED):
         raise InputError(
             f"--submit: the atlas takes whole cards: add --full, at least {SUBMITTED} --texts, and neither --only nor "

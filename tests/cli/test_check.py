@@ -40,7 +40,7 @@ def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
-    done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "bos-twice,kv8:free")
+    done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "breaks,kv8:free")
     assert done.code == 1
     assert "found: kv8:free" in done.err
     assert sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "kv8:breaks").code == 0
@@ -71,6 +71,8 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--skip", "sink,bos,cache"), "no section is left to run"),
         (("--fail-on", "bos-thrice"), "did you mean 'bos-twice'?"),
         (("--fail-on", "kv4:bad"), "unknown word 'bad'"),
+        (("--fail-on", "costs,bos-twice", "--skip", "bos"), "flag bos-twice is raised by section bos"),
+        (("--fail-on", "no-sink", "--only", "bos"), "section sink"),
         (("--against", "absent.json"), "cannot read absent.json"),
         (("--against", "junk.json"), "junk.json: this is no report card"),
         (("--only", ","), "--only ',' names nothing"),
