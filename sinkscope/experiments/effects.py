@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.observed import FEWEST, Observed, on_few_tokens
 from sinkscope.statistics import ranks
 from sinkscope.statistics.estimates import Estimate, estimate
@@ -71,11 +71,17 @@ Property = Has | Callable[[Observed], bool | None]
 class Shares:
     """How many models have something: of one group of variations, or of a first and of a second one.
 
-    Models of a group are counted together. The first group is the one that is claimed to have it.
+    Models of a group are counted together. The first group is the one that is claimed to have it. Raises `InputError`
+    for a group without variations, and for a variation that occurs twice.
     """
 
     groups: tuple[tuple[str, ...], ...]
     has: Property
+
+    def __post_init__(self) -> None:
+        if not all(self.groups):
+            raise InputError("a count of models needs a variation in each group")
+        _check_different([label for group in self.groups for label in group], "a count of models")
 
     def __call__(self, runs: Runs) -> float:
         """The share of this seed's models that have it; of two groups the difference. NaN where one is not known."""
@@ -141,6 +147,12 @@ def require_rate(name: str) -> None:
         raise InputError(f"'{name}': no sink rate is read on fewer than {FEWEST} tokens, nearest: tokens={FEWEST}")
 
 
+def _check_different(names: Sequence[str], what: str) -> None:
+    """Raises `InputError` for a name that occurs twice: nothing is compared with itself."""
+    if twice := next((name for name in names if list(names).count(name) > 1), None):
+        raise InputError(f"{what} reads '{twice}' twice: compare different ones")
+
+
 def metric(name: str) -> RunMetric:
     """A metric of a run. Raises `InputError` for a rate on fewer than 32 tokens."""
     require_rate(name)
@@ -159,11 +171,13 @@ def log_metric(name: str) -> RunMetric:
 
 def gap(name: str, larger: str, smaller: str) -> Contrast:
     """metric(larger) − metric(smaller)."""
+    _check_different((larger, smaller), f"gap('{name}')")
     return Contrast((Term(larger, 1.0, metric(name)), Term(smaller, -1.0, metric(name))))
 
 
 def log_ratio(name: str, larger: str, smaller: str) -> Contrast:
     """log(metric(larger) / metric(smaller)): for norms, masses and kurtoses, which differ by factors."""
+    _check_different((larger, smaller), f"log_ratio('{name}')")
     return Contrast((Term(larger, 1.0, log_metric(name)), Term(smaller, -1.0, log_metric(name))))
 
 
@@ -179,11 +193,13 @@ def log_level(name: str, label: str) -> Contrast:
 
 def metric_gap(label: str, larger: str, smaller: str) -> Contrast:
     """Two metrics of one run: larger − smaller."""
+    _check_different((larger, smaller), f"metric_gap('{label}')")
     return Contrast((Term(label, 1.0, metric(larger)), Term(label, -1.0, metric(smaller))))
 
 
 def log_quotient(label: str, over: str, under: str) -> Contrast:
     """log(over / under) of two metrics of one run."""
+    _check_different((over, under), f"log_quotient('{label}')")
     return Contrast((Term(label, 1.0, log_metric(over)), Term(label, -1.0, log_metric(under))))
 
 
@@ -194,13 +210,18 @@ def rising(name: str, labels: Sequence[str], log: bool = False) -> Contrast:
     weight, but its runs are required: without them the series is not known. `log`: of the metric's logarithm, so that
     `above_ratio` asks by which factor it rises.
     """
-    if len(labels) < 2:
-        raise InputError(f"rising('{name}') needs at least two labels in their order, not {len(labels)}")
+    _check_several(labels, f"rising('{name}')")
     middle, last_place = (len(labels) - 1) / 2, len(labels) - 1
     scale = last_place / math.fsum((place - middle) ** 2 for place in range(len(labels)))
     weights = [(place - middle) * scale for place in range(len(labels))]
     reading = log_metric(name) if log else metric(name)
     return Contrast(tuple(Term(label, w, reading) for label, w in zip(labels, weights, strict=True)))
+
+
+def _check_several(labels: Sequence[str], what: str) -> None:
+    if len(labels) < 2:
+        raise InputError(f"{what} needs at least two labels, not {len(labels)}")
+    _check_different(labels, what)
 
 
 # Effects within a seed.
@@ -219,11 +240,15 @@ class SeedWise:
 
 def peak(name: str, labels: Sequence[str], at: str) -> SeedEffect:
     """By how much the value at one label exceeds the largest of the others."""
+    _check_several(labels, f"peak('{name}')")
+    if at not in labels:
+        raise unknown("label", at, labels)
     return lambda runs: runs[at][name] - largest(runs[label][name] for label in labels if label != at)
 
 
 def range_of(name: str, labels: Sequence[str]) -> SeedEffect:
     """Largest minus smallest."""
+    _check_several(labels, f"range_of('{name}')")
 
     def effect(runs: Runs) -> float:
         values = [runs[label][name] for label in labels]
@@ -254,6 +279,7 @@ def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> SeedWise
     its sink there is below half of its final one, when nothing could be missing yet; NaN as well where that is so of
     the other, if it ends with a sink. The sink is read from its mass where the curve is that, else from its rate.
     """
+    _check_different((larger, smaller), f"gap_at_equal_loss('{metric}')")
 
     def effect(runs: Runs) -> float:
         control = _at_loss(runs, larger, smaller, metric, control=larger)
@@ -264,6 +290,7 @@ def gap_at_equal_loss(larger: str, smaller: str, metric: str = SINK) -> SeedWise
 
 def log_ratio_at_equal_loss(larger: str, smaller: str, metric: str = NORM_RATIO) -> SeedWise:
     """The logarithm of the quotient of two curves, read in the same way; NaN where one is not positive."""
+    _check_different((larger, smaller), f"log_ratio_at_equal_loss('{metric}')")
 
     def effect(runs: Runs) -> float:
         over = _at_loss(runs, larger, smaller, metric, control=larger)

@@ -31,7 +31,15 @@ from sinkscope.experiments import (
     within,
     without_sinks,
 )
-from sinkscope.experiments.effects import SeedWise
+from sinkscope.experiments.effects import (
+    SeedWise,
+    gap_at_equal_loss,
+    log_quotient,
+    log_ratio_at_equal_loss,
+    metric_gap,
+    peak,
+    range_of,
+)
 from sinkscope.statistics.claims import Claim, EachWithin
 
 SINK = Has("m", 3.0)
@@ -295,6 +303,19 @@ def test_claims_have_names_and_rules_of_their_own():
         (lambda: within(-0.1, gap("m", "a", "b"), "c", "s", "t"), "claim 'c': margin=-0.1, expected more than 0"),
         (lambda: above(math.nan, gap("m", "a", "b"), "c", "s", "t"), "'margin' = nan"),
         (lambda: above(0.1, rising("m", ["a"]), "c", "s", "t"), "at least two labels"),
+        (lambda: above(0.1, gap("m", "a", "a"), "c", "s", "t"), "'a' twice"),
+        (lambda: above(0.1, log_ratio("m", "a", "a"), "c", "s", "t"), "'a' twice"),
+        (lambda: above(0.1, rising("m", "aba"), "c", "s", "t"), "'a' twice"),
+        (lambda: above(0.1, metric_gap("a", "m", "m"), "c", "s", "t"), "'m' twice"),
+        (lambda: above(0.1, log_quotient("a", "m", "m"), "c", "s", "t"), "'m' twice"),
+        (lambda: above(0.1, peak("m", ["a"], at="a"), "c", "s", "t"), "at least two labels"),
+        (lambda: above(0.1, peak("m", "ab", at="c"), "c", "s", "t"), "unknown label 'c'"),
+        (lambda: above(0.1, range_of("m", ["a"]), "c", "s", "t"), "at least two labels"),
+        (lambda: above(0.1, gap_at_equal_loss("a", "a"), "c", "s", "t"), "'a' twice"),
+        (lambda: above(0.1, log_ratio_at_equal_loss("a", "a"), "c", "s", "t"), "'a' twice"),
+        (lambda: more_models("a", "a", SINK, "c", "s", "t"), "'a' twice"),
+        (lambda: more_models(["a", "b"], ["b"], SINK, "c", "s", "t"), "'b' twice"),
+        (lambda: most_models((), SINK, "c", "s", "t"), "a variation in each group"),
         (lambda: most_models("a", SINK, "c", "s", "t", share=1.5), "claim 'c' field 'share' = 1.5"),
         (lambda: more_models("a", "b", SINK, "c", "s", "t", fewest=1), "claim 'c' field 'fewest' = 1"),
         (lambda: more_models("a", "b", SINK, "c", "", "t"), "claim 'c' field 'statement' = ''"),
