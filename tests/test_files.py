@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.errors import InputError
-from sinkscope.files import cache_dir, indented, replacing, sha256, sweep, write_json, write_text, writing
+from sinkscope.files import append_line, cache_dir, indented, replacing, sha256, sweep, write_json, write_text, writing
 
 
 def names(folder: Path) -> set[str]:
@@ -119,6 +120,36 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, error: Exception) -> None
     with pytest.raises(InputError, match=rf"^cannot write {target}: [^\n]+$"):
         fail_while_writing(target, error)
     assert (target.read_text(), names(tmp_path)) == ("old", {"a.txt"})
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_full_disk_is_told_of_the_folder_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int, exists: bool
+) -> None:
+    """Not of a file of its draft."""
+    target = tmp_path / "folder"
+    if exists:
+        fill(target, "old")
+    before = names(tmp_path)
+
+    def full(self: Path, *args: object, **options: object) -> None:
+        raise OSError(reason, os.strerror(reason), str(self))
+
+    for writer in (write_text, append_line):
+        monkeypatch.setattr(Path, "write_text" if writer is write_text else "open", full)
+        with pytest.raises(InputError) as failed, replacing(target, lambda folder: folder.iterdir()) as draft:
+            writer(draft / "b.txt", "new")
+        monkeypatch.undo()
+        assert str(failed.value) == f"cannot write {target}: {os.strerror(reason)}"
+        assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+    assert names(tmp_path) == before
+
+
+def test_a_full_disk_elsewhere_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file/other"), writing(tmp_path / "a.txt"):
+        write_text(tmp_path / "file" / "other", "x")
 
 
 def test_a_disk_that_is_full_only_when_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

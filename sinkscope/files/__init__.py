@@ -68,9 +68,9 @@ def writing(path: str | Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_ROOM, dir=target.parent))
     except FileExistsError as error:
-        raise InputError(f"cannot write {target}: {error.filename} is not a folder") from error
+        raise _not_written(target, f"{error.filename} is not a folder") from error
     except OSError as error:
-        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+        raise _not_written(target, _reason(error)) from error
     try:
         draft = room / target.name
         yield draft
@@ -80,9 +80,22 @@ def writing(path: str | Path) -> Iterator[Path]:
     except Exception as error:
         if not _failed_write(error, room, target):
             raise
-        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+        raise _not_written(target, _reason(error)) from error
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+class _NotWritten(InputError):
+    """A failed write of `path`. Where that is a draft, which means nothing to users, the outer write names its own."""
+
+    path: Path
+    reason: str
+
+
+def _not_written(path: Path, reason: str) -> _NotWritten:
+    error = _NotWritten(f"cannot write {path}: {reason}")  # with its message alone, so that it can be pickled
+    error.path, error.reason = path, reason
+    return error
 
 
 @contextmanager
@@ -101,9 +114,14 @@ def replacing(folder: str | Path, old: Callable[[Path], Iterable[Path]]) -> Iter
         return
     sweep(target / _NEXT)
     shutil.rmtree(target / _NEXT, ignore_errors=True)
-    with writing(target / _NEXT) as draft:
-        draft.mkdir()
-        yield draft
+    try:
+        with writing(target / _NEXT) as draft:
+            draft.mkdir()
+            yield draft
+    except _NotWritten as error:
+        if error.path != target / _NEXT:
+            raise
+        raise _not_written(target, error.reason) from error
     try:
         for path in old(target):
             path.unlink(missing_ok=True)
@@ -114,7 +132,7 @@ def replacing(folder: str | Path, old: Callable[[Path], Iterable[Path]]) -> Iter
         (target / _NEXT).rmdir()
         _sync(target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+        raise _not_written(target, _reason(error)) from error
 
 
 def _moved_in(entry: Path, target: Path) -> None:
@@ -213,7 +231,7 @@ def append_line(path: Path, value: Any) -> None:
             lines.flush()
             os.fsync(lines.fileno())
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise _not_written(path, _reason(error)) from error
 
 
 def whole_lines(path: Path) -> list[Any]:
@@ -359,11 +377,14 @@ def _put_back(aside: Path, target: Path) -> None:
 
 def _failed_write(error: Exception, room: Path, target: Path) -> bool:
     """Whether an error comes from this write, not from other code in the block."""
-    if not isinstance(error, OSError):
+    if isinstance(error, _NotWritten):
+        culprit = error.path.absolute()
+    elif not isinstance(error, OSError):
         return _disk_full(error)
-    if error.filename is None:
+    elif error.filename is None:
         return True
-    culprit = Path(os.fsdecode(error.filename)).absolute()
+    else:
+        culprit = Path(os.fsdecode(error.filename)).absolute()
     return any(culprit.is_relative_to(place.absolute()) for place in (room, target))
 
 
@@ -373,6 +394,8 @@ def _disk_full(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, _NotWritten):
+        return error.reason
     if _disk_full(error):
         return os.strerror(errno.ENOSPC)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
