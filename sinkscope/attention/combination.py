@@ -22,7 +22,7 @@ from sinkscope.attention.outputs import (
     ValueGate,
     ValueStateGate,
 )
-from sinkscope.attention.pieces import is_registered, pieces
+from sinkscope.attention.pieces import ByKind, is_registered, pieces
 from sinkscope.attention.scores import DotProduct, Kernel, Similarity
 from sinkscope.attention.scoring.decay import ForgettingGate
 from sinkscope.attention.scoring.first_key import FirstKeyLogit
@@ -43,7 +43,7 @@ class Combination:
     slots: tuple[Slot, ...] = ()
     output: tuple[Output, ...] = ()
     mask: Annotated[Mask, AfterValidator(canonical)] = Causal()
-    query_key: QueryKeyNorm | CosineScores | None = None
+    query_key: Annotated[QueryKeyNorm | CosineScores, ByKind()] | None = None
     temperature: LogLength | None = None
     first_key: FirstKeyLogit | None = None
     decay: ForgettingGate | None = None

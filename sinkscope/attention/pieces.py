@@ -57,6 +57,25 @@ def _telling(cls: type[T]) -> type[T]:
     return cls
 
 
+class ByKind:
+    """The last part of an annotated union of pieces, which their kind tells apart: `Annotated[One | Other, ByKind()]`.
+
+    Without a kind, the first that has all the fields that are written.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        kinds = get_args(source)
+
+        def with_kind(value: Any) -> Any:
+            if not isinstance(value, Mapping) or "kind" in value:
+                return value
+            fitting = (one for one in kinds if value.keys() <= {field.name for field in fields(one)})
+            return {**value, "kind": _kind(next(fitting, kinds[0]))}
+
+        closed = handler.generate_schema(Annotated[source, Field(discriminator="kind")])
+        return core_schema.no_info_before_validator_function(with_kind, closed)
+
+
 # Unions of pieces that take registered ones too, from Python and from JSON.
 #
 # A registered piece is written with the package that registers it, so that a file which names it says what it needs.

@@ -13,6 +13,7 @@ from sinkscope.errors import InputError, unknown
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 CHOICE = {"literal_error", "union_tag_invalid"}
+UNTAGGED = {"union_tag_not_found", "model_attributes_type"}  # of a union told apart by a tag
 
 
 def first_line(error: Exception) -> str:
@@ -33,12 +34,16 @@ def in_one_line(error: ValidationError, kind: type, what: str = "recipe") -> Inp
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
-    path, fields = _walk(problem["loc"], kind)
+    path, fields, kinds = _walk(problem["loc"], kind)
     where = ".".join(path)
     if problem["type"] in UNKNOWN:
         return unknown_field(where, fields, what)
     if problem["type"] in CHOICE:
         return _choice(f"{what} field '{where}", problem)
+    if problem["type"] in UNTAGGED and (tags := [tag for tag in map(_tag, kinds) if tag]):
+        name = "kind" if any("kind" in _fields(one) for one in kinds) else "name"
+        expected = f"expected fields with a {name}, one of {', '.join(tags)}"
+        return InputError(f"{what} field '{where}' = {problem['input']!r}: {expected}")
     if problem["type"] == "missing":
         return InputError(f"{what} field '{where}' is missing")
     return InputError(f"{what} field '{where}' = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
@@ -62,8 +67,8 @@ def _choice(field: str, problem: Any) -> InputError:
     return unknown(f"{field}'", str(problem["input"]), names)
 
 
-def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo]]:
-    """The dotted path without a union's tags, and the fields that are valid at its last level."""
+def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo], list[Any]]:
+    """The dotted path without a union's tags, the fields that are valid at its last level, and what its value may be."""
     path: list[str] = []
     kinds: list[Any] = [kind]
     fields = _fields(kind)
@@ -78,7 +83,7 @@ def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[
         if part in fields:
             kinds = _kinds(fields[part].annotation)
             fields = _fields(kinds[0]) if len(kinds) == 1 else fields
-    return path, fields
+    return path, fields, kinds
 
 
 def _fields(kind: Any) -> dict[str, FieldInfo]:

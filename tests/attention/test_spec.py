@@ -27,6 +27,12 @@ def test_name_round_trip(variant):
     assert (zoo.name_of(variant.spec) == variant.name) == (variant.spec == zoo.CATALOG[variant.name])
 
 
+def test_fields_without_a_kind_are_of_the_first_that_has_them():
+    made = zoo.AttentionSpec.from_dict({"query_key": {"initial": 2.0}, "value_gate": {"openness": 0.3}})
+    assert (made.query_key, made.value_gate) == (zoo.CosineScores(initial=2.0), zoo.ValueGate(openness=0.3))
+    assert zoo.AttentionSpec.from_dict({"query_key": {}}).query_key == zoo.QueryKeyNorm()
+
+
 def test_masks_survive_json():
     spec = zoo.AttentionSpec(mask=(zoo.Causal() & zoo.Window(8)) | zoo.VisiblePrefix(2))
     assert zoo.AttentionSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).mask == spec.mask
@@ -55,6 +61,14 @@ def test_a_specs_own_mask_is_in_force():
         ({"slots": [{"kind": "key", "vlaue": "zero"}]}, "did you mean 'slots.0.value'"),
         ({"normalizer": {"kind": "sigmoid"}, "slots": [{"kind": "zero"}]}, "changes nothing"),
         ({"similarity": {"kind": "kernel", "feature": "elu"}}, "its normalizer is 'linear'"),
+        ({"normalizer": "sofmax"}, "'normalizer' = 'sofmax'.* one of softmax, "),
+        ({"query_key": "cosine"}, "'query_key' = 'cosine'.* one of query_key_norm, cosine$"),
+        ({"query_key": {"kind": "cosin"}}, r"'query_key\.kind' 'cosin': did you mean 'cosine'"),
+        ({"query_key": {"kind": "cosine", "initial": -1}}, r"'query_key\.initial' = -1"),
+        ({"query_key": {"kind": "cosine", "initail": 1}}, r"did you mean 'query_key\.initial'"),
+        ({"query_key": {"norm": "rms"}}, r"'query_key\.norm' 'rms': did you mean 'rmsnorm'"),
+        ({"value_gate": {"kind": "value_gate", "openness": 3}}, r"'value_gate\.openness' = 3"),
+        ({"value_gate": {"kind": "value_gradient", "opennes": 3}}, r"unknown .*'value_gate\.opennes'"),
     ],
 )
 def test_refused_in_one_line(data, words):

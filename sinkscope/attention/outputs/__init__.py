@@ -13,13 +13,13 @@ from sinkscope.attention.outputs.gates import (
     ValueStateGate,
 )
 from sinkscope.attention.outputs.norm import HeadNorm, HeadNormModule
-from sinkscope.attention.pieces import OpenTo
+from sinkscope.attention.pieces import ByKind, OpenTo
 from sinkscope.attention.pieces import Output as OutputPiece
 
 BuiltIn = ValueBias | HeadGate | ElementGate | Exclusive | OwnValueGate | HeadNorm
 Output = Annotated[BuiltIn | OutputPiece, OpenTo("output", BuiltIn, OutputPiece)]
 
-OfValues = ValueGate | ValueStateGate | ValueGradient  # the first where no kind is written
+OfValues = Annotated[ValueGate | ValueStateGate | ValueGradient, ByKind()]
 
 __all__ = [
     "ElementGate",
