@@ -68,7 +68,7 @@ def _choice(field: str, problem: Any) -> InputError:
 
 
 def _walk(location: tuple[int | str, ...], kind: type) -> tuple[list[str], dict[str, FieldInfo], list[Any]]:
-    """The dotted path without a union's tags, the fields that are valid at its last level, and what its value may be."""
+    """The dotted path without a union's tags, the fields valid at its last level, and the types its value may have."""
     path: list[str] = []
     kinds: list[Any] = [kind]
     fields = _fields(kind)

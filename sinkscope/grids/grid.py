@@ -230,7 +230,11 @@ def to_fp16(steps: Steps, grid: Grid) -> Steps:
 
 
 def rounded_rows(x: Float[Tensor, "*rows dim"], bits: int) -> Float[Tensor, "*rows dim"]:
-    """x on a grid of 2^bits steps over each row with an integer zero point, so that 0 stays 0 if the row spans it."""
+    """x on a grid of 2^bits steps over each row with an integer zero point, so that 0 stays 0 if the row spans it.
+
+    For a row that does not span 0 the zero point is clamped, as in the code of Zhang et al. 2024: it is cut
+    to its width, max x − min x, and a row of one constant to 1e-5.
+    """
     high, low, top = x.amax(-1, keepdim=True), x.amin(-1, keepdim=True), 2**bits - 1
     step = (high - low).clamp(min=SMALLEST) / top
     zero = (-(low / step).round()).clamp(0, top)
