@@ -9,6 +9,7 @@ from collections.abc import Iterable
 __all__ = [
     "InputError",
     "UnsupportedModelError",
+    "check_whole",
     "is_number",
     "is_whole",
     "unknown",
@@ -40,6 +41,12 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> InputError:
 def is_whole(value: object, least: int = 0) -> bool:
     """Whether a value is a whole number from `least` on; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Raises `InputError` unless the argument `name` is a whole number from `least` on."""
+    if not is_whole(value, least):
+        raise InputError(f"{name} = {value!r}: expected a whole number from {least} on")
 
 
 def is_number(value: object, above: float = -math.inf) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, check_whole
 from sinkscope.hooks import check_weights
 from sinkscope.measurement import (
     AttentionReceived,
@@ -93,8 +93,8 @@ class SinkCallback(TrainerCallback):
         heads: HeadNumbers | None = None,
         keep: Keep = lambda step, numbers: None,
     ) -> None:
-        if every < 1:
-            raise InputError(f"SinkCallback: every = {every}, expected at least 1 step")
+        for name, value in (("every", every), ("tokens", tokens), ("samples", samples), ("batch_size", batch_size)):
+            check_whole(name, value)
         check_epsilon(epsilon)
         self.every = every
         self.epsilon = epsilon
@@ -220,8 +220,8 @@ class SinkLogger:
         epsilon: float = 0.3,
         batch_size: int = 32,
     ) -> None:
-        if every < 1:
-            raise InputError(f"SinkLogger: every = {every}, expected at least 1 step")
+        check_whole("every", every)
+        check_whole("batch_size", batch_size)
         check_epsilon(epsilon)
         kind = str(getattr(accelerator, "distributed_type", "")).upper()
         if sharded := next((name for name in ("FSDP", "DEEPSPEED", "MEGATRON") if name in kind), None):

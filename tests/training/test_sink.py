@@ -369,7 +369,11 @@ class Stream(IterableDataset):
         ({"train_dataset": Stream()}, {}, "needs inputs: the trainer has no dataset with an order"),
         ({}, {"tokens": 64}, "no item of the dataset has 64 tokens"),
         ({"train_dataset": [{"text": "raw"}]}, {}, "hold no 'input_ids'"),
-        ({}, {"tokens": 10, "every": 0}, "every = 0, expected at least 1 step"),
+        ({}, {"tokens": 10, "every": 0}, "every = 0"),
+        ({}, {"tokens": 10, "every": "all"}, "every = 'all'"),
+        ({}, {"tokens": 10, "batch_size": 0}, "batch_size = 0"),
+        ({}, {"tokens": 10.0}, "tokens = 10.0"),
+        ({}, {"tokens": 10, "samples": 0}, "samples = 0"),
         ({}, {"tokens": 10, "epsilon": 2.0}, "epsilon = 2.0"),
     ],
 )

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkscope.errors import check_whole
 from sinkscope.measurement.observers.kept import POSITIONS
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.measurement.observers.rows import check_count, checked_positions, whole, whole_rows
+from sinkscope.measurement.observers.rows import checked_positions, whole, whole_rows
 
 
 @in_every
@@ -31,7 +32,7 @@ class MatrixEntropy(Observer):
     tokens: int = 256
 
     def __post_init__(self) -> None:
-        check_count("tokens", self.tokens)
+        check_whole("tokens", self.tokens)
 
     @property
     def reads_blocks(self) -> bool:
@@ -124,7 +125,7 @@ class HiddenVectors(Observer):
     positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
-        check_count("kept", self.kept)
+        check_whole("kept", self.kept)
         object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property

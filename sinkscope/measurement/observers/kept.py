@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sinkscope.errors import check_whole
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, WeightsObserver, in_every
-from sinkscope.measurement.observers.rows import check_count, sorted_positions
+from sinkscope.measurement.observers.rows import sorted_positions
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class AttentionMaps(WeightsObserver):
     tokens: int = 64
 
     def __post_init__(self) -> None:
-        check_count("tokens", self.tokens)
+        check_whole("tokens", self.tokens)
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.samples_before == 0 and call.query_start < self.tokens
@@ -67,7 +68,7 @@ class KeyVectors(Observer):
     positions: Sequence[int] = POSITIONS
 
     def __post_init__(self) -> None:
-        check_count("kept", self.kept)
+        check_whole("kept", self.kept)
         object.__setattr__(self, "positions", sorted_positions(self.positions))
 
     @property

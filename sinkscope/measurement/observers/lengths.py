@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sinkscope.errors import InputError, is_whole
+from sinkscope.errors import InputError, check_whole, is_whole
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.measurement.observers.rows import check_count
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -38,7 +37,7 @@ class ReceivedByLength(Observer):
         lengths = tuple(self.lengths) if isinstance(self.lengths, Iterable) else ()
         if not lengths or not all(is_whole(length, 1) for length in lengths):
             raise InputError(f"lengths = {self.lengths!r}: expected numbers of tokens such as [64, 128]")
-        check_count("position", self.position, 0)
+        check_whole("position", self.position, 0)
         object.__setattr__(self, "lengths", tuple(sorted(set(lengths))))
 
     @property

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkscope.errors import InputError, is_number
+from sinkscope.errors import InputError, check_whole, is_number
 from sinkscope.measurement.observers.observer import Array, Hidden, LayerSums, Observer, Piece, divide, in_every
-from sinkscope.measurement.observers.rows import check_count, lower_median, whole, whole_rows
+from sinkscope.measurement.observers.rows import lower_median, whole, whole_rows
 
 
 @in_every
@@ -32,7 +32,7 @@ class MassiveActivations(Observer):
     ratio: float = 1000.0
 
     def __post_init__(self) -> None:
-        check_count("top", self.top)
+        check_whole("top", self.top)
         if not is_number(self.ratio, 0):
             raise InputError(f"ratio = {self.ratio!r}: expected a number of medians above 0, such as 1000")
 

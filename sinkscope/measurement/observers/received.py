@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, check_whole
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.metrics import check_epsilon
@@ -22,7 +22,7 @@ from sinkscope.measurement.observers.observer import (
     divide,
     in_every,
 )
-from sinkscope.measurement.observers.rows import check_count, sorted_positions
+from sinkscope.measurement.observers.rows import sorted_positions
 
 
 @in_every
@@ -124,7 +124,7 @@ class GivenTo(WeightsObserver):
     to: int = 0
 
     def __post_init__(self) -> None:
-        check_count("to", self.to, 0)
+        check_whole("to", self.to, 0)
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
         columns, present = call.locate((self.to,))

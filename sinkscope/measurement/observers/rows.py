@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sinkscope.errors import InputError, is_whole
+from sinkscope.errors import InputError, check_whole
 from sinkscope.measurement.observers.observer import Hidden, LayerSums, Observer, Piece
 
 CONTINUED = "continued"
@@ -107,12 +107,6 @@ def checked_positions(positions: Sequence[int]) -> tuple[int, ...]:
     return numbers
 
 
-def check_count(name: str, count: Any, least: int = 1) -> None:
-    """Raises `InputError` unless `count` is a whole number from `least` on."""
-    if not is_whole(count, least):
-        raise InputError(f"{name} = {count!r}: expected a whole number from {least} on")
-
-
 @dataclass(frozen=True)
 class ProbeObserver(Observer):
     """An observer that keeps `count` numbers of the residual stream for each token at `positions`."""
@@ -121,7 +115,7 @@ class ProbeObserver(Observer):
     positions: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        check_count("count", self.count)
+        check_whole("count", self.count)
         object.__setattr__(self, "positions", checked_positions(self.positions))
 
     @property

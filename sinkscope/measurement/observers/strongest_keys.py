@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sinkscope.errors import check_whole
 from sinkscope.measurement.calls.call import AttentionCall
 from sinkscope.measurement.calls.chunks import Chunk
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, Piece
-from sinkscope.measurement.observers.rows import check_count
 
 PARTS = ("attention", "position", "value_norm")
 
@@ -35,7 +35,7 @@ class StrongestKeys(Observer):
     _first: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("count", self.count)
+        check_whole("count", self.count)
 
     @property
     def coordinates(self) -> Mapping[str, range]:

@@ -26,7 +26,7 @@ from sinkscope.attention import (
     resolve,
 )
 from sinkscope.attention.masks import describe, leaves
-from sinkscope.errors import InputError, UnsupportedModelError, is_whole, unknown
+from sinkscope.errors import InputError, UnsupportedModelError, check_whole, is_whole, unknown
 from sinkscope.hooks import Layer, attention_layers, attention_projections, checked_inputs, has_attention, head_width
 from sinkscope.model.attached.config import NAME, Attachment, attachment_of, become_attached, become_host, note
 from sinkscope.model.attached.families import normalizes, sink_of, sizes_of
@@ -198,8 +198,8 @@ def attach(
     """
     if start not in get_args(Start):
         raise unknown("start", str(start), get_args(Start))
-    if seed is not None and not is_whole(seed):
-        raise InputError(f"seed = {seed!r}: expected a whole number from 0 on, or None")
+    if seed is not None:
+        check_whole("seed", seed, 0)
     wanted = resolve(spec)
     name = name_of(wanted)
     if any(parameter.is_meta for parameter in model.parameters()):
