@@ -40,7 +40,7 @@ def test_json_is_alone_on_stdout_and_compares(sinkscope, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_flag_that_is_raised_is_the_exit_code(sinkscope):
-    done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "breaks,kv8:free")
+    done = sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "kv8:breaks,kv8:free")
     assert done.code == 1
     assert "found: kv8:free" in done.err
     assert sinkscope("check", "nano", "--only", "cache", "--texts", 4, "--fail-on", "kv8:breaks").code == 0
