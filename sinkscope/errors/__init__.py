@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 __all__ = [
     "InputError",
@@ -39,8 +40,8 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> InputError:
 
 
 def is_whole(value: object, least: int = 0) -> bool:
-    """Whether a value is a whole number from `least` on; True and False are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    """Whether a value is a whole number from `least` on, NumPy's too; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
@@ -50,5 +51,5 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
 
 
 def is_number(value: object, above: float = -math.inf) -> bool:
-    """Whether a value is a finite number larger than `above`; True and False are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and above < value < math.inf
+    """Whether a value is a finite number larger than `above`, NumPy's too; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and above < float(value) < math.inf
