@@ -146,16 +146,32 @@ def calibrated_everywhere() -> str:
 
 def calibrated_heads() -> str:
     """What each calibration costs `nano` in heads chosen on other texts, and how much less than each control."""
+    chosen = _details("calibration")["chosen"].items()
+    return table(f"chosen head by head | {CALIBRATED}", ((method, *_calibrated(trial)) for method, trial in chosen))
+
+
+CALIBRATED = (
+    "chosen | nats lost (95 %) | better than the same change elsewhere by | better than as many random heads by"
+)
+
+
+def _calibrated(trial: dict[str, Any]) -> tuple[str, ...]:
+    found, arms = trial["calibration"], {arm["arm"]: arm for arm in _arms(trial)}
+    chosen = f"`{found['option']}` in {len(found['heads'])} of {found['of_heads']} heads"
+    named = ("chosen", "chosen heads")  # the same change, each beside controls of its own
+    lost = next(_range(arms[name], "lost", 4) for name in named if name in arms)
+    return chosen, lost, *(_range(arms[name], "beats_by", 4) if name in arms else "" for name in named)
+
+
+def calibrated_in_chat() -> str:
+    """The same of SmolLM2 in its chat format, in chosen heads and in all of them."""
     rows = []
-    for method, trial in _details("calibration")["chosen"].items():
-        found, arms = trial["calibration"], {arm["arm"]: arm for arm in _arms(trial)}
-        chosen = f"`{found['option']}` in {len(found['heads'])} of {found['of_heads']} heads"
-        named = ("chosen", "chosen heads")  # the same change, each beside controls of its own
-        lost = next(_range(arms[name], "lost", 4) for name in named if name in arms)
-        better = (_range(arms[name], "beats_by", 4) if name in arms else "" for name in named)
-        rows.append((method, chosen, lost, *better))
-    controls = "better than the same change elsewhere by | better than as many random heads by"
-    return table(f"chosen head by head | chosen | nats lost (95 %) | {controls}", rows)
+    for texts, trial in _trials("calibrate-*"):
+        option = trial["calibration"]["option"]
+        everywhere = next(arm for arm in _arms(trial) if arm["arm"] == "all heads")
+        every = f"`{option}` in all", _range(everywhere, "lost", 4), _range(everywhere, "beats_by", 4), ""
+        rows += [(texts, *_calibrated(trial)), (texts, *every)]
+    return table(f"texts | {CALIBRATED}", rows)
 
 
 def sinks() -> str:
@@ -639,7 +655,7 @@ def int8() -> str:
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "atlas": (atlas,),
     "by_which_mechanism": (heads, depths),
-    "calibration": (calibrated_everywhere, calibrated_heads),
+    "calibration": (calibrated_everywhere, calibrated_heads, calibrated_in_chat),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "does_it_matter": (matters, matters_in_chat),
     "does_my_model_have_a_sink": (layers, definitions, inputs),
