@@ -260,10 +260,14 @@ def _sentences(trial: Trial) -> list[str]:
     return [f"{'; '.join(parts)}.", f"'{chosen}' {trial.cost_in_words(chosen)}.", *map(trial.sentence, others)]
 
 
+WEAK = 0.1  # of an arm's KL: a control that moves predictions less than this could have shown little
 _CONTROLS = {CHOSEN: "the same change elsewhere in these heads", HEADS: "as many random heads"}
 
 
 def _against(trial: Trial, arm: str, what: str) -> str:
+    moved, by_controls = trial.mean(arm).value, trial.mean(f"controls of {arm}").value
+    if by_controls < moved * WEAK:  # other tokens may have next to no weight to give away
+        what += f" (which could show little: KL {by_controls:.2g} against {moved:.2g})"
     gain = -trial.difference(arm, score="nats")
     if gain.low > 0:
         return f"{nats(gain)} better than {what}"

@@ -213,3 +213,17 @@ def test_choices_of_before_are_read(tmp_path: Path) -> None:
     assert choice.difference("chosen").value == pytest.approx(-0.5 / 3)
     assert choice.difference("chosen", held_out=False).value == pytest.approx(-0.1)
     assert main(["report", str(path), "--out", str(tmp_path / "page.html")]) == 0
+
+
+def test_a_control_that_hardly_moves_predictions_is_said_to_show_little() -> None:
+    trial = trial_of()
+    arm = next(arm for arm in ("chosen", "chosen heads") if arm in trial.arms and trial.controls(arm))
+    control = trial.data["arm"].isin(trial.controls(arm))
+
+    def verdict(share: float) -> str:
+        """Where each control moves predictions by a share of what the arm moves them by."""
+        kl = trial.data["kl"].where(~control, share * trial.data["kl"].sel(arm=arm))
+        return Trial(trial.data.assign(kl=kl)).verdict
+
+    assert "could show little" in verdict(0.09)
+    assert "could show little" not in verdict(0.11)
