@@ -42,8 +42,7 @@ class Row:
     """A command, and the hours that it takes on SmolLM2-135M with two free cores.
 
     They are estimates: passes of the row (`--plan`), at 1 s of one core for 256 tokens read at once and 0.3 s for a
-    step of 32 texts. On one thread of a shared machine, before trials compared predictions in half the time, the row
-    cache-25-prose took 0.4 h, cache-25-code 0.7, and quantize-kv2-kivi-prose, a text in eight at a time, 1.8.
+    step of 32 texts. On one thread, rows took from 0.2 h (cache-long-code) to 0.8 h (calibrate-prose).
     """
 
     name: str

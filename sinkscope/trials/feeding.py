@@ -31,7 +31,7 @@ from sinkscope.trials.arm import Arm, Texts, unchanged
 Watch = Callable[[], None]
 """Called after each step that was made."""
 
-TOGETHER = 1024  # tokens of a pass that stands for a pass each, of all texts: what is read, and logits are held of
+TOGETHER = 1024  # the most tokens, of all texts, that one pass reads in place of a pass each: their logits are held
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.grids import Grid, Rotated
 from sinkscope.quantization import quantized_cache
 from sinkscope.sinks import First
 from sinkscope.trials import ThroughCache, run, scheme_trial, stream_nll, unchanged
 from sinkscope.trials.feeding import Feed
+from tests.caches.families import slow_but
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.trials.caches import ANY, keeping, llama, texts, twin
 
 CONTEXT = 7
@@ -109,9 +111,7 @@ def test_a_rounded_cache_read_in_pieces_predicts_as_one_token_at_a_time(numbers,
         feed = Feed(model, quantized_cache(model, *numbers, "first:1", window))
         feed.read_all(ids[:, :start])
         rest = ids[:, start:]
-        return torch.cat(
-            list(feed.read_singly(rest)) if singly else [feed.read_all(one) for one in rest.split(1, 1)], 1
-        )
+        return torch.cat(list(feed.read_singly(rest) if singly else map(feed.read_all, rest.split(1, 1))), 1)
 
     expected, whole = read(False), model(ids).logits[:, start:]
     assert len(passes) == 1 + 31 - start + 1
@@ -128,9 +128,29 @@ def test_no_pass_holds_more_logits_than_it_may(monkeypatch: pytest.MonkeyPatch) 
     read = list(Feed(model, DynamicCache(config=model.config)).read_singly(ids))
     assert [part.shape[1] for part in read] == [3, 3, 3, 3, 3, 3, 2]
     torch.testing.assert_close(torch.cat(read, 1), model(ids).logits, atol=1e-5, rtol=0)
-    assert [part.shape[1] for part in Feed(model, keeping(2, 3).open(model, ANY).__enter__()).read_singly(ids)] == [
-        1
-    ] * 20
+    with keeping(2, 3).open(model, ANY) as cache:  # of a cache that is not known, nothing is taken for granted
+        assert [part.shape[1] for part in Feed(model, cache).read_singly(ids)] == [1] * 20
+
+
+BESIDE = ("gemma2", "gemma3n", "falcon_h1", "qwen3_next", "deepseek_v3", "gpt_neox", "bloom", "olmoe")
+
+
+@pytest.mark.parametrize("name", slow_but(("gemma2", "falcon_h1"), BESIDE))
+@torch.no_grad()
+def test_families_read_several_tokens_as_they_read_each(name: str) -> None:
+    """With windows, recurrent states, latents, other positions and experts beside the layers that are rounded."""
+    family = (FAMILIES | COLLECTED)[name]
+    model, ids = family.build(family.hosts[0]), texts(2, 40)
+    grids = Grid(8, "channel", group=4), Grid(8, "token")  # 8 bits: where a code differs, logits hardly do
+    makers = [lambda: DynamicCache(config=model.config), lambda: quantized_cache(model, *grids, "first:1")]
+    if name == "gemma3n":  # which reads keys of other layers
+        with pytest.raises(UnsupportedModelError):
+            makers.pop()()
+    for make in makers:
+        parts, one_by_one = Feed(model, make()), Feed(model, make())
+        found = torch.cat([parts.read_all(ids[:, :9]), *parts.read_singly(ids[:, 9:])], 1)
+        wanted = torch.cat([one_by_one.read_all(ids[:, :9]), *map(one_by_one.read_all, ids[:, 9:].split(1, 1))], 1)
+        torch.testing.assert_close(found, wanted, atol=3e-3, rtol=0)
 
 
 @pytest.mark.parametrize("scheme", ["kv2-kivi", "kv4-token"])
@@ -145,7 +165,7 @@ def test_a_trial_of_caches_is_the_same_in_pieces_and_token_by_token(
     found = scheme_trial(model, ids, scheme, {"first": First(2)}, 1, context=20)
     singly = [length for length in lengths if length == 1]
     assert len(singly) == {"kv2-kivi": 2 * 3, "kv4-token": 69 * 3}[scheme]  # of 69 tokens, in three arms
-    monkeypatch.setattr(Feed, "read_singly", lambda feed, rest: (feed.read_all(one) for one in rest.split(1, 1)))
+    monkeypatch.setattr(Feed, "read_singly", lambda feed, rest: map(feed.read_all, rest.split(1, 1)))
     expected = scheme_trial(model, ids, scheme, {"first": First(2)}, 1, context=20)
     for arm in found.arms:
         for of in ("kl", "nats", "agreement", "bytes"):

@@ -13,6 +13,6 @@ def complete() -> Measurement:
 
 @pytest.fixture(scope="session")
 def pair() -> Measurement:
-    """Of an encoder-decoder that reads other tokens on each side; tests must not change it."""
+    """A measurement of an encoder-decoder whose two stacks read different tokens; tests must not change it."""
     family = FAMILIES["t5"]
     return measure(family.build(), family.inputs())
