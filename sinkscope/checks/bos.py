@@ -15,6 +15,7 @@ from sinkscope.checks.row import ADVISED, Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet, leading
 from sinkscope.data import ordinary_tokens, seeded, vocabulary_of
+from sinkscope.data.tokenizer import in_chat
 from sinkscope.hooks import device_of
 from sinkscope.trials import REFERENCE, Arm, OnePass, Texts, Trial, run, unchanged
 
@@ -60,6 +61,8 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     elif written and added:
         finding = "a rendered chat that is tokenized once more begins with two BOS"
         rows.append(Row("chat-twice", finding, flags=("bos-twice-chat",)))
+    if subject.template_fault:
+        rows.insert(0, Row("template", subject.template_fault, flags=("template-broken",)))
     facts: dict[str, Any] = {"tokenizer_adds": added, "bos": bos}
     if written is not None:
         facts["template_adds"] = written
@@ -69,10 +72,10 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
 
 
 def _bos_in_template(subject: CheckedModel) -> int | None:
-    """How many BOS the chat template writes; None without a template or a BOS."""
-    if not getattr(subject.tokenizer, "chat_template", None) or subject.bos is None:
+    """How many BOS the chat template writes; None without a BOS or a template that can be filled."""
+    if not getattr(subject.tokenizer, "chat_template", None) or subject.bos is None or subject.template_fault:
         return None
-    ids = subject.tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=True, return_dict=False)
+    ids = in_chat(subject.tokenizer, [{"role": "user", "content": "a"}], tokenize=True, return_dict=False)
     return leading(subject.bos, ids)
 
 
@@ -88,7 +91,8 @@ def _sources(subject: CheckedModel, added: int, written: int | None) -> str:
         served += ", chat what the template writes"
     if added and written:
         served += ", and a rendered chat that is sent to completions gets two"
-    return f"{local}. On a server {served}."
+    fault = f" {subject.template_fault[:1].upper()}{subject.template_fault[1:]}." if subject.template_fault else ""
+    return f"{local}. On a server {served}.{fault}"
 
 
 def _costs(rows: Sequence[Row], usual: str) -> str:
@@ -162,6 +166,6 @@ SECTION = CheckSection(
     obstacle,
     4.0,
     run_section,
-    flags=("bos-twice", "bos-twice-chat"),
+    flags=("bos-twice", "bos-twice-chat", "template-broken"),
     plain=True,
 )

@@ -25,6 +25,7 @@ LEAST_ROWS = 8  # of the table: longer sentences are cut before it gets fewer
 FLAGS = {
     "bos-twice": "the tokenizer puts two BOS before a text",
     "bos-twice-chat": "a rendered chat that is tokenized once more begins with two BOS",
+    "template-broken": "the chat template cannot be filled",
     "no-sink": "no position is a sink",
     "learned-sink": "heads attend to learned sinks, which are no tokens",
     "breaks": "something that was tried breaks the model",

@@ -26,7 +26,7 @@ from sinkscope.data import (
     try_out,
     vocabulary_of,
 )
-from sinkscope.data.tokenizer import encode, first_token_id, last_token_id
+from sinkscope.data.tokenizer import encode, first_token_id, in_chat, last_token_id
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once, text_config
 from sinkscope.measurement import Measurement, find_tokens, measure
@@ -142,6 +142,11 @@ class CheckedModel:
     def tokenizer_adds(self) -> int:
         """How many BOS the tokenizer puts in front of a text."""
         return 0 if self.bos is None else added_bos(self.tokenizer)
+
+    @cached_property
+    def template_fault(self) -> str:
+        """Why the chat template cannot be filled; empty where it can, or is none."""
+        return _template_fault(self.tokenizer)
 
     def token_text(self, token: int) -> str:
         """A token as the tokenizer writes it; its number without a tokenizer."""
@@ -356,15 +361,19 @@ class _TextMaker:
     def _in_chat(self, plain: Tensor) -> Tensor:
         """The windows as users' messages, each cut to the length of a text; shorter ones are dropped."""
         chats = [[{"role": "user", "content": text}] for text in self.tokenizer.batch_decode(plain)]
-        rows = self.tokenizer.apply_chat_template(chats, tokenize=True, return_dict=False)
+        rows = in_chat(self.tokenizer, chats, tokenize=True, return_dict=False)
         kept = [row[: self.length] for row in rows if len(row) >= self.length]
         return torch.tensor(kept, dtype=torch.long).reshape(len(kept), self.length)
 
     def _template_tokens(self) -> int | None:
-        """How many tokens the chat template adds; None without a template, or if it fills more than half a text."""
+        """How many tokens the chat template adds; None without a template that can be filled, or if it fills more than
+        half a text.
+        """
         if not getattr(self.tokenizer, "chat_template", None) or Stream.of(self.model).stack != "decoder":
             return None
-        count = len(self.tokenizer.apply_chat_template([{"role": "user", "content": ""}], return_dict=False))
+        if _template_fault(self.tokenizer):
+            return None
+        count = len(in_chat(self.tokenizer, [{"role": "user", "content": ""}], return_dict=False))
         return count if count <= self.length // 2 else None
 
     def _random(self, why: str) -> TextSet:
@@ -374,6 +383,16 @@ class _TextMaker:
         ids = ordinary[torch.randint(len(ordinary), (self.count + CALIBRATION, self.length), generator=generator)]
         description = f"{self.count} rows of {self.length} random tokens, since {why}"
         return TextSet("random tokens", description, ids[: self.count], ids[self.count :])
+
+
+def _template_fault(tokenizer: Any) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        return ""
+    try:
+        in_chat(tokenizer, [{"role": "user", "content": "a"}])
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def added_bos(tokenizer: Any) -> int:

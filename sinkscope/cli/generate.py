@@ -295,8 +295,10 @@ class Writer:
         """Token ids of the whole conversation, (1, position), with `text` as its next message."""
         import torch
 
+        from sinkscope.data.tokenizer import in_chat
+
         self.messages.append({"role": "user", "content": text})
-        ids = self.tokenizer.apply_chat_template(self.messages, add_generation_prompt=True)["input_ids"]
+        ids = in_chat(self.tokenizer, self.messages, add_generation_prompt=True)["input_ids"]
         return torch.tensor([ids], device=self.model.device)
 
     def add_answer(self, text: str) -> None:
@@ -427,9 +429,11 @@ def end_tokens(model: Any, tokenizer: Any) -> set[int]:
 
 def end_of_turn(tokenizer: Any) -> set[int]:
     """The special token with which the chat template ends an answer; empty where it has none."""
+    from sinkscope.data.tokenizer import in_chat
+
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    question = tokenizer.apply_chat_template(turns[:1], add_generation_prompt=True)["input_ids"]
-    answer = tokenizer.apply_chat_template(turns)["input_ids"][len(question) :]
+    question = in_chat(tokenizer, turns[:1], add_generation_prompt=True)["input_ids"]
+    answer = in_chat(tokenizer, turns)["input_ids"][len(question) :]
     return set([token for token in answer if token in tokenizer.all_special_ids][:1])
 
 

@@ -400,16 +400,18 @@ def head_maps(model: Any, reading: InputReading, measurement: Measurement, heads
 
     They cover the first tokens of one sample. Raises `InputError` for a head that the model does not have.
     """
-    from sinkscope.measurement import AttentionMaps, TokenTexts, measure
+    from sinkscope.measurement import AttentionMaps, TokenTexts, layer_labels, measure
     from sinkscope.report.observatory import HeadMaps
 
     chosen = list(heads) or _strongest_heads(measurement)
     layer_count, head_count = measurement.data.sizes["layer"], measurement.data.sizes["head"]
+    labels = layer_labels(measurement.data)
     for layer, head in chosen:
         if layer >= layer_count or head >= head_count:
+            counted = "" if labels == [str(row) for row in range(layer_count)] else f" (in tables: {', '.join(labels)})"
             raise InputError(
-                f"--maps {layer}.{head}: the model has attention layers 0 to {layer_count - 1} with heads 0 to "
-                f"{head_count - 1}"
+                f"--maps {layer}.{head}: the model has attention layers 0 to {layer_count - 1}{counted} with heads 0 "
+                f"to {head_count - 1}"
             )
     sample = reading.one(MAP_TOKENS)
     maps = measure(model, sample, observers=[AttentionMaps(MAP_TOKENS)]).data["attention_map"].values[0]

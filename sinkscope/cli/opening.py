@@ -97,7 +97,12 @@ def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running:
         windows=inputs.windows,
         bos="none" if chat else inputs.bos,
     )
-    return as_chat(rows, tokenizer) if chat else rows
+    if not chat:
+        return rows
+    try:
+        return as_chat(rows, tokenizer)
+    except InputError as error:
+        raise InputError(f"{error}; --raw-text reads texts without a template") from error
 
 
 def single_batch(reading: InputReading) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import digest, load_corpus, parse_corpus, shuffled, split_names, texts
-from sinkscope.data.tokenizer import adds_first_token, bos_remark, encode, first_token_id, last_token_id
+from sinkscope.data.tokenizer import adds_first_token, bos_remark, encode, first_token_id, in_chat, last_token_id
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
 
@@ -307,7 +307,7 @@ def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
         raise InputError("the model's tokenizer has no chat template")
     length = inputs.input_ids.shape[1]
     turns = [[{"role": "user", "content": text}] for text in tokenizer.batch_decode(inputs.input_ids)]
-    rows = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
+    rows = in_chat(tokenizer, turns, tokenize=True, return_dict=False)
     kept = [row[:length] for row in rows if len(row) >= length]
     if not kept:
         raise InputError(f"in the chat template no window is {length} tokens long")

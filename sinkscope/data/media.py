@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, PreTrainedModel
 
 from sinkscope.data.model_inputs import InputReading, start_token
+from sinkscope.data.tokenizer import in_chat
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.errors.invalid import first_line
 from sinkscope.files import sha256
@@ -238,7 +239,7 @@ def _beside_text(processor: Any, medium: Medium, prompt: str, path: Path) -> Map
     """A file in a text: as the chat template writes it, else after its placeholder token, else as a separate input."""
     if getattr(processor, "chat_template", None):
         content = [{"type": medium.content}, {"type": "text", "text": prompt}]
-        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        text = in_chat(processor, [{"role": "user", "content": content}], add_generation_prompt=True)
     else:
         token = getattr(processor, medium.placeholder, None)
         text = prompt if token is None else f"{token}\n{prompt}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.data.corpora import responses
 from sinkscope.errors import InputError, unknown
+from sinkscope.errors.invalid import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -185,6 +186,19 @@ def encode_conversations(
         for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
     ]
     return encoded["input_ids"], in_response
+
+
+def in_chat(tokenizer: Any, turns: Sequence[Any], **options: Any) -> Any:
+    """`tokenizer.apply_chat_template(turns, **options)`; of a processor too.
+
+    Raises `InputError` where the template cannot be filled: it refuses these roles, or is damaged.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(turns, **options)
+    except (TemplateError, TypeError, ValueError) as error:
+        raise InputError(f"the chat template cannot be filled: {first_line(error)}") from error
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -42,8 +42,8 @@ NO_STREAM = (
 class Stream:
     """One stack of a model: the decoder, which writes the text, else the one that reads text, else the first.
 
-    `layers`: its self-attention layers by running number, as in a measurement; `blocks`: block d − 1 outputs depth d >
-    0.
+    `layers`: its self-attention layers by running number, the rows of a measurement; `blocks`: block d − 1
+    outputs depth d > 0.
     """
 
     family: str
@@ -86,8 +86,10 @@ class Stream:
     def layer(self, number: int) -> nn.Module:
         """The attention layer by its running number. Raises `InputError`."""
         if not 0 <= number < len(self.layers):
+            own = [getattr(module, "layer_idx", None) for module in self.layers]
+            counted = "" if None in own or own == [*range(len(own))] else f" (in the model: {', '.join(map(str, own))})"
             raise InputError(
-                f"layer {number} does not exist: the model's attention layers are 0 to {len(self.layers) - 1}"
+                f"layer {number} does not exist: the model's attention layers are 0 to {len(self.layers) - 1}{counted}"
             )
         return self.layers[number]
 

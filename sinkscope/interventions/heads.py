@@ -32,11 +32,11 @@ def head_pairs(heads: Sequence[Any]) -> tuple[tuple[int, int], ...]:
 class ZeroHeads(Intervention):
     """Σ_j A_tj v_j = 0 for each (layer, head): the output of the head in the attention function is zero.
 
-    Layers are running numbers over the attention layers, as in a measurement. `positions`: only for these queries; None
-    for all. Gates and norms between heads and output projection then act on zeros; measured weights stay those of the
-    layer. Control: as many other heads, drawn by `against`: `AnyHeads()`, `SameLayer()`, or `SameNorm.of(model,
-    inputs)`. Raises `InputError` for anything but pairs, and when applied, for a layer or head that does not exist.
-    Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
+    Layers are running numbers over the attention layers, the rows of a measurement. `positions`: only for these
+    queries; None for all. Gates and norms between heads and output projection then act on zeros; measured weights stay
+    those of the layer. Control: as many other heads, drawn by `against`: `AnyHeads()`, `SameLayer()`, or
+    `SameNorm.of(model, inputs)`. Raises `InputError` for anything but pairs, and when applied, for a layer or head that
+    does not exist. Source: Gu et al. 2025, section 7, "is the sink head doing nothing?".
     """
 
     heads: Sequence[Any]

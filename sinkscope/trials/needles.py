@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from sinkscope.data.tokenizer import in_chat
 from sinkscope.errors import InputError
 
 SUCCESSORS = 4  # of each noise token, equally likely: the floor of the noise's perplexity
@@ -196,7 +197,7 @@ def _turns(tokenizer: Any) -> tuple[str, str, str]:
     """What the template puts before a first message, between it and a reply, and between a reply and a message."""
     marks = ("MARK-ONE", "MARK-TWO", "MARK-THREE")
     turns = [{"role": role, "content": mark} for role, mark in zip(("user", "assistant", "user"), marks, strict=True)]
-    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    text = in_chat(tokenizer, turns, tokenize=False)
     before, rest = text.split(marks[0])
     reply, rest = rest.split(marks[1])
     return before, reply, rest.split(marks[2])[0]

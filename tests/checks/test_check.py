@@ -106,6 +106,15 @@ def test_a_template_that_writes_a_bos_is_found_beside_a_tokenizer_that_adds_one(
     assert set(both.part("sink").by_texts) == {"code in the chat format"}
 
 
+def test_a_chat_template_that_cannot_be_filled_is_named_and_texts_are_read_without_it(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano[0], load_tokenizer("nano")
+    tokenizer.chat_template = "{{ raise_exception('roles are odd') }}"
+    card = check(model, tokenizer, count=4, only=["bos", "sink"])
+    assert card.raises("template-broken")
+    assert "roles are odd" in rows(card, "bos")["template"].finding
+    assert set(card.part("sink").by_texts) == {"code"}
+
+
 def test_fewer_bits_cost_more_and_hold_less(card: Card) -> None:
     found = rows(card, "cache")
     costs = [found[f"kv{bits}"].number.value for bits in (8, 4, 2)]

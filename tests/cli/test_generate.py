@@ -201,6 +201,14 @@ def test_without_a_template_there_is_no_chat(sinkscope):
     assert "needs a chat template" in sinkscope("generate", "nano", "--chat", "--prompt", "def").error
 
 
+@pytest.mark.parametrize("template", ["{{ raise_exception('no users here') }}", "{% for m in messages %}"])
+def test_a_template_that_cannot_be_filled_is_one_line(sinkscope, nano, template):
+    (nano / "chat_template.jinja").write_text(template)
+    answer = sinkscope("generate", nano, "--chat", "--prompt", "def")
+    assert answer.code == 2
+    assert answer.error.startswith("error: the chat template cannot be filled: ")
+
+
 @pytest.mark.filterwarnings("always::DeprecationWarning")
 def test_the_old_name_of_an_option_is_taken_and_said(sinkscope):
     options = ("--prompt", "def f(x): return", "--cache", "kv4-token", "--max-tokens", 2, "--json")

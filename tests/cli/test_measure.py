@@ -300,6 +300,18 @@ def test_a_chat_template_stands_first(sinkscope, model, text, tmp_path):
     assert found["input_details"]["position_0"]["distinct"] == 1
 
 
+def test_a_template_that_cannot_be_filled_is_said_with_the_way_out(sinkscope, model, text, tmp_path):
+    copy = tmp_path / "chatty"
+    copy.mkdir()
+    for path in model.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "chat_template.jinja").write_text("{{ raise_exception('no users here') }}")
+    answer = sinkscope("measure", copy, "--text", text, *QUICK)
+    assert answer.code == 2
+    assert "no users here; --raw-text" in answer.error
+    assert sinkscope("measure", copy, "--text", text, *QUICK, "--raw-text").code == 0
+
+
 @pytest.fixture
 def loads(monkeypatch) -> list[str]:
     """The models that were loaded to be measured, by folder name."""

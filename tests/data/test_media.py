@@ -117,6 +117,15 @@ def test_a_chat_template_that_writes_a_bos_gets_no_second_one(
     assert [place for place, token in enumerate(rows[0]) if token == 1] == [0]
 
 
+def test_a_chat_template_that_cannot_be_filled_is_one_line(tmp_path: Path) -> None:
+    place, folder = saved_llava(tmp_path / "model"), images(tmp_path / "files")
+    processor = AutoProcessor.from_pretrained(place)
+    processor.chat_template = "{{ raise_exception('no images here') }}"
+    processor.save_pretrained(place)
+    with pytest.raises(InputError, match="the chat template cannot be filled: no images here"):
+        read("images", place, folder)
+
+
 def test_a_recording_stands_in_a_text(tmp_path: Path) -> None:
     """As many places as the model hears frames, where the text says so, and the prompt behind them."""
     place, folder = saved_hearing(tmp_path / "model"), recordings(tmp_path / "sounds", (1600, 3200, 1600))

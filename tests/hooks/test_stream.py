@@ -121,6 +121,14 @@ def test_layers_depths_and_widths_that_do_not_exist() -> None:
     assert row_length(model, {"input_ids": torch.zeros(2, 3), "attention_mask": mask}) == 2
 
 
+def test_the_layers_of_a_hybrid_are_named_by_both_counts() -> None:
+    stream = Stream.of(build("qwen3_next"))
+    [own] = [layer.layer_idx for layer in stream.layers]
+    assert own > 0
+    with pytest.raises(InputError, match=rf"attention layers are 0 to 0 \(in the model: {own}\)"):
+        stream.layer(own)
+
+
 @pytest.mark.parametrize("intervention", [ZeroHeads([(0, 1)]), SetActivations([(1, 0, 3)]), ForbidSink((0,))])
 def test_recomputation_is_changed_as_the_pass_was(intervention: Intervention) -> None:
     model, inputs = build("llama"), FAMILIES["llama"].inputs()
