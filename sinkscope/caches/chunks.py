@@ -26,7 +26,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches.rotation import ALIBI, measured_rotations
-from sinkscope.caches.strict import at_once, kept_logits, masked
+from sinkscope.caches.strict import at_once, masked
 from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     cache_name,
@@ -35,6 +35,7 @@ from sinkscope.hooks import (
     evaluating,
     family,
     is_encoder_decoder,
+    kept_logits,
     parameters,
     text_config,
     unwrapped,

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from sinkscope.caches.following import KEYLESS, Coming, FollowedLayer
 from sinkscope.caches.layers.rectangle import allocated
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
-from sinkscope.caches.strict import StrictReading, at_once, kept_logits
+from sinkscope.caches.strict import StrictReading, at_once
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
 from sinkscope.grids import (
     IQ4_NL,
@@ -37,7 +37,7 @@ from sinkscope.grids import (
     inner_of,
     rotation_of,
 )
-from sinkscope.hooks import family, unwrapped, with_cache
+from sinkscope.hooks import family, kept_logits, unwrapped, with_cache
 
 PIECE = 128  # tokens that go through the model at once
 ROTATED = 64  # the size of the rotations of values, which must divide the width for anything to be rotated

@@ -23,10 +23,10 @@ from sinkscope.caches.following import Coming
 from sinkscope.caches.layers import HybridSinkWindow, Shown, SinkWindow
 from sinkscope.caches.positions import Origin, bias_by_mask, with_kept_columns
 from sinkscope.caches.rotation import ALIBI, LayerRotation, measured_rotations
-from sinkscope.caches.strict import StrictReading, at_once, kept_logits, parts
+from sinkscope.caches.strict import StrictReading, at_once, parts
 from sinkscope.caches.turning import SinkTurner, ahead_of
 from sinkscope.errors import InputError, UnsupportedModelError, unknown
-from sinkscope.hooks import CACHE_NAMES, Forward, family, position_limit, unwrapped, with_cache
+from sinkscope.hooks import CACHE_NAMES, Forward, family, kept_logits, position_limit, unwrapped, with_cache
 
 Distance = Literal["cache", "ceiling", "original"]
 LEFT_ALONE = {

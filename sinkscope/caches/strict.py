@@ -19,7 +19,6 @@ from sinkscope.hooks import (
     editing,
     family,
     has_attention,
-    parameters,
     reads_at_once,
     text_config,
 )
@@ -140,11 +139,6 @@ def parts(seen: int, ids: Int[Tensor, "batch position"], chunk: int, mask: Tenso
         stop = min(start + chunk, ids.shape[1])
         inputs: dict[str, Any] = {"input_ids": ids[:, start:stop]}
         yield inputs if mask is None else inputs | {"attention_mask": mask[:, : seen + stop]}
-
-
-def kept_logits(model: nn.Module) -> dict[str, Any]:
-    """The argument that asks for the last token's logits only, if the model has it."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in parameters(model).parameters else {}
 
 
 def masked(model: nn.Module, cache: StrictCache) -> Any:

@@ -86,12 +86,14 @@ from sinkscope.hooks.passes import (
     difference_behind,
     documents_of,
     given_cache,
+    kept_logits,
     parameters,
     reads_at_once,
     row_digests,
     unobserved,
     with_cache,
     without_cache,
+    without_logits,
 )
 from sinkscope.hooks.projections import (
     KEY_NORM,
@@ -187,6 +189,7 @@ __all__ = [
     "in_batches",
     "is_encoder_decoder",
     "is_experts",
+    "kept_logits",
     "key_projection",
     "label",
     "masked",
@@ -222,4 +225,5 @@ __all__ = [
     "width_of",
     "with_cache",
     "without_cache",
+    "without_logits",
 ]

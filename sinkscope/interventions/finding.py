@@ -11,7 +11,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError
-from sinkscope.hooks import OpenStream, Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
+from sinkscope.hooks import (
+    OpenStream,
+    Stream,
+    batches,
+    checked_inputs,
+    evaluating,
+    read_stream,
+    unwrapped,
+    without_logits,
+)
 from sinkscope.interventions.residual import Entry
 from sinkscope.measurement import PER_HEAD, Measurement, at, column_of, metrics, need
 from sinkscope.measurement.metrics import is_massive
@@ -58,7 +67,7 @@ def largest_activations(model: nn.Module, inputs: Any, count: int = 3, batch_siz
 
     with evaluating(model), torch.no_grad(), read_stream(model, read):
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     reached = int(rows[0].nonzero().max()) + 1  # later columns hold only padding, which would lower the medians
     magnitudes = torch.stack([(totals[depth] / rows[depth][:, None])[:reached] for depth in sorted(totals)])
     ratios = magnitudes / magnitudes.flatten(1).median(-1).values[:, None, None].clamp(min=1e-30)

@@ -23,6 +23,7 @@ from sinkscope.hooks import (
     row_length,
     unwrapped,
     watching,
+    without_logits,
 )
 from sinkscope.interventions.heads import head_pairs
 from sinkscope.interventions.inside import CallReader, Calls, QueryRows, Replacing, check_places, opened_layers
@@ -344,7 +345,7 @@ def constants(
         calls = Calls(model, opened, chosen)
         stack.enter_context(watching(CallReader(calls, show)))
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     kv = {
         name: _stacked([torch.cat(table[n]) for n in range(len(chosen))], 0.0).transpose(0, 1)
         for name, table in tables.items()

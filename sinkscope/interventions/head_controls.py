@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     head_count,
     projection,
     unwrapped,
+    without_logits,
 )
 from sinkscope.interventions.intervention import draw
 
@@ -165,7 +166,7 @@ def head_norms(model: nn.Module, inputs: Any, batch_size: int = 8) -> tuple[tupl
 
             output.read_input(read, stack)
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     return tuple(tuple((total / max(count, 1)).tolist()) for total, count in zip(totals, tokens, strict=True))
 
 

@@ -42,6 +42,7 @@ from sinkscope.hooks import (
     row_length,
     samples_of,
     watching,
+    without_logits,
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 from sinkscope.interventions.targets import AFTER, NEVER, Places, Targets, check_after, document_starts
@@ -525,5 +526,6 @@ def mean_masses(
                         totals[-1] += float(rows.movable(each)[awake].double().sum()), int(awake.sum())
 
         stack.enter_context(watching(CallReader(calls, show)))
-        model(**part(inputs, slice(0, samples_of(inputs)), samples_of(inputs), device_of(model)))
+        batch = part(inputs, slice(0, samples_of(inputs)), samples_of(inputs), device_of(model))
+        model(**batch | without_logits(model, batch))
     return totals

@@ -25,6 +25,7 @@ from sinkscope.hooks import (
     row_length,
     unwrapped,
     width_of,
+    without_logits,
 )
 from sinkscope.interventions.intervention import Intervention, draw, whole
 
@@ -236,7 +237,7 @@ def mean_values(model: nn.Module, inputs: Any, entries: Sequence[Any], batch_siz
             depths.block(depth)
     with evaluating(model), torch.no_grad(), read_stream(model, read):
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     for entry, count in zip(entries, counts, strict=True):
         if not count:
             raise InputError(f"position {entry[1]} is in no row, so it has no mean")

@@ -22,6 +22,7 @@ from sinkscope.hooks import (
     row_length,
     unwrapped,
     width_of,
+    without_logits,
 )
 
 
@@ -99,5 +100,5 @@ def _depths(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         reals.append(opened.at(None, hidden).cpu())
 
     with read_stream(model, read):
-        model(**batch)
+        model(**batch | without_logits(model, batch))
     return torch.stack(streams), reals[0]

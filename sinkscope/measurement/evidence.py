@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_stream, unwrapped
+from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_stream, unwrapped, without_logits
 from sinkscope.measurement.measuring import measure
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
 from sinkscope.measurement.peaks import BATCH, check_whole, peaks, sites
@@ -108,5 +108,5 @@ def _channel(
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         stack.enter_context(read_stream(model, read))
         for batch in batches(model, inputs, samples, BATCH):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     return torch.cat(parts).numpy()

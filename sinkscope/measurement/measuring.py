@@ -8,7 +8,6 @@ checks it against the layer's output; `calls/call.py` and `calls/chunks.py` comp
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import warnings
@@ -35,6 +34,7 @@ from sinkscope.hooks import (
     part,
     samples_of,
     unwrapped,
+    without_logits,
 )
 from sinkscope.measurement.batch import LeftOut
 from sinkscope.measurement.measurement import Measurement
@@ -46,7 +46,6 @@ from sinkscope.registry import imported
 
 log = logging.getLogger(__name__)
 SETS = {"all": every, "few": lambda: DEFAULT}
-FRUGAL = {"use_cache": False, "logits_to_keep": 1}  # neither changes what is measured, both save memory
 FIELD = "text"
 MOST = 100  # rows read from a source that may be endless
 PADDED = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}  # values of padding
@@ -119,16 +118,13 @@ def measure(
     model = unwrapped(model)
     groups = [checked_inputs(model, group, batch_size) for group in _groups(model_inputs)]
     total, done = sum(count for _, count in groups), 0
-    options = {name: value for name, value in FRUGAL.items() if name in inspect.signature(model.forward).parameters}
-    if any("labels" in group for group, _ in groups):
-        options.pop("logits_to_keep", None)  # a loss needs the logits of all positions
     device = device_of(model)
     with evaluating(model), observe(model, *resolve_observers(observers), apart=apart) as observation, torch.no_grad():
         for group, count in groups:
             length = f"of {int(group['input_ids'].shape[1])} tokens" if "input_ids" in group else ""
             batches = FittingBatches(count, batch_size, length)
             for rows in batches:
-                batch = part(group, rows, count, device) | options
+                batch = part(group, rows, count, device) | without_logits(model, group)
                 with batches.halved_if_out_of_memory():
                     try:
                         model(**batch)

@@ -23,7 +23,7 @@ from sinkscope.hooks import (
     part,
     projections,
     unwrapped,
-    without_cache,
+    without_logits,
 )
 from sinkscope.model.columns import columns_of
 
@@ -142,7 +142,8 @@ def read_sites(model: nn.Module, inputs: Any, reads: Mapping[Site, Read]) -> tup
             place.read(partial(shown, place, read), stack)
         for start in range(0, samples, BATCH):
             rows = min(BATCH, samples - start)
-            model(**part(model_inputs, slice(start, start + rows), samples, device_of(model)), **without_cache(model))
+            batch = part(model_inputs, slice(start, start + rows), samples, device_of(model))
+            model(**batch | without_logits(model, batch))
     return tuple(unread)
 
 

@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     row_length,
     unwrapped,
     watching,
+    without_logits,
 )
 from sinkscope.interventions import (
     ExtraToken,
@@ -147,7 +148,7 @@ def anatomy(model: nn.Module, texts: Texts, sink: int, batch_size: int) -> Anato
             kept = inputs.setdefault(each.path, [])
             each.read_input(lambda x, kept=kept: kept.append(x.float().cpu()), stack)  # type: ignore[misc]
         for batch in batches(model, texts.inputs, texts.count, batch_size):
-            model(**batch)
+            model(**batch | without_logits(model, batch))
     whole = {depth: torch.cat(states) for depth, states in hidden.items()}
     others = [position for position in range(next(iter(whole.values())).shape[1]) if position != sink]
     norms = torch.stack([whole[depth].norm(dim=-1).mean(0) for depth in sorted(whole)])

@@ -26,8 +26,8 @@ from sinkscope.hooks import (
     editing,
     evaluating,
     given_cache,
+    kept_logits,
     own_attention,
-    parameters,
     text_config,
     unobserved,
     with_cache,
@@ -88,7 +88,7 @@ def _compare_layers(model: nn.Module) -> frozenset[int]:
     comparing = _Comparing(cache, modules)
     ids = torch.ones(1, 2, dtype=torch.long, device=device_of(model))
     inputs = {"input_ids": ids, "use_cache": True} | with_cache(model, cache)
-    inputs |= {"logits_to_keep": 1} if "logits_to_keep" in parameters(model).parameters else {}
+    inputs |= kept_logits(model)
     with evaluating(twin), torch.no_grad(), editing(comparing):
         twin(**inputs)
     return frozenset(comparing.same)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import UnsupportedModelError
 from sinkscope.grids import Fp8, Rotated, largest_scale
-from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_cache
+from sinkscope.hooks import Editor, OpenStream, batches, checked_inputs, evaluating, unwrapped, without_logits
 from sinkscope.quantization.kv.cached import full_modules
 from sinkscope.quantization.kv.scheme import CacheScheme
 from sinkscope.quantization.protected import Protect, ProtectedInPass, resolved_for_passes
@@ -78,7 +78,7 @@ def read_states(
         modules = full_modules(model, opened, scheme)
         opened.edit_attention(_Reading(opened, ProtectedInPass(model, protect, stack), modules, read))
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch, **without_cache(model))
+            model(**batch | without_logits(model, batch))
 
 
 def calibrated_scales(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Passes, Stream, batches, checked_inputs, evaluating, family, unwrapped, without_cache
+from sinkscope.hooks import (
+    Passes,
+    Stream,
+    batches,
+    checked_inputs,
+    evaluating,
+    family,
+    unwrapped,
+    without_cache,
+    without_logits,
+)
 from sinkscope.interventions import Intervention
 from sinkscope.quantization.linear.maps import LinearMap
 from sinkscope.quantization.linear.uses import Uses
@@ -101,7 +111,7 @@ class LeftAlone:
 def read_inputs(
     model: nn.Module,
     inputs: Any,
-    maps: Iterable[LinearMap],
+    maps: Collection[LinearMap],
     read: Read,
     protect: Protect | str | None = None,
     under: Intervention | None = None,
@@ -128,8 +138,10 @@ def read_inputs(
         for one in maps:
             one.edit_input(_reading(one, alone, read), stack)
             alone.uses.require(one)
+        # The unembedding reads every token where it is one of the maps, or may be changed.
+        inside = under is None and all(one.block is not None for one in maps)
         for batch in batches(model, checked, samples, batch_size):
-            model(**batch, **without_cache(model))
+            model(**batch | (without_logits(model, batch) if inside else without_cache(model)))
 
 
 def _reading(one: LinearMap, alone: LeftAlone, read: Read) -> Any:
