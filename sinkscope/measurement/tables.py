@@ -35,7 +35,8 @@ def layer_table(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     if "attention_received" in data:
         table = table.join(_rates(data, epsilon))
     if "hidden_norm" in data:
-        table["hidden_norm_ratio"] = [_hidden_ratio(data, row) for row in table.itertuples()]
+        ratio = hidden_norm_ratio(data)
+        table["hidden_norm_ratio"] = [_after_block(ratio, row) for row in table.itertuples()]
     if "value_norm" in data:
         table["value_norm_ratio"] = value_norm_ratio(data).values
     if "slot_received" in data:
@@ -140,9 +141,8 @@ def _rates(data: xr.Dataset, epsilon: float) -> pd.DataFrame:
     return table
 
 
-def _hidden_ratio(data: xr.Dataset, row: Any) -> float:
+def _after_block(ratio: xr.DataArray, row: Any) -> float:
     """The ratio after the layer's block; cross-attention is in the decoder's blocks."""
-    ratio = hidden_norm_ratio(data)
     stack = {"cross": "decoder", "queries_cross": "queries"}.get(row.stack, row.stack)
     place = (ratio["depth_stack"] == stack) & (ratio["depth_index"] == row.layer + 1)
     matches = ratio.values[place.values]

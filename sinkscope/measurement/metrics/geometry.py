@@ -49,15 +49,12 @@ class KeyManifold:
     """Per (layer, head): the sink's keys against the subspace of all other keys.
 
     `angle`: in radians, from 0 (inside) to π/2; `chance`: the same for a random direction; `cosine`: of the mean sink
-    key with the mean of the others; `plane[layer][head]`: all keys in their two principal components, by sample and
-    then position, for plots. A few sink keys among many do not change these components, so a sink may be separated by
-    its angle and still lie among the others in this plane.
+    key with the mean of the others.
     """
 
     angle: Float[np.ndarray, "layer head"]
     chance: Float[np.ndarray, "layer head"]
     cosine: Float[np.ndarray, "layer head"]
-    plane: list[list[PrincipalProjection]]
 
 
 def principal_angles(
@@ -176,18 +173,27 @@ def key_manifold(
     index_of(position, range(key_vectors.shape[3]))
     _, layers, heads, _, _ = key_vectors.shape
     angle, chance, cosine = (np.full((layers, heads), np.nan) for _ in range(3))
-    plane = []
-    for layer in range(layers):
-        keys_of_heads = [_without_padding(key_vectors[:, layer, head]) for head in range(heads)]
-        plane.append([principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in keys_of_heads])
-        for head, keys in enumerate(keys_of_heads):
-            sink, others = _parted(keys, position)
-            directions = _subspace(others, dims).shape[1]
-            if len(sink) and directions:
-                angle[layer, head] = principal_angles(_strongest(sink), others, directions)[0]
-                chance[layer, head] = _chance(directions, keys.shape[-1])
-                cosine[layer, head] = _cosine(sink.mean(0), others.mean(0))
-    return KeyManifold(angle, chance, cosine, plane)
+    for layer, head in np.ndindex(layers, heads):
+        keys = _without_padding(key_vectors[:, layer, head])
+        sink, others = _parted(keys, position)
+        subspace = _subspace(others, dims)
+        directions = subspace.shape[1]
+        if len(sink) and directions:
+            angle[layer, head] = _angle(_strongest(sink), subspace)
+            chance[layer, head] = _chance(directions, keys.shape[-1])
+            cosine[layer, head] = _cosine(sink.mean(0), others.mean(0))
+    return KeyManifold(angle, chance, cosine)
+
+
+def key_planes(key_vectors: Float[np.ndarray, "kept layer head position dim"]) -> list[list[PrincipalProjection]]:
+    """All keys of each layer and head in their two principal components, by sample and then position, for plots.
+
+    A few sink keys among many do not change these components, so a sink may be separated by its angle
+    (`key_manifold`) and still lie among the others in this plane.
+    """
+    _, layers, heads, _, _ = key_vectors.shape
+    kept = [[_without_padding(key_vectors[:, layer, head]) for head in range(heads)] for layer in range(layers)]
+    return [[principal_components(keys.reshape(-1, keys.shape[-1]), 2) for keys in layer] for layer in kept]
 
 
 def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) -> Float[np.ndarray, "position"]:
@@ -214,6 +220,13 @@ def key_angles(keys: Float[np.ndarray, "sample position width"], dims: int = 8) 
 def _subspace(others: Float[np.ndarray, "others width"], dims: int) -> Float[np.ndarray, "width dim"]:
     # At most half of the width: a subspace of all directions leaves no angle.
     return _basis(others, min(dims, max(1, others.shape[1] // 2)))
+
+
+def _angle(direction: Float[np.ndarray, "1 width"], subspace: Float[np.ndarray, "width dim"]) -> float:
+    """The angle of a unit vector u to a subspace with the basis B, from both sides: exact near 0 and near π/2."""
+    inside = direction @ subspace
+    outside = direction - inside @ subspace.T
+    return float(np.arctan2(np.linalg.norm(outside), np.linalg.norm(inside)))
 
 
 def _chance(directions: int, width: int) -> float:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import PER_HEAD
-from sinkscope.measurement.metrics import KeyManifold, key_manifold, nanmean
+from sinkscope.measurement.metrics import key_planes, nanmean
 from sinkscope.measurement.selection import token_stack
 from sinkscope.report.observatory.numbers import few, short
 from sinkscope.theme import BLUE, INK, PAPER, SINK, SLATE, figure, tint
@@ -112,7 +112,7 @@ def keys(data: xr.Dataset, position: int) -> dict[str, Any]:
     """
     vectors = thinned(data["key_vectors"], position, data.sizes["layer"] * data.sizes["head"])
     samples, positions = point_labels(vectors)
-    plane = manifold(vectors, position).plane
+    plane = key_planes(vectors.transpose("kept", "layer", "head", "kept_position", "key_dim").values)
     return {
         "sample": samples.tolist(),
         "position": positions.tolist(),
@@ -120,13 +120,6 @@ def keys(data: xr.Dataset, position: int) -> dict[str, Any]:
         "points": [[short(head.points.T, 3) for head in layer] for layer in plane],
         "shares": [[short(head.shares, 3) for head in layer] for layer in plane],
     }
-
-
-def manifold(vectors: xr.DataArray, position: int) -> KeyManifold:
-    """The sink's keys against all others; the sink is the first kept position if `position` was not kept."""
-    ordered = vectors.transpose("kept", "layer", "head", "kept_position", "key_dim")
-    index = position_labels(vectors).tolist().index(marked(vectors, position))
-    return key_manifold(ordered.values, index)
 
 
 def marked(vectors: xr.DataArray, position: int) -> int:

@@ -8,7 +8,7 @@ import xarray as xr
 
 from sinkscope.errors import InputError
 from sinkscope.measurement import AttentionReceived, QueryKeyAngles, QueryKeyValueNorms, measure, metrics
-from sinkscope.measurement.metrics import key_manifold
+from sinkscope.measurement.metrics import key_manifold, key_planes
 from sinkscope.measurement.metrics.geometry import key_angles
 from sinkscope.measurement.metrics.mechanism import (
     angle_split,
@@ -158,7 +158,7 @@ def test_heads_of_unequal_width_and_absent_heads() -> None:
     assert found.angle[0, 1] == narrow.angle[0, 0]
     assert found.chance[0, 1] == pytest.approx(np.pi / 4)
     assert np.isnan([found.angle[0, 2], found.cosine[0, 2]]).all()
-    assert np.isnan(found.plane[0][2].points).all()
+    assert np.isnan(key_planes(keys)[0][2].points).all()
 
 
 def test_an_angle_and_a_cosine_that_are_known() -> None:
@@ -172,7 +172,7 @@ def test_an_angle_and_a_cosine_that_are_known() -> None:
     assert key_angles(keys[:, 0, 0])[0] == pytest.approx(0.7 / chance)
     assert np.isnan(key_angles(keys[:, 0, 0] * np.array([1, 0, 0])[:, None])[0])  # only others of length 0
     assert found.cosine[0, 0] == pytest.approx(np.cos(0.7))
-    points = found.plane[0][0].points.reshape(2, 3, 2)
+    points = key_planes(keys)[0][0].points.reshape(2, 3, 2)
     np.testing.assert_allclose(points[0], points[1], atol=1e-12)
     distances = np.linalg.norm(points[0][:, None] - points[0][None], axis=-1)
     keys = keys[0, 0, 0]
