@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import fill
@@ -421,9 +422,12 @@ def protected_activations() -> str:
     return _protected("quantize-a8-*", 3)
 
 
-def _protected(pattern: str, digits: int) -> str:
+def _protected(pattern: str, least: int) -> str:
+    """`least`: digits of a KL after the point; more where two of a scheme's cost come later."""
     rows = []
     for where, result in _trials(pattern):
+        cost = next(arm["kl"] for arm in _arms(result) if arm["role"] == "baseline")
+        digits = max(least, 1 - math.floor(math.log10(cost)))
         for arm in _arms(result):
             tokens = "nothing", ""
             if arm["role"] == "arm":
