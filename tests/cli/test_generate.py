@@ -5,10 +5,11 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import BloomConfig, BloomForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 import sinkscope as ss
 from sinkscope.caches.sizes import held_bytes
@@ -17,6 +18,7 @@ from sinkscope.cli.generate import Decoder, Writer
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import Grid, quantized_cache
 from sinkscope.sinks import First
+from tests.families.registry import FAMILIES
 
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
 GREEDY = ("--temperature", 0)
@@ -174,27 +176,28 @@ def test_a_conversation_goes_on_as_if_it_were_read_anew(sinkscope, monkeypatch, 
 def test_a_second_turn_reads_what_is_new_alone(nano):
     (nano / "chat_template.jinja").write_text(TEMPLATE)
     model, tokenizer = ss.load(nano), load_tokenizer(nano)
-    widths: list[int] = []
-    with patch.object(model, "forward", wraps=model.forward) as forward:
-        writer = Writer(
-            model,
-            tokenizer,
-            streaming=None,
-            quantized=None,
-            sampling=(0.0, None, None, 0),
-            limit=8,
-            endless=False,
-            chat=True,
+    widths: list[list[int]] = [[], []]
+    writer = Writer(
+        model,
+        tokenizer,
+        streaming=None,
+        quantized=None,
+        sampling=(0.0, None, None, 0),
+        limit=8,
+        endless=False,
+        chat=True,
+    )
+    for message, read in zip(("def f(x):", "return"), widths, strict=True):
+        ids = writer.conversation(message)
+        hook = model.register_forward_pre_hook(
+            lambda module, arguments, named, read=read: read.append(named["input_ids"].shape[1]), with_kwargs=True
         )
-        for message in ("def f(x):", "return"):
-            ids = writer.conversation(message)
-            out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
-            writer.add_answer(tokenizer.decode(out))
-            widths += [call.args[0].shape[1] for call in forward.call_args_list]
-            forward.reset_mock()
+        out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
+        hook.remove()
+        writer.add_answer(tokenizer.decode(out))
     first = len(tokenizer.apply_chat_template(writer.messages[:1], add_generation_prompt=True)["input_ids"])
-    assert max(widths[: len(widths) // 2]) == first - 1
-    assert max(widths[len(widths) // 2 :]) < first
+    assert max(widths[0]) == first - 1
+    assert max(widths[1]) < first
 
 
 def test_without_a_template_there_is_no_chat(sinkscope):
@@ -282,6 +285,34 @@ def test_a_model_that_continues_no_text_is_refused(sinkscope, tmp_path, kind):
         ).save_pretrained(place)
         load_tokenizer("nano").save_pretrained(place)
     assert "does not continue texts" in sinkscope("generate", place, "--prompt", "def").error
+
+
+def test_a_model_that_reads_on_from_no_cache_is_refused(sinkscope, tmp_path):
+    """It ignores the cache that it is given, and would continue the last token alone."""
+    config = OpenAIGPTConfig(vocab_size=2048, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    OpenAIGPTLMHeadModel(config).save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    error = sinkscope("generate", tmp_path, "--prompt", "def").error
+    assert "OpenAIGPTLMHeadModel is not a decoder that reads on from a cache" in error
+
+
+def test_a_hybrid_that_counts_from_0_without_positions_writes_what_generate_writes():
+    """Bamba does, at each pass."""
+    model = FAMILIES["bamba"].build().eval()
+    model.generation_config.eos_token_id = None
+    ids = torch.arange(5, 14)[None]
+    tokenizer = SimpleNamespace(eos_token_id=None)
+    writer = Writer(model, tokenizer, streaming=None, quantized=None, sampling=(0, None, None, 0), limit=6,
+                    endless=True, chat=False)  # fmt: skip
+    written = list(writer.tokens(ids, writer.begin(ids)))
+    assert written == model.generate(ids, do_sample=False, max_new_tokens=6)[0, ids.shape[1] :].tolist()
+
+
+def test_a_configuration_with_minus_one_positions_names_no_limit(sinkscope, tmp_path):
+    config = BloomConfig(vocab_size=2048, hidden_size=16, n_layer=1, n_head=2, max_position_embeddings=-1)
+    BloomForCausalLM(config).save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    assert sinkscope("generate", tmp_path, "--prompt", "def", "--max-tokens", 2, "--json").code == 0
 
 
 def test_a_model_that_cannot_stream_is_refused(sinkscope, tmp_path):
