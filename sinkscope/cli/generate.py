@@ -310,8 +310,10 @@ class Writer:
         import torch
 
         from sinkscope.caches import StreamingCache
+        from sinkscope.hooks.inputs import check_ids
         from sinkscope.trials import Feed
 
+        check_ids(self.model, {"input_ids": ids})
         self.prompt_tokens = ids.shape[1]
         self.room = self._limit(ids.shape[1])
         is_continued = self.cached == ids[0, : len(self.cached)].tolist()[: ids.shape[1] - 1]
@@ -454,6 +456,7 @@ def write_tokens(
     from sinkscope.trials import Feed
 
     feed = Feed(model, cache, ids.shape[1] - 1)
+    model._prepare_special_tokens(config, device=ids.device)  # of which some processors read tensors
     processors = model._get_logits_processor(config, ids.shape[1], ids, device=ids.device)
     token, seen = ids[:, -1:], ids[:, -PENALIZED:]
     while True:

@@ -134,6 +134,25 @@ def test_the_choice_of_tokens_follows_options_and_else_the_generation_config(sin
     assert text(*GREEDY) != greedy
 
 
+def test_penalties_that_know_the_end_of_the_text_are_read(nano):
+    """transformers makes them from a tensor of the generation config's end tokens, which `generate` alone prepares."""
+    generation_config(nano, min_new_tokens=6, bad_words_ids=[[300]], eos_token_id=list(range(1, 2040)))
+    model, tokenizer = ss.load(nano), load_tokenizer(nano)
+    writer = Writer(model, tokenizer, streaming=None, quantized=None, sampling=(0, None, None, 0), limit=6,
+                    endless=False, chat=False)  # fmt: skip
+    ids = writer.prompt("def")
+    written = list(writer.tokens(ids, writer.begin(ids)))
+    assert not writer.ends & set(written)
+    assert written == model.generate(ids, do_sample=False, max_new_tokens=6)[0, ids.shape[1] :].tolist()
+
+
+def test_a_prompt_with_tokens_beyond_the_vocabulary_is_refused(sinkscope, nano):
+    model = ss.load(nano)
+    model.resize_token_embeddings(100)
+    model.save_pretrained(nano)
+    assert "is outside the vocabulary of 100 tokens" in sinkscope("generate", nano, "--prompt", "def").error
+
+
 def test_a_text_stops_where_positions_end(sinkscope, monkeypatch):
     monkeypatch.setattr(generate, "write_tokens", writing())
     found = sinkscope("generate", "nano", "--prompt", "def", "--endless", "--json").json
