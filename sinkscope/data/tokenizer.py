@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,14 +191,20 @@ def encode_conversations(
 def in_chat(tokenizer: Any, turns: Sequence[Any], **options: Any) -> Any:
     """`tokenizer.apply_chat_template(turns, **options)`; of a processor too.
 
-    Raises `InputError` where the template cannot be filled: it refuses these roles, or is damaged.
+    Raises `InputError` where the template cannot be filled: it refuses these roles, is damaged, or leaves out what a
+    message says, as one does that reads parts (`[{"type": "text", …}]`) alone.
     """
-    from jinja2 import TemplateError
-
+    fill = tokenizer.apply_chat_template
+    *before, last = turns if isinstance(turns[-1], Mapping) else turns[-1]
     try:
-        return tokenizer.apply_chat_template(turns, **options)
-    except (TemplateError, TypeError, ValueError) as error:
+        filled = fill(turns, **options)
+        other = isinstance(last["content"], str) and [*before, {**last, "content": f"{last['content']} b"}]
+        lost = other and fill([*before, last], tokenize=False) == fill(other, tokenize=False)
+    except Exception as error:  # a template may do anything, and what it meets raises anything
         raise InputError(f"the chat template cannot be filled: {first_line(error)}") from error
+    if lost:
+        raise InputError("the chat template cannot be filled: it leaves out what a message says")
+    return filled
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
