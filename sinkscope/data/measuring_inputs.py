@@ -301,11 +301,20 @@ def corpus_digest(corpus: str, field: str | None = None) -> str:
 def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
     """The same windows as a user's message, cut to the same length; the first token is the template's.
 
-    Raises `InputError` for a tokenizer without a chat template, and where the template is shorter than a window.
+    Raises `InputError` for a tokenizer without a chat template, and where a message in the template is shorter than a
+    window, or begins behind it.
     """
     if not tokenizer.chat_template:
         raise InputError("the model's tokenizer has no chat template")
     length = inputs.input_ids.shape[1]
+    messages = [[{"role": "user", "content": letter}] for letter in "ab"]
+    pairs = zip(*in_chat(tokenizer, messages, tokenize=True, return_dict=False), strict=False)
+    lead = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+    if lead >= length:
+        raise InputError(
+            f"the chat template takes {lead} tokens before a message, so windows of {length} tokens are all the same: "
+            "use more tokens"
+        )
     turns = [[{"role": "user", "content": text}] for text in tokenizer.batch_decode(inputs.input_ids)]
     rows = in_chat(tokenizer, turns, tokenize=True, return_dict=False)
     kept = [row[:length] for row in rows if len(row) >= length]

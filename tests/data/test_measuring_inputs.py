@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, Inputs, build_inputs, cut, load_corpus, prepare
+from sinkscope.data import DataConfig, Inputs, as_chat, build_inputs, cut, load_corpus, prepare
 from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.measuring_inputs import SPLITS
 from sinkscope.data.tokenizer import as_encoder, encode, train_bpe, with_bos
@@ -310,3 +310,14 @@ def test_a_corpus_gives_its_validation_documents_or_all(tokenizer: PreTrainedTok
 @pytest.mark.slow
 def test_ids_with_a_bos_lie_in_one_piece(tokenizer: PreTrainedTokenizerFast):
     assert build("natural", tokenizer, bos="add", samples=3).input_ids.is_contiguous()
+
+
+def test_windows_that_end_before_the_message_begins_are_refused(file: Path):
+    """A system prompt fills them, and each would be the same."""
+    tokenizer = train_bpe(["attention"], VOCABULARY)
+    tokenizer.chat_template = "<bos>{% for turn in messages %}You are helpful.{{ turn.content }}{% endfor %}"
+    lead = len(tokenizer("You are helpful.")["input_ids"]) + 1
+    with pytest.raises(InputError, match=f"takes {lead} tokens before a message, so windows of {lead} tokens"):
+        as_chat(build("natural", tokenizer, text=file, tokens=lead), tokenizer)
+    rows = as_chat(build("natural", tokenizer, text=file, tokens=lead + 1), tokenizer).input_ids
+    assert len({*rows[:, -1].tolist()}) > 1
