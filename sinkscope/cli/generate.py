@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -462,6 +463,11 @@ def write_tokens(
     while True:
         with torch.inference_mode():
             logits = feed.read(token)
+        if not bool((logits < math.inf).all()):  # -inf forbids a token
+            raise InputError(
+                f"the model's predictions after {feed.seen} token(s) are NaN or infinite: its weights are broken, or "
+                "its numbers too large for their precision (--dtype float32)"
+            )
         logits = processors(seen, logits)
         if config.do_sample:
             token = torch.multinomial(logits.softmax(-1), 1, generator=random)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,16 @@ def test_a_prompt_with_tokens_beyond_the_vocabulary_is_refused(sinkscope, nano):
     model.resize_token_embeddings(100)
     model.save_pretrained(nano)
     assert "is outside the vocabulary of 100 tokens" in sinkscope("generate", nano, "--prompt", "def").error
+
+
+@pytest.mark.parametrize("options", [(), GREEDY])
+def test_predictions_that_are_no_numbers_write_nothing(sinkscope, nano, options):
+    model = ss.load(nano)
+    model.get_input_embeddings().weight.data.fill_(math.nan)
+    model.save_pretrained(nano)
+    answer = sinkscope("generate", nano, "--prompt", "", *options)
+    assert "predictions after 1 token(s) are NaN or infinite" in answer.error
+    assert not answer.out
 
 
 def test_a_text_stops_where_positions_end(sinkscope, monkeypatch):
