@@ -69,6 +69,7 @@ def test_folders_that_hold_no_model(tmp_path, make, words):
         ("config.json", {"model_type": "sinkscope_attached", "host": [1]}, "cannot load model"),
         ("config.json", {"model_type": "sinkscope_attached", "version": "x"}, "cannot load model"),
         ("generation_config.json", [], "cannot load model"),
+        ("config.json", {"rope_scaling": {"rope_type": "spiral"}}, r"cannot load model '.*': there is no 'spiral'$"),
         ("gguf.json", None, "cannot load model"),
     ],
 )
