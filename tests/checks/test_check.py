@@ -122,6 +122,13 @@ def test_a_chat_template_that_refuses_an_empty_message_is_read(nano: tuple[Any, 
     assert [each.name for each in sets] == ["code in the chat format"]
 
 
+def test_a_bos_beyond_the_vocabulary_is_why_its_section_does_not_run(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano[0], load_tokenizer("nano")
+    tokenizer.add_special_tokens({"bos_token": "<start>"})
+    card = check(model, tokenizer, count=4, only=["bos"])
+    assert "BOS <start> (id 2048) is outside the vocabulary of 2048" in card.part("bos").first.missing
+
+
 def test_fewer_bits_cost_more_and_hold_less(card: Card) -> None:
     found = rows(card, "cache")
     costs = [found[f"kv{bits}"].number.value for bits in (8, 4, 2)]
