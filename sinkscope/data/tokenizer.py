@@ -81,8 +81,8 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     path = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
+    except Exception as error:  # as in `hub.load_tokenizer`
+        raise InputError(f"cannot load the tokenizer '{name}': {first_line(error)}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer '{name}' is not a fast tokenizer; a corpus needs one (a tokenizer.json)")
     if tokenizer.eos_token_id is None:

@@ -140,6 +140,13 @@ def test_an_encoders_tokenizer_is_made_of_one_trained_here():
         as_encoder(PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, eos_token="<eos>"))
 
 
+def test_a_tokenizer_in_a_format_that_is_not_known_is_one_line(tmp_path: Path):
+    TRAINED.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": {"type": "New"}}')
+    with pytest.raises(InputError, match="cannot load the tokenizer"):
+        load_fast_tokenizer(str(tmp_path))
+
+
 def test_a_path_that_leads_nowhere_is_no_tokenizer_of_the_hub():
     with pytest.raises(InputError, match=r"no such folder: '\./absent'"):
         load_fast_tokenizer("./absent")

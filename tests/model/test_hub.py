@@ -106,6 +106,19 @@ def test_no_tokenizer(tmp_path, tiny_llama):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("tokenizer.json", '{"added_tokens": [], "model": {"type": "New"}}'), ("tokenizer_config.json", "[]")],
+)
+def test_a_tokenizer_in_a_format_that_is_not_known_is_one_line(tmp_path, tiny_llama, file, text):
+    """The tokenizers library raises a plain Exception."""
+    tiny_llama.save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(InputError, match="no tokenizer for model"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_made_up_tokenizer_is_none(tmp_path):
     """Where its files are missing, transformers builds some families' tokenizers with special tokens alone."""
     BertForMaskedLM(BERT).save_pretrained(tmp_path)
