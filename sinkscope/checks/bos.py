@@ -16,6 +16,7 @@ from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet, leading
 from sinkscope.data import ordinary_tokens, seeded, vocabulary_of
 from sinkscope.data.tokenizer import in_chat
+from sinkscope.errors import InputError
 from sinkscope.hooks import device_of
 from sinkscope.trials import REFERENCE, Arm, OnePass, Texts, Trial, run, unchanged
 
@@ -35,6 +36,10 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     usual = NUMBERS[min(added, 2)]
     arms = [_arm(OTHER, _random_tokens(subject, len(texts.ids)))]
     if bos is not None:
+        if bos >= (size := vocabulary_of(model)):
+            raise InputError(
+                f"the tokenizer's BOS {subject.token_text(bos)} (id {bos}) is outside the vocabulary of {size}"
+            )
         arms += [_arm(NUMBERS[count], torch.full((len(texts.ids), count), bos)) for count in (1, 2)]
     if added:
         arms.append(unchanged(NUMBERS[0]))

@@ -373,7 +373,10 @@ class _TextMaker:
             return None
         if _template_fault(self.tokenizer):
             return None
-        count = len(in_chat(self.tokenizer, [{"role": "user", "content": ""}], return_dict=False))
+        try:
+            count = len(in_chat(self.tokenizer, [{"role": "user", "content": ""}], return_dict=False))
+        except InputError:  # some refuse an empty message
+            count = len(in_chat(self.tokenizer, [{"role": "user", "content": "a"}], return_dict=False))
         return count if count <= self.length // 2 else None
 
     def _random(self, why: str) -> TextSet:

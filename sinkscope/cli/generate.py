@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -255,7 +256,7 @@ class Writer:
     ) -> None:
         import torch
 
-        from sinkscope.hooks import family, is_encoder_decoder, text_config
+        from sinkscope.hooks import family, is_encoder_decoder, position_limit
 
         if not model.can_generate() or is_encoder_decoder(model):
             raise UnsupportedModelError(f"family '{family(model)}' does not continue texts: it is no causal decoder")
@@ -266,8 +267,7 @@ class Writer:
             raise InputError("--chat needs a chat template, which this model's tokenizer has not: give --prompt alone")
         turn = end_of_turn(tokenizer) if chat else set()
         self.ends = set() if endless else end_tokens(model, tokenizer) | turn
-        positions = getattr(text_config(model), "max_position_embeddings", None)
-        self.positions = positions if isinstance(positions, int) else None
+        self.positions = position_limit(model)
         self.streams = None if streaming is None else self._stream_options(*streaming)
         self.messages: list[dict[str, str]] = []
         self.prompt_tokens = 0
@@ -311,20 +311,22 @@ class Writer:
         import torch
 
         from sinkscope.caches import StreamingCache
-        from sinkscope.hooks import with_cache
+        from sinkscope.hooks.inputs import check_ids
+        from sinkscope.trials import Feed
 
+        check_ids(self.model, {"input_ids": ids})
         self.prompt_tokens = ids.shape[1]
         self.room = self._limit(ids.shape[1])
         is_continued = self.cached == ids[0, : len(self.cached)].tolist()[: ids.shape[1] - 1]
         if self.cache is None or self.quantized or not is_continued:
             self.cache, self.cached = self._new_cache(), []
-        unread = ids[:, len(self.cached) :]
+        feed, unread = Feed(self.model, self.cache, len(self.cached)), ids[:, len(self.cached) :]
         if unread.shape[1] > 1:
             if isinstance(self.cache, StreamingCache):
                 self.cache.prefill(self.model, unread)
             else:
                 with torch.inference_mode():
-                    self.model(unread[:, :-1], use_cache=True, **with_cache(self.model, self.cache))
+                    feed.read(unread[:, :-1])
         self.cached = ids[0, :-1].tolist()
         return WritingSpeed(self.model, self.cache)
 
@@ -452,13 +454,20 @@ def write_tokens(
     """
     import torch
 
-    from sinkscope.hooks import with_cache
+    from sinkscope.trials import Feed
 
+    feed = Feed(model, cache, ids.shape[1] - 1)
+    model._prepare_special_tokens(config, device=ids.device)  # of which some processors read tensors
     processors = model._get_logits_processor(config, ids.shape[1], ids, device=ids.device)
     token, seen = ids[:, -1:], ids[:, -PENALIZED:]
     while True:
         with torch.inference_mode():
-            logits = model(token, use_cache=True, **with_cache(model, cache)).logits[:, -1].float()
+            logits = feed.read(token)
+        if not bool((logits < math.inf).all()):  # -inf forbids a token
+            raise InputError(
+                f"the model's predictions after {feed.seen} token(s) are NaN or infinite: its weights are broken, or "
+                "its numbers too large for their precision (--dtype float32)"
+            )
         logits = processors(seen, logits)
         if config.do_sample:
             token = torch.multinomial(logits.softmax(-1), 1, generator=random)

@@ -71,9 +71,11 @@ def read_inputs(model: PreTrainedModel, name: str, inputs: InputOptions, running
 def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running: RunningOptions) -> TokenRows:
     """Rows of token ids of one kind. A chat template puts each row of natural text into a user's turn.
 
-    Raises `InputError` for a BOS before a chat template, which defines what comes first, and as `build_inputs` does.
+    Raises `InputError` for a BOS before a chat template, which defines what comes first; for ids outside the vocabulary
+    and rows longer than the model has positions; and as `build_inputs` does.
     """
     from sinkscope.data import as_chat, build_inputs, corpus_of, vocabulary_of
+    from sinkscope.hooks.inputs import check_ids, check_positions
 
     chat = inputs.chat_template is True
     if chat and inputs.bos != "auto":
@@ -97,12 +99,14 @@ def token_rows(model: PreTrainedModel, name: str, inputs: InputOptions, running:
         windows=inputs.windows,
         bos="none" if chat else inputs.bos,
     )
-    if not chat:
-        return rows
-    try:
-        return as_chat(rows, tokenizer)
-    except InputError as error:
-        raise InputError(f"{error}; --raw-text reads texts without a template") from error
+    if chat:
+        try:
+            rows = as_chat(rows, tokenizer)
+            check_ids(model, {"input_ids": rows.input_ids})
+        except InputError as error:
+            raise InputError(f"{error}; --raw-text reads texts without a template") from error
+    check_positions(model, {"input_ids": rows.input_ids})
+    return rows
 
 
 def single_batch(reading: InputReading) -> dict[str, Tensor]:

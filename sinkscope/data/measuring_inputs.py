@@ -171,7 +171,8 @@ def build_inputs(
             nothing. The text then ends a token or two earlier, so that it is the same text with and without.
         corpus, split, field, windows: As in `natural_windows`.
 
-    Raises `InputError` for a text shorter than one window, an id outside the vocabulary, and arguments without meaning.
+    Raises `InputError` for a text shorter than one window or of unknown words alone, an id outside the vocabulary, and
+    arguments without meaning.
     """
     _check(kind, bos, tokens, samples)
     generator = seeded("inputs", kind, seed)
@@ -181,8 +182,9 @@ def build_inputs(
         inputs = _repeated(ordinary_tokens(tokenizer, vocab_size), tokens, samples, generator)
     else:
         count = samples if kind == "natural" else 1
+        reader = _needed(tokenizer, f"{kind} input")
         inputs = natural_windows(
-            _needed(tokenizer, f"{kind} input"),
+            reader,
             tokens,
             count,
             seed,
@@ -192,6 +194,12 @@ def build_inputs(
             field=field,
             windows=windows,
         )
+        nothing = reader.unk_token_id
+        if nothing is not None and bool((inputs.input_ids == nothing).all()):
+            raise InputError(
+                f"the tokenizer knows no word of {inputs.description}: each is {reader.unk_token} (id "
+                f"{nothing}); give texts that the model was made for, or random input"
+            )
         if kind == "first-token":
             inputs = _first_token(inputs, known_tokens(tokenizer, vocab_size), samples, generator)
     if bos in BOS_COUNTS or (bos == "auto" and kind == "natural" and adds_first_token(_needed(tokenizer, "text"))):
@@ -301,11 +309,20 @@ def corpus_digest(corpus: str, field: str | None = None) -> str:
 def as_chat(inputs: Inputs, tokenizer: Any) -> Inputs:
     """The same windows as a user's message, cut to the same length; the first token is the template's.
 
-    Raises `InputError` for a tokenizer without a chat template, and where the template is shorter than a window.
+    Raises `InputError` for a tokenizer without a chat template, and where a message in the template is shorter than a
+    window, or begins behind it.
     """
     if not tokenizer.chat_template:
         raise InputError("the model's tokenizer has no chat template")
     length = inputs.input_ids.shape[1]
+    messages = [[{"role": "user", "content": letter}] for letter in "ab"]
+    pairs = zip(*in_chat(tokenizer, messages, tokenize=True, return_dict=False), strict=False)
+    lead = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+    if lead >= length:
+        raise InputError(
+            f"the chat template takes {lead} tokens before a message, so windows of {length} tokens are all the same: "
+            "use more tokens"
+        )
     turns = [[{"role": "user", "content": text}] for text in tokenizer.batch_decode(inputs.input_ids)]
     rows = in_chat(tokenizer, turns, tokenize=True, return_dict=False)
     kept = [row[:length] for row in rows if len(row) >= length]
@@ -324,8 +341,7 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) 
         return torch.arange(vocab_size)
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     special |= set(tokenizer.all_special_ids)
-    known = range(min(len(tokenizer), vocab_size))
-    ordinary = [token for token in known if token not in special]
+    ordinary = [token for token in known_tokens(tokenizer, vocab_size).tolist() if token not in special]
     if not ordinary:
         raise InputError(f"the vocabulary of {vocab_size} has only special tokens")
     return torch.tensor(ordinary)
@@ -333,7 +349,10 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) 
 
 def known_tokens(tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> Tensor:
     """Ids (n,) below `vocab_size` that the tokenizer knows, special ones among them; all without a tokenizer."""
-    return torch.arange(vocab_size if tokenizer is None else min(len(tokenizer), vocab_size))
+    if tokenizer is None:
+        return torch.arange(vocab_size)
+    # Not the first len(tokenizer) ids: some vocabularies have holes.
+    return torch.tensor(sorted({token for token in tokenizer.get_vocab().values() if token < vocab_size}))
 
 
 def _random(ordinary: Tensor, tokens: int, samples: int, generator: torch.Generator) -> Inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +81,8 @@ def load_fast_tokenizer(name: str) -> PreTrainedTokenizerFast:
     path = SHIPPED[name] if name in SHIPPED else run if (run / "tokenizer.json").exists() else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot load the tokenizer '{name}': {str(error).splitlines()[0]}") from error
+    except Exception as error:  # as in `hub.load_tokenizer`
+        raise InputError(f"cannot load the tokenizer '{name}': {first_line(error)}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer '{name}' is not a fast tokenizer; a corpus needs one (a tokenizer.json)")
     if tokenizer.eos_token_id is None:
@@ -191,14 +191,20 @@ def encode_conversations(
 def in_chat(tokenizer: Any, turns: Sequence[Any], **options: Any) -> Any:
     """`tokenizer.apply_chat_template(turns, **options)`; of a processor too.
 
-    Raises `InputError` where the template cannot be filled: it refuses these roles, or is damaged.
+    Raises `InputError` where the template cannot be filled: it refuses these roles, is damaged, or leaves out what a
+    message says, as one does that reads parts (`[{"type": "text", …}]`) alone.
     """
-    from jinja2 import TemplateError
-
+    fill = tokenizer.apply_chat_template
+    *before, last = turns if isinstance(turns[-1], Mapping) else turns[-1]
     try:
-        return tokenizer.apply_chat_template(turns, **options)
-    except (TemplateError, TypeError, ValueError) as error:
+        filled = fill(turns, **options)
+        other = isinstance(last["content"], str) and [*before, {**last, "content": f"{last['content']} b"}]
+        lost = other and fill([*before, last], tokenize=False) == fill(other, tokenize=False)
+    except Exception as error:  # a template may do anything, and what it meets raises anything
         raise InputError(f"the chat template cannot be filled: {first_line(error)}") from error
+    if lost:
+        raise InputError("the chat template cannot be filled: it leaves out what a message says")
+    return filled
 
 
 def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -17,7 +17,9 @@ UNTAGGED = {"union_tag_not_found", "model_attributes_type"}  # of a union told a
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message; the error's type if it has none."""
+    """The first line of an error's message; the error's type if it has none, and a `KeyError`'s lone key in words."""
+    if isinstance(error, KeyError) and " " not in str(error):
+        return f"there is no {error}"
     return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -383,7 +383,8 @@ def position_limit(model: nn.Module) -> int | None:
     Families after RoBERTa begin to count after the padding's row of their table, so `max_position_embeddings` = 514
     means 512 tokens.
     """
-    limit = getattr(text_config(model), "max_position_embeddings", None)
+    config = text_config(model)
+    limit = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))  # the latter: MPT
     if not isinstance(limit, int) or limit < 1:
         return None
     counted = [len(table.rows) for _, module, table in _embeddings(model) if module.padding_idx is not None]

@@ -307,7 +307,9 @@ def cache_name(model: nn.Module) -> str | None:
 
 
 def with_cache(model: nn.Module, cache: Cache | None) -> dict[str, Any]:
-    """The cache as a named argument of `model`."""
+    """The cache as a named argument of `model`. Raises `UnsupportedModelError` for MiniMax, whose cache is its own."""
+    if cache is not None and family(model) == "minimax":
+        raise UnsupportedModelError("family 'minimax' brings a cache of its own")
     return {cache_name(model) or CACHE_NAMES[0]: cache}
 
 

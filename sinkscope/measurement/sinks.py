@@ -16,13 +16,16 @@ from sinkscope.sinks import ReceivedAttention, Rows
 def received_by_tokens(data: xr.Dataset, stack: str | None = None) -> ReceivedAttention:
     """What each token of a stack receives; default: the first stack with tokens (decoder, encoder, vision, audio).
 
-    Raises `InputError` if some position from 0 on was not measured.
+    Raises `InputError` if some position from 0 on, or every layer of the stack, was not measured.
     """
     alpha = received(data)
     positions = data["position"].values.tolist()
     if positions != list(range(len(positions))):
         raise InputError("sinks are looked for at all positions from 0 on: observe AttentionReceived('all')")
     layers = layers_of(data, stack or token_stack(data))
+    if not layers.any():
+        measured = ", ".join(sorted({*map(str, data["stack"].values)}))
+        raise InputError(f"sinks are looked for in the {stack}, of which no layer was measured; measured: {measured}")
     samples = data.sizes["sample"]
     row = data["row"].values if "row" in data.coords else np.arange(samples)
     start = data["start"].values if "start" in data.coords else np.zeros(samples, dtype=np.int64)

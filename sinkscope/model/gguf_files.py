@@ -286,7 +286,7 @@ def _save_tokenizer(path: Path, metadata: Mapping[str, Any], draft: Path) -> Non
         return
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+    except Exception as error:  # as in `hub.load_tokenizer`
         warnings.warn(f"'{path}': its tokenizer cannot be read: {first_line(error)}", stacklevel=2)
         return
     for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):

@@ -145,7 +145,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             place, revision=revision, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+    except Exception as error:  # as in `load`; of a file in a newer format the tokenizers library raises just this
         reason = first_line(error)  # a line that only announces a list says nothing by itself
         reason = "it comes without the files of one" if reason.endswith(":") else reason
         raise InputError(f"no tokenizer for model '{name}': {reason}") from error

@@ -15,11 +15,12 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.caches import EngineCache, EvictingCache
 from sinkscope.caches.first_pass import Attended, recording
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, UnsupportedModelError
 from sinkscope.hooks import (
     cache_name,
     device_of,
     evaluating,
+    family,
     is_encoder_decoder,
     parameters,
     reads_at_once,
@@ -151,10 +152,12 @@ class Feed:
         places = torch.arange(self.seen, self.seen + ids.shape[1], device=ids.device)
         inputs |= {"position_ids": places.expand(len(ids), -1)} if "position_ids" in self._takes else {}
         inputs |= {"logits_to_keep": kept} if "logits_to_keep" in self._takes else {}
-        # Families that do not take `logits_to_keep` return the logits of all tokens.
-        logits: Tensor = self.model(**inputs).logits[:, -kept:]
+        logits = getattr(self.model(**inputs), "logits", None)
+        if not isinstance(logits, Tensor) or logits.ndim != 3:
+            raise UnsupportedModelError(f"family '{family(self.model)}': it has no logits for each of its tokens")
         self.seen += ids.shape[1]
-        return logits.float()
+        # Families that do not take `logits_to_keep` return the logits of all tokens.
+        return logits[:, -kept:].float()
 
 
 @contextmanager

@@ -115,6 +115,20 @@ def test_a_chat_template_that_cannot_be_filled_is_named_and_texts_are_read_witho
     assert set(card.part("sink").by_texts) == {"code"}
 
 
+def test_a_chat_template_that_refuses_an_empty_message_is_read(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano[0], load_tokenizer("nano")
+    tokenizer.chat_template = "<bos>{{ messages[0].content or raise_exception('say something') }}"
+    sets = checked_model("nano", model, tokenizer, count=4).sets
+    assert [each.name for each in sets] == ["code in the chat format"]
+
+
+def test_a_bos_beyond_the_vocabulary_is_why_its_section_does_not_run(nano: tuple[Any, Any]) -> None:
+    model, tokenizer = nano[0], load_tokenizer("nano")
+    tokenizer.add_special_tokens({"bos_token": "<start>"})
+    card = check(model, tokenizer, count=4, only=["bos"])
+    assert "BOS <start> (id 2048) is outside the vocabulary of 2048" in card.part("bos").first.missing
+
+
 def test_fewer_bits_cost_more_and_hold_less(card: Card) -> None:
     found = rows(card, "cache")
     costs = [found[f"kv{bits}"].number.value for bits in (8, 4, 2)]

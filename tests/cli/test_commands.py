@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from typer.core import TyperOption
 
 from sinkscope.cli import cache, calibrate, experiment, generate, intervene, measure, options, quantize, train
@@ -26,6 +28,11 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
         )
 
 
+TRIALS = (
+    ("intervene", "--what", "hide-sink"),
+    ("cache", "--policy", "snapkv", "--budget", "50%"),
+    ("quantize", "--scheme", "kv4-kivi"),
+)
 ALL = {name: command for name, command in commands(_command()) if not command.hidden}
 FIRST = 15  # options in the first panel of help, at most
 
@@ -204,6 +211,29 @@ REFUSED = [
     for when in conditions
     if (line := line_without(name, when)) is not None
 ]
+
+
+@pytest.mark.parametrize("command", TRIALS, ids=[command[0] for command in TRIALS])
+def test_texts_that_do_not_fit_the_model_are_refused_before_anything_is_timed(
+    sinkscope, model, text, tmp_path, command
+):
+    """A model without room for the tokens that its chat template adds, and one with a table of 8 positions."""
+    chatty, short = tmp_path / "chatty", tmp_path / "short"
+    for folder in (chatty, short):
+        shutil.copytree(model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    size = len(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    tokenizer.chat_template = "<|turn|>{{ messages[0].content }}"
+    tokenizer.save_pretrained(chatty)
+    GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=8, n_layer=1, n_head=1, n_positions=8)).save_pretrained(short)
+    read = ("--text", text, "--tokens", 16, "--samples", 4)
+    answer = sinkscope(command[0], chatty, *command[1:], *read)
+    assert (
+        f"token id {size} (sample 0, position 0) is outside the vocabulary of {size} tokens; --raw-text" in answer.error
+    )
+    answer = sinkscope(command[0], short, *command[1:], *read)
+    assert "16 tokens, but the model has positions for 8: use at most 8" in answer.error
 
 
 @pytest.mark.parametrize(("name", "option", "when", "line"), REFUSED)

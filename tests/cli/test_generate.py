@@ -3,12 +3,14 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import BloomConfig, BloomForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 import sinkscope as ss
 from sinkscope.caches.sizes import held_bytes
@@ -17,6 +19,7 @@ from sinkscope.cli.generate import Decoder, Writer
 from sinkscope.model import load_tokenizer
 from sinkscope.quantization import Grid, quantized_cache
 from sinkscope.sinks import First
+from tests.families.registry import FAMILIES
 
 STREAM = ("--stream", "--sinks", 2, "--window", 6)
 GREEDY = ("--temperature", 0)
@@ -132,6 +135,35 @@ def test_the_choice_of_tokens_follows_options_and_else_the_generation_config(sin
     assert text(*GREEDY) != greedy
 
 
+def test_penalties_that_know_the_end_of_the_text_are_read(nano):
+    """transformers makes them from a tensor of the generation config's end tokens, which `generate` alone prepares."""
+    generation_config(nano, min_new_tokens=6, bad_words_ids=[[300]], eos_token_id=list(range(1, 2040)))
+    model, tokenizer = ss.load(nano), load_tokenizer(nano)
+    writer = Writer(model, tokenizer, streaming=None, quantized=None, sampling=(0, None, None, 0), limit=6,
+                    endless=False, chat=False)  # fmt: skip
+    ids = writer.prompt("def")
+    written = list(writer.tokens(ids, writer.begin(ids)))
+    assert not writer.ends & set(written)
+    assert written == model.generate(ids, do_sample=False, max_new_tokens=6)[0, ids.shape[1] :].tolist()
+
+
+def test_a_prompt_with_tokens_beyond_the_vocabulary_is_refused(sinkscope, nano):
+    model = ss.load(nano)
+    model.resize_token_embeddings(100)
+    model.save_pretrained(nano)
+    assert "is outside the vocabulary of 100 tokens" in sinkscope("generate", nano, "--prompt", "def").error
+
+
+@pytest.mark.parametrize("options", [(), GREEDY])
+def test_predictions_that_are_no_numbers_write_nothing(sinkscope, nano, options):
+    model = ss.load(nano)
+    model.get_input_embeddings().weight.data.fill_(math.nan)
+    model.save_pretrained(nano)
+    answer = sinkscope("generate", nano, "--prompt", "", *options)
+    assert "predictions after 1 token(s) are NaN or infinite" in answer.error
+    assert not answer.out
+
+
 def test_a_text_stops_where_positions_end(sinkscope, monkeypatch):
     monkeypatch.setattr(generate, "write_tokens", writing())
     found = sinkscope("generate", "nano", "--prompt", "def", "--endless", "--json").json
@@ -174,27 +206,28 @@ def test_a_conversation_goes_on_as_if_it_were_read_anew(sinkscope, monkeypatch, 
 def test_a_second_turn_reads_what_is_new_alone(nano):
     (nano / "chat_template.jinja").write_text(TEMPLATE)
     model, tokenizer = ss.load(nano), load_tokenizer(nano)
-    widths: list[int] = []
-    with patch.object(model, "forward", wraps=model.forward) as forward:
-        writer = Writer(
-            model,
-            tokenizer,
-            streaming=None,
-            quantized=None,
-            sampling=(0.0, None, None, 0),
-            limit=8,
-            endless=False,
-            chat=True,
+    widths: list[list[int]] = [[], []]
+    writer = Writer(
+        model,
+        tokenizer,
+        streaming=None,
+        quantized=None,
+        sampling=(0.0, None, None, 0),
+        limit=8,
+        endless=False,
+        chat=True,
+    )
+    for message, read in zip(("def f(x):", "return"), widths, strict=True):
+        ids = writer.conversation(message)
+        hook = model.register_forward_pre_hook(
+            lambda module, arguments, named, read=read: read.append(named["input_ids"].shape[1]), with_kwargs=True
         )
-        for message in ("def f(x):", "return"):
-            ids = writer.conversation(message)
-            out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
-            writer.add_answer(tokenizer.decode(out))
-            widths += [call.args[0].shape[1] for call in forward.call_args_list]
-            forward.reset_mock()
+        out = [token for token in writer.tokens(ids, writer.begin(ids)) if token not in writer.ends]
+        hook.remove()
+        writer.add_answer(tokenizer.decode(out))
     first = len(tokenizer.apply_chat_template(writer.messages[:1], add_generation_prompt=True)["input_ids"])
-    assert max(widths[: len(widths) // 2]) == first - 1
-    assert max(widths[len(widths) // 2 :]) < first
+    assert max(widths[0]) == first - 1
+    assert max(widths[1]) < first
 
 
 def test_without_a_template_there_is_no_chat(sinkscope):
@@ -282,6 +315,34 @@ def test_a_model_that_continues_no_text_is_refused(sinkscope, tmp_path, kind):
         ).save_pretrained(place)
         load_tokenizer("nano").save_pretrained(place)
     assert "does not continue texts" in sinkscope("generate", place, "--prompt", "def").error
+
+
+def test_a_model_that_reads_on_from_no_cache_is_refused(sinkscope, tmp_path):
+    """It ignores the cache that it is given, and would continue the last token alone."""
+    config = OpenAIGPTConfig(vocab_size=2048, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    OpenAIGPTLMHeadModel(config).save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    error = sinkscope("generate", tmp_path, "--prompt", "def").error
+    assert "OpenAIGPTLMHeadModel is not a decoder that reads on from a cache" in error
+
+
+def test_a_hybrid_that_counts_from_0_without_positions_writes_what_generate_writes():
+    """Bamba does, at each pass."""
+    model = FAMILIES["bamba"].build().eval()
+    model.generation_config.eos_token_id = None
+    ids = torch.arange(5, 14)[None]
+    tokenizer = SimpleNamespace(eos_token_id=None)
+    writer = Writer(model, tokenizer, streaming=None, quantized=None, sampling=(0, None, None, 0), limit=6,
+                    endless=True, chat=False)  # fmt: skip
+    written = list(writer.tokens(ids, writer.begin(ids)))
+    assert written == model.generate(ids, do_sample=False, max_new_tokens=6)[0, ids.shape[1] :].tolist()
+
+
+def test_a_configuration_with_minus_one_positions_names_no_limit(sinkscope, tmp_path):
+    config = BloomConfig(vocab_size=2048, hidden_size=16, n_layer=1, n_head=2, max_position_embeddings=-1)
+    BloomForCausalLM(config).save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    assert sinkscope("generate", tmp_path, "--prompt", "def", "--max-tokens", 2, "--json").code == 0
 
 
 def test_a_model_that_cannot_stream_is_refused(sinkscope, tmp_path):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.data import DataConfig, Inputs, build_inputs, cut, load_corpus, prepare
+from sinkscope.data import DataConfig, Inputs, as_chat, build_inputs, cut, load_corpus, prepare
 from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.measuring_inputs import SPLITS
 from sinkscope.data.tokenizer import as_encoder, encode, train_bpe, with_bos
@@ -310,3 +311,33 @@ def test_a_corpus_gives_its_validation_documents_or_all(tokenizer: PreTrainedTok
 @pytest.mark.slow
 def test_ids_with_a_bos_lie_in_one_piece(tokenizer: PreTrainedTokenizerFast):
     assert build("natural", tokenizer, bos="add", samples=3).input_ids.is_contiguous()
+
+
+def words(vocabulary: dict[str, int]) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words."""
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+
+
+def test_ids_that_a_vocabulary_leaves_out_are_not_drawn():
+    tokenizer = words({"<unk>": 0, "a": 7, "b": 9, "c": 400})
+    assert set(build("random", tokenizer, tokens=64).input_ids.flatten().tolist()) == {7, 9}
+
+
+def test_a_text_of_unknown_words_alone_is_refused(file: Path):
+    """A model of proteins would be measured on one repeated token."""
+    with pytest.raises(InputError, match=r"knows no word of .*essay.txt: each is <unk> \(id 0\)"):
+        build("natural", words({"<unk>": 0, "MKT": 1}), text=file)
+    assert build("natural", words({"<unk>": 0, "speaks": 1}), text=file).input_ids.unique().tolist() == [0, 1]
+
+
+def test_windows_that_end_before_the_message_begins_are_refused(file: Path):
+    """A system prompt fills them, and each would be the same."""
+    tokenizer = train_bpe(["attention"], VOCABULARY)
+    tokenizer.chat_template = "<bos>{% for turn in messages %}You are helpful.{{ turn.content }}{% endfor %}"
+    lead = len(tokenizer("You are helpful.")["input_ids"]) + 1
+    with pytest.raises(InputError, match=f"takes {lead} tokens before a message, so windows of {lead} tokens"):
+        as_chat(build("natural", tokenizer, text=file, tokens=lead), tokenizer)
+    rows = as_chat(build("natural", tokenizer, text=file, tokens=lead + 1), tokenizer).input_ids
+    assert len({*rows[:, -1].tolist()}) > 1

@@ -13,6 +13,7 @@ from sinkscope.data.tokenizer import (
     as_encoder,
     encode,
     first_token_id,
+    in_chat,
     last_token_id,
     load_fast_tokenizer,
     parse_tokenizer,
@@ -139,6 +140,36 @@ def test_an_encoders_tokenizer_is_made_of_one_trained_here():
         as_encoder(PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, eos_token="<eos>"))
 
 
+def test_a_tokenizer_in_a_format_that_is_not_known_is_one_line(tmp_path: Path):
+    TRAINED.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": {"type": "New"}}')
+    with pytest.raises(InputError, match="cannot load the tokenizer"):
+        load_fast_tokenizer(str(tmp_path))
+
+
 def test_a_path_that_leads_nowhere_is_no_tokenizer_of_the_hub():
     with pytest.raises(InputError, match=r"no such folder: '\./absent'"):
         load_fast_tokenizer("./absent")
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("<bos>{{ messages[0].role }}", "it leaves out what a message says"),
+        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", "it leaves out what a message says"),
+    ],
+)
+def test_a_chat_template_that_says_nothing_of_the_message_is_one_line(template: str, said: str):
+    """The last one is of models that read images: it takes the message as a list of parts."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, chat_template=template)
+    with pytest.raises(InputError, match=f"^the chat template cannot be filled: {said}$"):
+        in_chat(tokenizer, [[{"role": "user", "content": "attention"}]])
+
+
+@pytest.mark.parametrize("content", ["attention", "", " attention ", [{"type": "text", "text": "attention"}]])
+def test_a_chat_template_may_strip_a_message_and_take_it_in_parts(content: object):
+    template = "{% for m in messages %}{{ m.content | trim if m.content is string else m.content[0].text }}{% endfor %}"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=TRAINED.backend_tokenizer, chat_template=template)
+    ids = in_chat(tokenizer, [{"role": "user", "content": content}], return_dict=False)
+    assert tokenizer.decode(ids) == ("attention" if content else "")

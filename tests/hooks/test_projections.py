@@ -13,7 +13,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks.dispatch import Invocation, watching
 from sinkscope.hooks.modules import attention_layers, family, position_embedding, position_limit, unembedding
 from sinkscope.hooks.projections import head_count, key_projection, output_projection
-from tests.families.registry import FAMILIES
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.measurement.conftest import build
 
 WITHOUT_KEYS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "minicpm3", "mistral4")
@@ -157,9 +157,9 @@ def test_the_unembedding_gives_the_logits():
         torch.testing.assert_close(last @ unembedding(model).mT, model(**inputs).logits)
 
 
-@pytest.mark.parametrize("name", ["llama", "opt", "gpt2", "bart", "roberta", "esm", "markuplm"])
+@pytest.mark.parametrize("name", ["llama", "opt", "gpt2", "mpt", "bart", "roberta", "esm", "markuplm"])
 def test_a_model_reads_as_many_tokens_as_it_has_positions_for_and_no_more(name: str) -> None:
-    family = FAMILIES[name]
+    family = (FAMILIES | COLLECTED)[name]
     model = family.build()
     limit = position_limit(model)
     assert limit is not None

@@ -13,9 +13,17 @@ import torch
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import InputError
-from sinkscope.measurement import AttentionReceived, HiddenNorms, Measurement, SlotReceived, compare, measure
+from sinkscope.measurement import (
+    AttentionReceived,
+    HiddenNorms,
+    Measurement,
+    SlotReceived,
+    compare,
+    find_tokens,
+    measure,
+)
 from sinkscope.measurement.metrics import first_over_rest
-from tests.families.registry import FAMILIES
+from tests.families.registry import COLLECTED, FAMILIES
 from tests.measurement.conftest import build, lab_model
 
 
@@ -197,6 +205,14 @@ def test_what_was_not_measured_is_named(measurement: Measurement, ids: torch.Ten
     norms = measure(build("llama"), ids, [HiddenNorms()])
     with pytest.raises(InputError, match=r"no attention_received.*observer AttentionReceived"):
         norms.sink_rate()
+
+
+def test_sinks_of_a_stack_without_measured_layers_are_refused(ids: torch.Tensor) -> None:
+    """XLNet predicts next tokens, and its attention sees later ones: it is measured as an encoder."""
+    with pytest.raises(
+        InputError, match="sinks are looked for in the decoder, of which no layer was measured; measured"
+    ):
+        find_tokens(COLLECTED["xlnet"].build(), ids, "measured")
 
 
 def test_slot_rates_with_and_without_the_papers_extra_query(ids: torch.Tensor) -> None:

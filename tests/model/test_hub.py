@@ -69,6 +69,7 @@ def test_folders_that_hold_no_model(tmp_path, make, words):
         ("config.json", {"model_type": "sinkscope_attached", "host": [1]}, "cannot load model"),
         ("config.json", {"model_type": "sinkscope_attached", "version": "x"}, "cannot load model"),
         ("generation_config.json", [], "cannot load model"),
+        ("config.json", {"rope_scaling": {"rope_type": "spiral"}}, r"cannot load model '.*': there is no 'spiral'$"),
         ("gguf.json", None, "cannot load model"),
     ],
 )
@@ -102,6 +103,19 @@ def test_no_tokenizer(tmp_path, tiny_llama):
     """Of transformers' list of what it tried, the line above it would stand alone."""
     tiny_llama.save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"no tokenizer for model .*: it comes without the files of one$"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("tokenizer.json", '{"added_tokens": [], "model": {"type": "New"}}'), ("tokenizer_config.json", "[]")],
+)
+def test_a_tokenizer_in_a_format_that_is_not_known_is_one_line(tmp_path, tiny_llama, file, text):
+    """The tokenizers library raises a plain Exception."""
+    tiny_llama.save_pretrained(tmp_path)
+    load_tokenizer("nano").save_pretrained(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(InputError, match="no tokenizer for model"):
         load_tokenizer(tmp_path)
 
 

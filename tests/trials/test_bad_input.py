@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaForSequenceClassification, LlamaModel
 
 import sinkscope as ss
 from sinkscope.errors import InputError
 from sinkscope.sinks import Outliers
-from sinkscope.trials import CALIBRATIONS, OnePass, choose_heads, eviction_trial, run, scheme_trial
+from sinkscope.trials import CALIBRATIONS, OnePass, choose_heads, eviction_trial, feeding, run, scheme_trial, unchanged
 from sinkscope.trials.chunks import chunk_arms
+from tests.families.registry import FAMILIES
 from tests.trials.planted import ids, llama, noisy
 
 
@@ -33,6 +35,20 @@ from tests.trials.planted import ids, llama, noisy
 def test_what_cannot_be_run_is_one_line(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         call()
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: LlamaModel(llama().config), "family 'llama': it has no logits for each of its tokens"),
+        (lambda: LlamaForSequenceClassification(llama().config), "it has no logits for each of its tokens"),
+        (lambda: FAMILIES["minimax"].build(), "family 'minimax' brings a cache of its own"),
+    ],
+)
+def test_a_model_that_cannot_be_read_through_a_cache_is_one_line(build: Callable[[], Any], said: str) -> None:
+    model = build()
+    with pytest.raises(InputError, match=said), feeding(model, unchanged(), ids()) as feed:
+        feed.read(ids())
 
 
 def test_a_head_named_twice_is_tried_once() -> None:
