@@ -12,6 +12,7 @@ from sinkscope.errors import InputError
 Media = Literal["images", "audio"]
 GGUF = ".gguf"
 _GGUF_MAGIC = b"GGUF"
+_GIT_POINTER = b"version https://git-lfs"
 _PATH_STARTS = ("./", "../", "/", "~")
 FOLDER = Path(__file__).parent / "model" / "shipped"
 SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/config.json"))}
@@ -39,6 +40,8 @@ def resolve(name: str | Path) -> str:
             f"'{name}' is a file: expected a model folder, a {GGUF} file, a hub id, or one of {', '.join(SHIPPED)}"
         )
     if path.exists():
+        if is_git_pointer(path):
+            raise InputError(f"'{name}' is a Git LFS pointer, not the model: fetch it with  git lfs pull")
         with path.open("rb") as stream:
             if stream.read(len(_GGUF_MAGIC)) != _GGUF_MAGIC:
                 raise InputError(f"'{name}' is not a GGUF file: it does not begin with the letters GGUF")
@@ -46,6 +49,12 @@ def resolve(name: str | Path) -> str:
     if names_a_path(name):
         raise no_such_folder(name)
     return str(name)
+
+
+def is_git_pointer(path: Path) -> bool:
+    """Whether a file is what Git LFS leaves in place of contents that were not fetched."""
+    with path.open("rb") as stream:
+        return stream.read(len(_GIT_POINTER)) == _GIT_POINTER
 
 
 def is_gguf(name: str | Path) -> bool:

@@ -31,7 +31,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.errors.invalid import first_line
 from sinkscope.model.attached.loading import host_of
 from sinkscope.model.gguf_files import ABOUT, dequantized
-from sinkscope.names import SHIPPED, is_gguf
+from sinkscope.names import SHIPPED, is_gguf, is_git_pointer
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
 UNCALIBRATED = "uncalibrated"  # where the model itself lies in it
@@ -209,6 +209,12 @@ def cannot_load(name: str | Path, error: Exception) -> InputError:
     missing = (
         "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
     )
+    files = (path for end in ("safetensors", "bin") for path in sorted(Path(text).glob(f"*.{end}")))
+    if pointer := next(filter(is_git_pointer, files), None):
+        return InputError(
+            f"cannot load model '{name}': {pointer.name} is a Git LFS pointer, not the weights: fetch them with  git "
+            "lfs pull"
+        )
     reason = first_line(error)
     reason = " ".join(str(error).split()) if reason.endswith(":") else reason  # a line that only announces the next
     return InputError(f"cannot load model '{name}': {reason.rstrip('.')}{missing}")

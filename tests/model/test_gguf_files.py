@@ -389,6 +389,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes):
         ss.load(tmp_path / "model.gguf")
 
 
+def test_a_file_that_git_did_not_fetch_is_said(tmp_path: Path):
+    (tmp_path / "model.gguf").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
+    with pytest.raises(InputError, match="is a Git LFS pointer, not the model: fetch it with  git lfs pull"):
+        ss.load(tmp_path / "model.gguf")
+
+
 def test_half_a_file_is_refused(tmp_path: Path):
     path = write(tmp_path / "model.gguf", "llama", randomized(llama()))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -30,6 +30,13 @@ def test_a_model_comes_back_as_what_it_was_saved_as(tmp_path, tiny_llama):
             assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
+def test_weights_that_git_did_not_fetch_are_said(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
+    with pytest.raises(InputError, match=r"model\.safetensors is a Git LFS pointer.* git lfs pull"):
+        load(tmp_path)
+
+
 def test_precision_and_attention_on_request(tmp_path, tiny_llama):
     tiny_llama.save_pretrained(tmp_path)
     loaded = load(tmp_path, dtype="bfloat16", attn="eager")
