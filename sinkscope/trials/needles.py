@@ -198,6 +198,8 @@ def _turns(tokenizer: Any) -> tuple[str, str, str]:
     marks = ("MARK-ONE", "MARK-TWO", "MARK-THREE")
     turns = [{"role": role, "content": mark} for role, mark in zip(("user", "assistant", "user"), marks, strict=True)]
     text = in_chat(tokenizer, turns, tokenize=False)
+    if any(text.count(mark) != 1 for mark in marks):
+        raise InputError("the chat template repeats or leaves out messages, so nothing can be told and asked for in it")
     before, rest = text.split(marks[0])
     reply, rest = rest.split(marks[1])
     return before, reply, rest.split(marks[2])[0]

@@ -128,6 +128,14 @@ def test_facts_in_a_chat_are_in_their_passages_and_asked_for_in_turns() -> None:
     assert torch.equal(asked.context, again.context)
 
 
+@pytest.mark.parametrize(
+    "template", ["{{ messages[0].content }}", "{% for m in messages %}{{ m.content * 2 }}{% endfor %}"]
+)
+def test_a_template_that_leaves_out_or_repeats_messages_asks_nothing(template: str) -> None:
+    with pytest.raises(InputError, match="leaves out"):
+        asked_in_chat(chat_tokenizer(template), torch.zeros(6, 100, dtype=torch.long), (30,), asked=1, seed=0)
+
+
 def test_questions_of_several_tokens_are_answered_after_their_last() -> None:
     model, tokenizer = llama(vocab_size=60), chat_tokenizer()
     asked = asked_in_chat(tokenizer, texts(3, 40), (16, 14), asked=1, seed=0)
