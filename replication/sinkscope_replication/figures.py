@@ -147,7 +147,7 @@ NEED_NOT = {
     "softmax\noff by one": ("off-by-one", "softmax_off_by_one"),
     "softpick": ("softpick", "softpick"),
     "sigmoid": ("normalisation", "sigmoid"),
-    "sigmoid,\ntwice as long": ("sigmoid-at-equal-loss", "sigmoid, bias, twice"),
+    "sigmoid,\nat its loss": ("fresh-equal-loss", "sigmoid, at its loss"),
     "ELU": ("unnormalised", "elu"),
     "identity": ("unnormalised", "kernel_identity"),
     "MLP": ("unnormalised", "kernel_mlp"),

@@ -134,8 +134,8 @@ ROWS = (
         "... also at softmax's loss",
         "abstract, T6",
         "",
-        "sigmoid-at-equal-loss/fewer",
-        means("sink_0", "softmax", "sigmoid, bias, twice", "sigmoid, bias, twice, lr x 2.5"),
+        "fresh-equal-loss/fewer",
+        means("sink_0", "softmax", "sigmoid, at its loss"),
     ),
     Row(
         "... and at 1B parameters",
