@@ -330,10 +330,10 @@ def without_cache(model: nn.Module) -> dict[str, bool]:
 
 
 def without_logits(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a pass whose logits nobody reads: no cache, and the last token's logits alone, as far as a model
-    takes them. The unembedding is a fifth of a small model's pass.
+    """Arguments of a pass whose logits are not read: `use_cache=False` and `logits_to_keep=1`, if the model takes them.
 
-    All logits stay where the inputs have labels: their loss needs them.
+    This saves the unembedding, a fifth of a small model's pass. With labels all logits are kept, since the loss needs
+    them.
     """
     fewest = {} if "labels" in inputs else kept_logits(model)
     return fewest | without_cache(model)
