@@ -138,7 +138,7 @@ BESIDE = ("gemma2", "gemma3n", "falcon_h1", "qwen3_next", "deepseek_v3", "gpt_ne
 @pytest.mark.parametrize("name", slow_but(("gemma2", "falcon_h1"), BESIDE))
 @torch.no_grad()
 def test_families_read_several_tokens_as_they_read_each(name: str) -> None:
-    """These families also have windows, recurrent states, latents, other positions or experts, which are not rounded."""
+    """They also have windows, recurrent states, latents, other positions or experts, which are not rounded."""
     family = (FAMILIES | COLLECTED)[name]
     model, ids = family.build(family.hosts[0]), texts(2, 40)
     grids = Grid(8, "channel", group=4), Grid(8, "token")  # 8 bits: where a code differs, logits hardly do
