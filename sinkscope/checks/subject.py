@@ -26,7 +26,7 @@ from sinkscope.data import (
     try_out,
     vocabulary_of,
 )
-from sinkscope.data.tokenizer import encode, first_token_id, in_chat, last_token_id
+from sinkscope.data.tokenizer import encode, encoded_letter, first_token_id, in_chat, last_token_id
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once, text_config
 from sinkscope.measurement import Measurement, find_tokens, measure
@@ -130,7 +130,8 @@ class CheckedModel:
             return None
         rules = getattr(self.tokenizer, "backend_tokenizer", None)
         template = getattr(self.tokenizer, "chat_template", None)
-        parts = (rules.to_str() if rules is not None else self.vocabulary_sha256, template, self.tokenizer.encode("a"))
+        words = rules.to_str() if rules is not None else self.vocabulary_sha256
+        parts = (words, template, encoded_letter(self.tokenizer))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @cached_property
@@ -400,7 +401,7 @@ def _template_fault(tokenizer: Any) -> str:
 
 def added_bos(tokenizer: Any) -> int:
     """How many BOS (or [CLS]) the tokenizer puts in front of a text: usually none or one, two if it is set up twice."""
-    return leading(first_token_id(tokenizer), tokenizer.encode("a"))
+    return leading(first_token_id(tokenizer), encoded_letter(tokenizer))
 
 
 def leading(token: int | None, ids: Sequence[int]) -> int:

@@ -284,7 +284,9 @@ class Writer:
         """Token ids of a text, (1, position), after a BOS where the tokenizer has one."""
         import torch
 
-        ids = self.tokenizer(text, add_special_tokens=True)["input_ids"] if text else []
+        from sinkscope.data.tokenizer import tokenized
+
+        ids = tokenized(self.tokenizer, text, add_special_tokens=True)["input_ids"] if text else []
         if self.tokenizer.bos_token_id is not None and ids[:1] != [self.tokenizer.bos_token_id]:
             ids = [self.tokenizer.bos_token_id, *ids]
         if not ids:

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from sinkscope.data.config import DataConfig
 from sinkscope.data.corpora import digest, load_corpus, parse_corpus, shuffled, split_names, texts
-from sinkscope.data.tokenizer import adds_first_token, bos_remark, encode, first_token_id, in_chat, last_token_id
+from sinkscope.data.tokenizer import (
+    adds_first_token,
+    bos_remark,
+    encode,
+    first_token_id,
+    in_chat,
+    last_token_id,
+    tokenized,
+)
 from sinkscope.data.windows import seeded
 from sinkscope.errors import InputError, unknown
 
@@ -89,7 +97,7 @@ class _Read:
 
 def _starts(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[int]]:
     for text in texts:
-        if ids := list(tokenizer(text, truncation=True, max_length=tokens)["input_ids"]):
+        if ids := list(tokenized(tokenizer, text, truncation=True, max_length=tokens)["input_ids"]):
             yield ids
 
 
@@ -97,7 +105,7 @@ def _packed(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
     rest: list[int] = []
     for text in texts:
         # Not verbose: the tokenizer would warn of texts longer than the model takes, which are cut only here.
-        rest += tokenizer(text, verbose=False)["input_ids"]
+        rest += tokenized(tokenizer, text, verbose=False)["input_ids"]
         while len(rest) >= tokens:
             yield rest[:tokens]
             rest = rest[tokens:]
@@ -105,7 +113,7 @@ def _packed(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[
 
 def _within(tokenizer: Any, texts: Iterable[str], tokens: int) -> Iterator[list[int]]:
     for text in texts:
-        encoded = tokenizer(text, return_special_tokens_mask=True, verbose=False)
+        encoded = tokenized(tokenizer, text, return_special_tokens_mask=True, verbose=False)
         # By the mask, not by id: a text may spell special tokens itself.
         whole, added = encoded["input_ids"], encoded["special_tokens_mask"]
         ids = [token for token, special in zip(whole, added, strict=True) if not special]

@@ -170,9 +170,17 @@ def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     )
 
 
+def tokenized(tokenizer: PreTrainedTokenizerBase, texts: str | list[str], **options: Any) -> Any:
+    """`tokenizer(texts, **options)`. Raises `InputError` for words that a tokenizer without an unknown token lacks."""
+    try:
+        return tokenizer(texts, **options)
+    except Exception as error:  # the class that the library raises
+        raise InputError(f"the tokenizer cannot encode the text: {first_line(error)}") from error
+
+
 def encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
     """Token ids of each text as it stands: nothing added, nothing cut, and a text that spells `<eos>` holds no EOS."""
-    ids: list[list[int]] = tokenizer(texts, **AS_IT_STANDS)["input_ids"]
+    ids: list[list[int]] = tokenized(tokenizer, texts, **AS_IT_STANDS)["input_ids"]
     return ids
 
 
@@ -180,7 +188,7 @@ def encode_conversations(
     tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> tuple[list[list[int]], list[list[bool]]]:
     """Token ids of rendered conversations, and which tokens are of responses: those that begin inside one."""
-    encoded = tokenizer(texts, return_offsets_mapping=True, **AS_IT_STANDS)
+    encoded = tokenized(tokenizer, texts, return_offsets_mapping=True, **AS_IT_STANDS)
     in_response = [
         [any(start <= begin < stop for start, stop in responses(text)) for begin, _ in offsets]
         for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
@@ -212,16 +220,24 @@ def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
+def encoded_letter(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of "a" with what the tokenizer adds around it; of nothing, where its words do not include "a"."""
+    try:
+        return list(tokenizer.encode("a"))
+    except Exception:  # as in `tokenized`
+        return list(tokenizer.encode(""))
+
+
 def adds_first_token(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer itself puts that token before a text, as it does for most models trained with one."""
     start = first_token_id(tokenizer)
-    return start is not None and tokenizer.encode("a")[:1] == [start]
+    return start is not None and encoded_letter(tokenizer)[:1] == [start]
 
 
 def last_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The id of the [SEP] that the tokenizer itself puts after a text, as encoders' do; None where it puts none."""
     end = tokenizer.sep_token_id
-    return end if end is not None and tokenizer.encode("a")[-1:] == [end] else None
+    return end if end is not None and encoded_letter(tokenizer)[-1:] == [end] else None
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:

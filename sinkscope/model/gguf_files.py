@@ -116,7 +116,8 @@ def _reading(path: Path) -> Iterator[Any]:
     try:
         file = _reader()(path)
     except (ValueError, KeyError, IndexError, OSError) as error:  # a type that is not known, a file cut short
-        raise InputError(f"cannot read GGUF file '{path}': {first_line(error)}; {_ORIGINAL}") from error
+        said = "it is damaged or ends too early" if isinstance(error, IndexError) else first_line(error)
+        raise InputError(f"cannot read GGUF file '{path}': {said}; {_ORIGINAL}") from error
     bars = progress.is_progress_bar_enabled()
     progress.disable_progress_bar()
     with (
@@ -144,12 +145,15 @@ def _reader() -> Any:
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
             kind, text = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
             data, swapped = self.data, self.byte_order == "S"
+            if raw_type == kind and (count := int(self._get(orig_offs + 4, np.uint64)[0])) > len(data) - orig_offs:
+                # gguf would read past the end until it had counted so far, which may be 2⁶⁴
+                raise ValueError(f"it announces a list of {count:,} items in a file of {len(data):,} bytes")
             if raw_type != kind or swapped or data[orig_offs : orig_offs + 4].view(np.uint32)[0] != text:
                 return super()._get_field_parts(orig_offs, raw_type)
-            count = data[orig_offs + 4 : orig_offs + 12].view(np.uint64)
-            parts = [data[orig_offs : orig_offs + 4].view(np.uint32), count]
+            items = data[orig_offs + 4 : orig_offs + 12].view(np.uint64)
+            parts = [data[orig_offs : orig_offs + 4].view(np.uint32), items]
             at = orig_offs + 12
-            for _ in range(int(count[0])):
+            for _ in range(int(items[0])):
                 length = data[at : at + 8].view(np.uint64)
                 end = at + 8 + int(length[0])
                 parts += [length, data[at + 8 : end]]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sinkscope.data.tokenizer import in_chat
+from sinkscope.data.tokenizer import in_chat, tokenized
 from sinkscope.errors import InputError
 
 SUCCESSORS = 4  # of each noise token, equally likely: the floor of the noise's perplexity
@@ -164,7 +164,7 @@ def asked_in_chat(
         raise InputError(f"{asked} of {pairs} facts asked: fewer than there are, and at most {len(names)} facts")
 
     def ids(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(tokenized(tokenizer, text, add_special_tokens=False)["input_ids"])
 
     head, tail = ids(before), ids(reply + "I have read the passages.")
     generator = torch.Generator().manual_seed(seed)

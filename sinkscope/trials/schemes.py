@@ -183,6 +183,8 @@ class SchemeArms:
         self._columns = columns_of(self.model, self.scored.inputs)
         self._make = self.scheme.on(self.model, self.calibration.inputs)
         self.by_arm: dict[str, tuple[Callable[[], Intervention], Protect | None, Prefix | None]] = {}
+        # Choices share parts, "outliers" and "measured+outliers", and each reads all texts.
+        self._found = cache(lambda one, texts: find_tokens(self.model, texts.inputs, one))
 
     def arms(self, choices: Mapping[str, Protected], *, forgiving: bool) -> list[Arm]:
         """The baseline, each choice and the first tokens of its budget. `forgiving`: leave out what chooses nothing."""
@@ -231,7 +233,7 @@ class SchemeArms:
         for one in parts_of(choice):
             by_position = isinstance(one, Measured) and one.by == "position"
             try:
-                chosen = find_tokens(self.model, (self.calibration if by_position else texts).inputs, one).on(rows)
+                chosen = self._found(one, self.calibration if by_position else texts).on(rows)
             except NothingChosenError as error:
                 nothing = nothing or error
                 continue

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkscope.data.tokenizer import (
@@ -80,6 +80,18 @@ def test_a_classifier_token_counts_as_the_first():
     words = Tokenizer(models.WordLevel({"[CLS]": 0, "a": 1}, unk_token="a"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, cls_token="[CLS]")
     assert first_token_id(tokenizer) == 0
+
+
+def test_words_that_a_tokenizer_without_an_unknown_token_lacks_are_one_line():
+    words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "1": 2, "+": 3}))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", sep_token="</s>")
+    assert encode(tokenizer, ["1 + 1"]) == [[2, 3, 2]]
+    assert adds_first_token(tokenizer)  # although "a" is none of its words
+    assert last_token_id(tokenizer) == 1
+    with pytest.raises(InputError, match="the tokenizer cannot encode the text: WordLevel error"):
+        encode(tokenizer, ["1 + 2"])
 
 
 def test_a_local_folder_is_a_tokenizer(tmp_path: Path):

@@ -389,6 +389,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes):
         ss.load(tmp_path / "model.gguf")
 
 
+def test_a_list_longer_than_its_file_is_refused_before_it_is_read(tmp_path: Path):
+    # one key, "a", with a list (9) of a million bytes (0), of which there are none
+    header = struct.pack("<4sIQQQcIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 10**6)
+    (tmp_path / "model.gguf").write_bytes(header)
+    with pytest.raises(InputError, match="announces a list of 1,000,000 items in a file of 49 bytes"):
+        ss.load(tmp_path / "model.gguf")
+
+
 def test_a_file_that_git_did_not_fetch_is_said(tmp_path: Path):
     (tmp_path / "model.gguf").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
     with pytest.raises(InputError, match="is a Git LFS pointer, not the model: fetch it with  git lfs pull"):

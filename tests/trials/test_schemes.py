@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from sinkscope.errors import InputError
 from sinkscope.files.netcdf import write_netcdf
 from sinkscope.quantization import SCHEMES, Grid, Prefix, QuantizeLinear, SmoothQuant, calibrated
 from sinkscope.sinks import First, Outliers, Positions, TokenIds
-from sinkscope.trials import Texts, Trial, load, needed, scheme_trial
+from sinkscope.trials import Texts, Trial, load, needed, scheme_trial, schemes
 from sinkscope.trials.schemes import SchemeArms, default_choices, takes
 from tests.planted.factory import Plant, planted_ids
 from tests.quantization.quantizers import RoundDown, by_channel, by_token
@@ -107,6 +108,20 @@ def test_choosing_tokens_on_the_scored_texts_is_reported() -> None:
     found = scheme_trial(model, ids, RoundDown(), "outliers", 2)
     assert "found in the scored texts themselves" in found.verdict
     assert found.recovered("outliers").value > 0.9
+
+
+def test_choices_that_share_a_part_look_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def counted(model: Any, inputs: Any, choice: Any) -> Any:
+        looked.append(str(choice))
+        return found(model, inputs, choice)
+
+    found = schemes.find_tokens
+    monkeypatch.setattr(schemes, "find_tokens", counted)
+    model, ids = by_token(rows=6)
+    scheme_trial(model, ids, RoundDown(), {"both": First(1) + Outliers(), "outliers": Outliers()}, 1)
+    assert looked.count("outliers") == 1
 
 
 def test_a_prefix_is_compared_with_the_same_prefix_unrounded() -> None:
