@@ -438,6 +438,20 @@ def _protected(pattern: str, least: int) -> str:
     return table(head, rows)
 
 
+def server_weights() -> str:
+    """KL and bytes of weight schemes on `nano`; those that search or fit score half of the texts."""
+    rows = (
+        (
+            f"`{row['scheme']}`",
+            str(row["texts"]),
+            f"{row['kl']:.4f} ({row['kl_low']:.4f} to {row['kl_high']:.4f})",
+            f"{100 * row['bytes_share']:.0f} %",
+        )
+        for row in _benchmark("server_weights")["schemes"]
+    )
+    return table("scheme | texts | KL, nats a token | bytes of the matrices, of 16 bits", rows)
+
+
 def caches_compared() -> str:
     """KL and bytes of quantized caches of `nano`, by bits, those of transformers along their better axis."""
     caches = _details("quantized_cache")["nano, predictions and bytes a text"]
@@ -671,7 +685,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "probes_and_saes": (strongest_keys, left_out),
     "put_off_by_one_on_your_llama": (retrofit, retrofit_nano),
     "quantized_cache": (protected_caches, caches_compared),
-    "quantized_linear": (int8,),
+    "quantized_linear": (int8, server_weights),
     "rotated_caches": (rotation,),
     "stream_for_ever": (sinks,),
     "which_tokens": (first_tokens,),
