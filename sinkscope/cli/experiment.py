@@ -152,7 +152,7 @@ def run_(
 
     Exits with 1 if a run failed; the others are still trained and judged.
     """
-    from sinkscope.experiments import backend_named, find, path_of, run
+    from sinkscope.experiments import backend_named, find, known, path_of, run, standing_of
 
     question, chosen = find(name), backend_named(backend)
     if plan_only:
@@ -165,6 +165,8 @@ def run_(
         note(f"{cost.runs} runs, {took}, less what exists already")
         if undecided := undecidable(question, seeds):
             note(undecided)
+        if not (stands := standing_of(question, known(question, scale, results))).registered:
+            note(stands.words)
     record = path_of(results, question.name, scale)
     try:
         with only_json(as_json), watching_runs(out) as watch:
@@ -350,7 +352,8 @@ def report_left_out(judged: JudgedQuestion) -> bool:
         return False
     for line in judged.findings.notes:
         note(f"{judged.question.name}: {line}")
-    gone = {label: runs for label, runs in judged.findings.runs.items() if label not in judged.question.labels}
+    labels = judged.question.labels
+    gone = {label: runs for label, runs in judged.findings.runs.items() if runs and label not in labels}
     for label, runs in gone.items():
         note(f"not judged: {_count_runs(len(runs))} of '{label}', a variation that is gone")
     return bool(gone)
@@ -475,9 +478,12 @@ def _show_plan(
     question: Question, scale: str, seeds: int | None, workers: int, results: Path, reuse: bool, as_json: bool
 ) -> None:
     """Print runs, hours and bytes of disk. Raises `InputError` as `_expected` does."""
+    from sinkscope.experiments import known, standing_of
+
     expected = _expected(question, scale, seeds, workers, results, reuse)
     time_needed = None if expected.seconds is None else expected.seconds / 3600 / workers
     undecided = undecidable(question, seeds)
+    stands = standing_of(question, known(question, scale, results))
     if as_json:
         show_json(
             {
@@ -488,6 +494,7 @@ def _show_plan(
                 "hours": time_needed,
                 "disk_bytes": expected.disk,
                 "seeds": undecided,
+                "registered": vars(stands),
             }
         )
         return
@@ -500,6 +507,7 @@ def _show_plan(
     show(table(("what it would take", ""), rows, numbers_from=2))
     if undecided:
         show(plain(undecided))
+    show(plain(stands.words))
     show(plain(ABOUT_PLAN))
 
 

@@ -95,10 +95,13 @@ class Findings:
                 label: {int(seed): Observed.from_dict(run) for seed, run in seeds.items()}
                 for label, seeds in data["runs"].items()
             }
+            seed_of: dict[str, int] = {}
             for label, seeds in runs.items():
                 for seed, run in seeds.items():
                     if run.seed != seed:
                         raise InputError(f"'{label}', seed {seed}: this is the run of seed {run.seed}, {run.run}")
+                    if seed_of.setdefault(run.run, seed) != seed:
+                        raise InputError(f"'{label}': {run.run} is there as seed {seed_of[run.run]} and as seed {seed}")
             failed = {
                 label: {int(seed): str(why) for seed, why in seeds.items()} for label, seeds in data["failed"].items()
             }

@@ -6,19 +6,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import combinations
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.experiments.effects import Contrast, SeedWise, Shares
 from sinkscope.experiments.findings import Findings
-from sinkscope.experiments.observed import Observed
+from sinkscope.experiments.observed import TOP, Observed
 from sinkscope.experiments.question import Assertion, Question
 from sinkscope.experiments.registration import Standing, standing
-from sinkscope.statistics.claims import CaseValue, ModelCount, Verdict
+from sinkscope.statistics.claims import CaseValue, Count, ModelCount, Size, Verdict
 
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 Cells = Mapping[str, Mapping[int, Observed]]
 A_SINK = 1.0  # percent of heads: with fewer, no model has a sink
+NO_LONGER = "the others can no longer decide it"
 ONE_MODEL = "all runs start from one trained model"
 OF_LOSS = 0.1  # nats by which variations may differ in loss without a word in the row
 
@@ -30,13 +32,13 @@ def verdicts(question: Question, findings: Findings | None, scale: str = "nano")
     (4 of 6 runs)", with the numbers so far. A run that failed, diverged or lacks what is read is left out and counted.
     Claims about runs that start from one trained model stay open: the unit is a trained model. "Confirmed" becomes
     "seen" where the question was not registered before these runs. Raises `InputError` for an effect that reads a run
-    of no variation.
+    of no variation, and for one that raises.
     """
     if findings is None:
         reason = question.not_at.get(scale, "no runs")
         return [assertion.claim.open(reason) for assertion in question.assertions]
     stands = standing_of(question, findings)
-    return [_as_registered(_judged(question, assertion, findings), stands) for assertion in question.assertions]
+    return [_as_registered(_judged_safely(question, assertion, findings), stands) for assertion in question.assertions]
 
 
 def standing_of(question: Question, findings: Findings | None) -> Standing:
@@ -44,7 +46,7 @@ def standing_of(question: Question, findings: Findings | None) -> Standing:
     runs = (
         [] if findings is None else [run for cells in counting(question, findings).values() for run in cells.values()]
     )
-    return standing(question.name, question.registration, runs)
+    return standing(question.name, question.registration, question.values_sha256, runs)
 
 
 def counting(question: Question, findings: Findings) -> dict[str, dict[int, Observed]]:
@@ -77,6 +79,18 @@ def labels_read(question: Question, assertion: Assertion) -> list[str]:
     return [label for label in question.labels if label in recording.read]
 
 
+def _judged_safely(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
+    try:
+        return _judged(question, assertion, findings)
+    except InputError:
+        raise
+    except Exception as error:  # of a function in the question's file
+        raise InputError(
+            f"experiment '{question.name}', claim '{assertion.claim.name}': its function raises "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
     effect, notes = assertion.effect, _Notes()
     if isinstance(effect, Contrast | Shares):
@@ -98,6 +112,13 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         verdict = _size(assertion, effect, kept, notes)
     else:
         verdict = _size_by_seed(question, assertion, kept, notes)
+    planned = min(len(question.seeds_of(label)) for label in labels) if labels else 0
+    rule = assertion.claim.rule
+    if isinstance(rule, Size) and verdict.n and planned < rule.least:  # fewer are enough where some were left out
+        others = [part for part in verdict.reason.split("; ") if part and not part.startswith("fewer than")]
+        verdict = replace(verdict, grade="open", p=None, reason="; ".join([f"fewer than {rule.least} models", *others]))
+    if unread := _not_in_any(question, assertion, kept):
+        verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, unread))))
     if loss := _loss_gap(assertion, kept):
         verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, loss))))
     if question.one_model and present == expected:
@@ -105,9 +126,34 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         return replace(verdict, grade="open", p=None, decides_at=None, reason=reason)
     if present < expected:
         among = [phrase for phrase in notes.phrases if phrase.startswith("among")]
-        early = "; ".join(filter(None, (f"{present} of {expected} runs", *among, loss)))
+        vain = "" if can_still_decide(question, assertion, findings, verdict) else NO_LONGER
+        early = "; ".join(filter(None, (f"{present} of {expected} runs", vain, *among, loss)))
         return replace(verdict, grade="open", p=None, decides_at=None, reason=early)
     return verdict
+
+
+def can_still_decide(question: Question, assertion: Assertion, findings: Findings, verdict: Verdict) -> bool:
+    """Whether the runs that a count claim still lacks can decide it, whatever they show. Size claims always may."""
+    effect, rule = assertion.effect, assertion.claim.rule
+    if not isinstance(effect, Shares) or not isinstance(rule, Count) or not verdict.n:
+        return True
+    there = counting(question, findings)
+    more = [
+        sum(len(question.seeds_of(each)) - len(there[each]) - len(_failed(question, findings, each)) for each in group)
+        for group in effect.groups
+    ]
+    return rule.can_still_decide(tuple(map(ModelCount, verdict.k, verdict.n)), more)
+
+
+def _not_in_any(question: Question, assertion: Assertion, runs: Cells) -> str:
+    """A metric that a claim reads and no run has, with the nearest one that they have; empty if there is none."""
+    every = [run for cells in runs.values() for run in cells.values() if not run.diverged]
+    there = {name for run in every for name in run.metrics}
+    read = [name for name in _probed_metrics(question, assertion) if not name.startswith(TOP)]
+    if not every or not (lacking := next((name for name in read if name not in there), "")):
+        return ""
+    near = get_close_matches(lacking, there, 1)
+    return f"no run has '{lacking}'{f', nearest: {near[0]}' if near else ''}"
 
 
 def _count(assertion: Assertion, effect: Shares, runs: Cells, notes: _Notes) -> Verdict:
@@ -296,10 +342,15 @@ def _probed(question: Question, assertion: Assertion) -> _Recording:
     return recording
 
 
+def _probed_metrics(question: Question, assertion: Assertion) -> list[str]:
+    """The metrics that an effect reads, without its curves."""
+    run = next(iter(_probed(question, assertion).runs.values()))
+    return list(run.metrics.names)  # type: ignore[attr-defined]
+
+
 def _metrics_read(question: Question, assertion: Assertion) -> list[str]:
     """The metrics and curves that an effect reads."""
-    recording = _probed(question, assertion)
-    run = next(iter(recording.runs.values()))
+    run = next(iter(_probed(question, assertion).runs.values()))
     return [*run.metrics.names, *run.curves.names]  # type: ignore[attr-defined]
 
 

@@ -215,6 +215,9 @@ def _require_kinds(data: Mapping[str, Any]) -> None:
     for name, value in data.items():
         if not isinstance(value, KINDS[name]) or isinstance(value, bool):
             raise InputError(f"this is not a record of an observed run: {name} = {value!r:.40} is of the wrong kind")
+    notes = data.get("registered", {}).values()
+    if not all(isinstance(note, dict) and all(isinstance(each, str) for each in note.values()) for note in notes):
+        raise InputError("this is not a record of an observed run: registered holds no notes of files")
     if data["seed"] < 0 or not 0 <= data.get("seconds", 0.0) < math.inf:
         raise InputError("this is not a record of an observed run: a seed or seconds below 0, or infinite")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -336,6 +338,22 @@ class Question:
         """The labels of its variations, in order."""
         return [variation.label for variation in self.variations]
 
+    @property
+    def values_sha256(self) -> str:
+        """A hash of what decides, as it was built: changes and seeds of each variation, and the rule of each claim.
+
+        The hash of the file does not change when a file that it reads does; this one does.
+        """
+        variations: dict[str, Any] = {
+            each.label: [{**self.shared, **each.changes}, self.seeds_of(each.label)] for each in self.variations
+        }
+        claims = [
+            [each.claim.name, str(each.claim.rule), str(getattr(each.effect, "has", ""))] for each in self.assertions
+        ]
+        # Of a value that JSON has not, its kind: its own words may hold an address in memory.
+        text = json.dumps([variations, claims], sort_keys=True, default=lambda value: type(value).__name__)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def seeds_of(self, label: str) -> tuple[int, ...]:
         """The seeds of a variation that decide. Raises `InputError` for an unknown label."""
         variations = {variation.label: variation for variation in self.variations}
@@ -394,7 +412,9 @@ class Question:
         return self.base(scale, {**self.shared, **changes[label], "seed": seed})
 
     def _numbered(self, seeds: Seeds | None) -> tuple[int, ...]:
-        numbered = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds or ())
-        if not numbered or min(numbered) < 0 or len({*numbered}) < len(numbered):
+        given = range(seeds) if isinstance(seeds, int) else seeds
+        numbered = tuple(given) if isinstance(given, Sequence) else ()
+        whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in numbered)
+        if not numbered or not whole or len({*numbered}) < len(numbered):
             raise InputError(f"experiment '{self.name}': seeds={seeds!r}: at least one, from 0 on, none twice")
         return numbered

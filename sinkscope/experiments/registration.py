@@ -43,13 +43,11 @@ class Registration:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
         return cls(path, hashlib.sha256(content).hexdigest(), _not_covered(content)), content
 
-    def noted(self) -> dict[str, str]:
-        """What a run keeps of it: hash, file, version of sinkscope, and the commit that holds these very bytes."""
-        try:
-            release = version("sinkscope")
-        except PackageNotFoundError:
-            release = ""
-        facts = {"sha256": self.sha256, "sinkscope": release, **self._committed()}
+    def noted(self, values: str) -> dict[str, str]:
+        """What a run keeps: the hashes of the file and of the question's `values`, the file's name, the version of
+        sinkscope, and the commit that holds these very bytes.
+        """
+        facts = {"sha256": self.sha256, "values": values, "sinkscope": _release(), **self._committed()}
         return {"file": self.path.name, **facts}
 
     def _committed(self) -> dict[str, str]:
@@ -95,8 +93,8 @@ class Standing:
     edited: bool = False
 
 
-def standing(question: str, registration: Registration | None, runs: Iterable[Observed]) -> Standing:
-    """Compare a question's file with the hashes that runs carry."""
+def standing(question: str, registration: Registration | None, values: str, runs: Iterable[Observed]) -> Standing:
+    """Compare a question's file, and its `values` as they were built, with the hashes that runs carry."""
     notes = [dict(run.registered.get(question, {})) for run in {run.run: run for run in runs}.values()]
     if registration is None:
         return Standing(False, "unregistered: the question has no file of its own")
@@ -110,6 +108,13 @@ def standing(question: str, registration: Registration | None, runs: Iterable[Ob
     if not notes:
         return Standing(True, f"registered: no run yet; sha256 {registration.sha256[:SHORT]}")
     hashes = [note.get("sha256", "") for note in notes]
+    # Files alone are compared with a run of another version, whose rules may have other words.
+    built = [note for note in notes if note.get("values", values) != values and note.get("sinkscope") == _release()]
+    if built and all(each == registration.sha256 for each in hashes):
+        words = (
+            f"changed after {len(built)} of {_runs(len(notes))}: {registration.path.name} is the same file, but reads"
+        )
+        return Standing(False, f"{words} its seeds, changes or margins from elsewhere: write them into it", edited=True)
     if all(each == registration.sha256 for each in hashes):
         return Standing(True, f"registered before its {_runs(len(notes))}; {_checked(registration, notes[0])}")
     changed = [note for note in notes if note.get("sha256", registration.sha256) != registration.sha256]
@@ -119,6 +124,13 @@ def standing(question: str, registration: Registration | None, runs: Iterable[Ob
         return Standing(False, f"{words} ({_checked(registration, changed[0])})", edited=True)
     without = hashes.count("")
     return Standing(False, f"unregistered: {without} of {_runs(len(notes))} started without this file")
+
+
+def _release() -> str:
+    try:
+        return version("sinkscope")
+    except PackageNotFoundError:
+        return ""
 
 
 def _not_covered(content: bytes) -> tuple[str, ...]:

@@ -80,8 +80,9 @@ def find(name: str) -> Question:
             raise unknown(f"experiment in {path}", wanted, questions)
         return questions[wanted]
     if len(questions) != 1:
-        names = ", ".join(questions)
-        raise InputError(f"{path} holds {len(questions) or 'no'} experiments ({names}): name one as {path}:NAME")
+        if not questions:
+            raise InputError(f"{path} holds no experiment: it needs a value that is a sinkscope.experiments.Question")
+        raise InputError(f"{path} holds {len(questions)} experiments ({', '.join(questions)}): name one as {path}:NAME")
     return next(iter(questions.values()))
 
 
@@ -101,7 +102,7 @@ def questions_in(path: Path) -> dict[str, Question]:
         loader.exec_module(module)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path}: {type(error).__name__}: {error}{_hint(error)}") from error
     return {
         value.name: replace(value, registration=registration)
@@ -123,7 +124,7 @@ class _Bytes(SourceLoader):
         return self.content
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: BaseException) -> str:
     """What to write now, if a file was written for the earlier rules."""
     if isinstance(error, ImportError | TypeError) and any(name in str(error) for name in EARLIER_NAMES):
         return f"; {NOW}"

@@ -113,11 +113,14 @@ def _read(path: Path, size: int, changed: int) -> Mapping[Key, Observed]:
     """`size` and `changed` tell versions of the file apart."""
     curves = dict(_parsed(curves_of(path)))
     runs: dict[Key, Observed] = {}
+    seed_of: dict[str, int] = {}
     for (key, seed), row in _parsed(path):
         try:
             runs[key, seed] = _observed(row, curves.get((key, seed), {}))
         except InputError as error:
             raise InputError(f"{path}, seed {seed} of {key}: {error}") from error
+        if seed_of.setdefault(name := runs[key, seed].run, seed) != seed:
+            raise InputError(f"{path}, seed {seed} of {key}: {name} is there as seed {seed_of[name]} already")
     return runs
 
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -183,7 +183,7 @@ def _register(question: Question, folders: Iterable[Path]) -> None:
     """Write the hash of the question's file into the folders of runs that have not started."""
     fresh = [folder for folder in folders if not (folder / RECORD).exists()]
     if question.registration is not None and fresh:
-        note = question.registration.noted()
+        note = question.registration.noted(question.values_sha256)
         for folder in fresh:
             register(folder, question.name, note)
 
@@ -254,7 +254,9 @@ def _merged(
     before: Findings | None,
 ) -> Findings:
     """The new record: runs observed now, runs from records, and the variations that the question no longer has."""
-    cells = {**{cell: run for cell, (run, _) in added.items()}, **seen}
+    first = {run.run: run for seeds in (before.runs.values() if before else ()) for run in seeds.values()}
+    again = {cell: _as_first(question.name, run, first.get(run.run)) for cell, run in seen.items()}
+    cells = {**{cell: run for cell, (run, _) in added.items()}, **again}
     labels = set(question.labels)
     names = {run.run for run in cells.values()}  # a renamed variation is not kept under both labels
     others = {
@@ -277,6 +279,17 @@ def _merged(
         still_failed({**lost, **failures}, {label: _by_seed(cells, label) for label, _ in cells}),
         provenance_of((trained[cell] for cell in seen), sources),
     )
+
+
+def _as_first(question: str, run: Observed, recorded: Observed | None) -> Observed:
+    """A run that is in the record already, made again, keeps what the question's file was when it was first made: its
+    numbers have been seen since.
+    """
+    if recorded is None:
+        return run
+    others = {name: note for name, note in run.registered.items() if name != question}
+    noted = {question: recorded.registered[question]} if question in recorded.registered else {}
+    return replace(run, registered={**others, **noted})
 
 
 def _by_seed(cells: Mapping[Cell, T], label: str) -> dict[int, T]:

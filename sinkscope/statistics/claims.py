@@ -185,6 +185,15 @@ class Count:
         best = tuple(ModelCount(0 if place else each, each) for place, each in enumerate(n))
         return min(n) >= self.fewest and self.p_values(best)[0] <= LEVEL
 
+    def can_still_decide(self, counts: Sequence[ModelCount], more: Sequence[int]) -> bool:
+        """Whether `more` models of each variation, whatever they show, can decide beside those that are counted."""
+        ends = [(each.k, each.k + extra) for each, extra in zip(counts, more, strict=True)]
+        n = [each.n + extra for each, extra in zip(counts, more, strict=True)]
+        # The two extremes: all further ones of the first variation and none of the second have it, or the reverse.
+        for_it = [ModelCount(end[place == 0], size) for place, (end, size) in enumerate(zip(ends, n, strict=True))]
+        against = [ModelCount(end[place != 0], size) for place, (end, size) in enumerate(zip(ends, n, strict=True))]
+        return min(n) >= self.fewest and min(self.p_values(for_it)[0], self.p_values(against)[1]) <= LEVEL
+
     def _decides_at(self, counts: Sequence[ModelCount]) -> int | None:
         return _decides_at(self, tuple(counts))
 
@@ -211,9 +220,10 @@ class Size:
     ratio, which is compared with the logarithm of the margin.
 
     `symmetric`: the scale of the effect has no long tail (losses, logarithms), so that six models will do. Otherwise
-    twelve are asked for. A tail costs more than the level says even then: of one variation's lognormal values (σ = .5)
-    "not seen" errs in 4.5 % of cases with six models and 4.2 % with twelve, "confirmed" in .1 and .2 %
-    (`python -m tools.grades`). So logarithms are the scale of masses and norms. `fewest` overrides both.
+    twelve are asked for. One in six may be left out for a technical reason: five of six decide, ten of twelve. A tail
+    costs more than the level says even then: of one variation's lognormal values (σ = .5) "not seen" errs in 4.5 % of
+    cases with six models and 4.2 % with twelve, "confirmed" in .1 and .2 % (`python -m tools.grades`). So logarithms
+    are the scale of masses and norms. `fewest` overrides both.
 
     Equal values in all models are open: their interval has no width, which says nothing of the next model, and how many
     of them have it is a count claim.
@@ -232,14 +242,18 @@ class Size:
 
     @property
     def least(self) -> int:
-        """The fewest models per variation that decide."""
+        """The fewest models per variation that a question plans."""
         return self.fewest or (6 if self.symmetric or self.ratio else 12)
+
+    @property
+    def left(self) -> int:
+        """The fewest models per variation that decide: one in six may be refused for a technical reason."""
+        return self.fewest or self.least - self.least // 6
 
     def judge(self, effect: Estimate) -> Judgment:
         interval = (effect.bound(LEVEL), effect.bound(1 - LEVEL)) if min(effect.n) > 1 else None
-        few = min(effect.n) < self.least
-        if interval is None or few:
-            reason = f"fewer than {self.least} models"
+        if interval is None or min(effect.n) < self.left:
+            reason = f"fewer than {self.left} models"
             return Judgment("open", effect.mean, interval, effect.n, decides_at=self._decides_at(effect), reason=reason)
         if effect.error == 0:
             reason = "all models have the same value: ask how many have it (a count claim)"
@@ -279,7 +293,7 @@ class Size:
             return None
         largest = max(effect.n)
         # If enough models did not decide, at least one more is needed.
-        candidates = range(max(self.least, largest + (min(effect.n) >= self.least)), MOST + 1)
+        candidates = range(max(self.least, largest + (min(effect.n) >= self.left)), MOST + 1)
 
         def decided(n: int) -> bool:
             factor = n / largest

@@ -138,9 +138,19 @@ def test_a_damaged_record_is_named(sinkscope, mine, tmp_path):
 
 def test_a_file_that_raises_is_bad_input(sinkscope, mine):
     assert json.loads(sinkscope("experiment", "show", str(mine), "--json").out)["asks"] == "Is it so?"
-    mine.write_text("x = 1 / 0\n")
-    answer = sinkscope("experiment", "show", str(mine))
-    assert (answer.code, "ZeroDivisionError" in answer.err) == (2, True)
+    for text, words in (("x = 1 / 0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit: 3"), ("", "holds no")):
+        mine.write_text(f"{text}\n")
+        answer = sinkscope("experiment", "show", str(mine))
+        assert (answer.code, words in answer.err) == (2, True)
+
+
+def test_a_plan_says_where_the_question_was_edited_after_its_runs(sinkscope, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(REGISTERED)
+    results = keep_registered(mine, "0" * 64)
+    command = ("experiment", "run", str(mine), "--plan", "--results", str(results))
+    assert "changed after 7 of 7 runs" in " ".join(sinkscope(*command).out.split())
+    assert sinkscope(*command, "--json").json["registered"]["edited"]
 
 
 def test_show_refuses_what_run_refuses(sinkscope, mine):
@@ -249,6 +259,10 @@ def test_runs_that_are_not_judged_are_told(sinkscope, tmp_path):
     assert f"sinkscope experiment run {mine} --backend none" in " ".join(sinkscope(*command).err.split())
     results = keep_registered(mine, hashlib.sha256(mine.read_bytes()).hexdigest())
     assert "gone" not in sinkscope(*command).err
+    empty = json.loads((results / "nano" / "mine.json").read_text())
+    empty["runs"] |= {"later": {}}  # a renamed variation's label, under which no run is
+    (results / "nano" / "mine.json").write_text(json.dumps(empty))
+    assert sinkscope(*command[:-1], str(results)).code == 0
     mine.write_text(REGISTERED.replace('"a"', '"b"'))
     answer = sinkscope(*command[:-1], str(results))
     assert answer.code == 2

@@ -142,6 +142,21 @@ def test_a_run_does_not_stand_for_another_seed() -> None:
         Findings.from_dict(data)
 
 
+def test_a_run_is_not_two_models() -> None:
+    data = found().to_dict()
+    data["runs"]["a"]["7"] = {**data["runs"]["a"]["0"], "seed": 7}
+    with pytest.raises(InputError, match=f"{data['runs']['a']['0']['run']} is there as seed 0 and as seed 7"):
+        Findings.from_dict(data)
+
+
+@pytest.mark.parametrize("note", [3, {"sha256": 5}])
+def test_a_damaged_note_of_a_file_is_a_damaged_record(note: object) -> None:
+    data = found().to_dict()
+    data["runs"]["a"]["0"]["registered"] = {"mine": note}
+    with pytest.raises(InputError, match="registered holds no notes of files"):
+        Findings.from_dict(data)
+
+
 @pytest.mark.parametrize(("old", "new"), [("read", "read_findings"), ("Progress", "SweepProgress")])
 def test_an_earlier_name_is_read_with_a_warning(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"experiments\.{old} is sinkscope\.experiments\.{new} now"):

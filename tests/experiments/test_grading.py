@@ -183,7 +183,9 @@ def test_counts_may_ask_only_models_that_have_a_sink_to_begin_with():
     assert (first.k, first.n, first.reason) == ((4,), (5,), "among the 5 of 6 models of 'a' with m ≥ 8.7")
     assert (second.k, second.n) == ((4, 0), (5, 6))
     (early,) = verdicts(asked(most), runs_of(a=HIGH[:5]))
-    assert early.reason == "5 of 6 runs; among the 4 of 5 models of 'a' with m ≥ 8.7"
+    assert (
+        early.reason == "5 of 6 runs; the others can no longer decide it; among the 4 of 5 models of 'a' with m ≥ 8.7"
+    )
     with pytest.raises(InputError, match="does not read: choose from a"):
         asked(most_models("a", moved, "most", "s", "t", among={"x": moved}))
 
@@ -257,8 +259,40 @@ def test_an_error_of_an_effect_is_not_taken_for_a_missing_run():
     def broken(runs):
         return runs["a"]["m"] + {}["nothing"]
 
-    with pytest.raises(KeyError, match="nothing"):
+    with pytest.raises(InputError, match="experiment 'q', claim 'size': its function raises KeyError: 'nothing'"):
         verdicts(asked(size(broken)), runs_of(a=HIGH, b=LOW))
+
+
+def test_one_refused_run_of_six_does_not_leave_a_size_open_for_ever():
+    """ "judge([NaN, 8.8, 5.9, 6.1, 9.6, 4.3])": the seeds are fixed, so no further run could decide."""
+    lacking = [math.nan, 8.8, 5.9, 6.1, 9.6, 4.3]
+    for claim in (size(level("m", "a"), 0.1), above_ratio(1.5, log_ratio("m", "a", "b"), "ratio", "larger", "t")):
+        (verdict,) = verdicts(asked(claim), runs_of(a=lacking, b=LOW))
+        assert (verdict.grade, verdict.n[0]) == ("seen", 5)
+        assert "left out: seed 0 of 'a' (not measured)" in verdict.reason
+        (four,) = verdicts(asked(claim), runs_of(a=[math.nan, *lacking[:5]], b=LOW))
+        assert (four.grade, four.n[0]) == ("open", 4)
+    # It is for runs that were refused: five that are planned are too few.
+    (planned,) = verdicts(asked(size(level("m", "a"), 0.1), seeds=5), runs_of(a=HIGH[:5], b=LOW[:5]))
+    assert (planned.grade, planned.reason) == ("open", "fewer than 6 models")
+
+
+def test_runs_that_can_no_longer_decide_are_said():
+    most = most_models("a", SINK, "most", "most have it", "t")
+    cases = (([9.0, 1.0, 9.0], True), ([9.0, 9.0, 9.0], False), ([1.0, 1.0, 1.0], False))
+    for values, vain in cases:  # six of seven have p = .06, and so has one of seven
+        (verdict,) = verdicts(asked(most, seeds=7), runs_of(a=values))
+        assert verdict.reason == "3 of 7 runs" + ("; the others can no longer decide it" if vain else "")
+    (versus,) = verdicts(asked(more(), seeds=6), runs_of(a=[1.0, 1.0], b=[9.0]))
+    assert versus.reason == "3 of 12 runs"  # the opposite may still be found
+    (never,) = verdicts(asked(more(), seeds=6), runs_of(a=[1.0, 1.0, 9.0, 9.0], b=[1.0, 9.0, 9.0]))
+    assert never.reason.startswith("7 of 12 runs; the others can no longer")
+
+
+def test_a_metric_that_no_run_has_is_named_with_the_nearest():
+    (verdict,) = verdicts(asked(more(has=Has("los", 3.0))), runs_of(a=HIGH, b=LOW))
+    assert verdict.grade == "open"
+    assert "no run has 'los', nearest: loss" in verdict.reason
 
 
 def test_what_an_effect_reads_is_found_without_runs():
@@ -273,6 +307,8 @@ def test_what_an_effect_reads_is_found_without_runs():
         ({"seeds": ()}, r"seeds=\(\): at least one"),
         ({"seeds": (1, 1)}, "none twice"),
         ({"seeds": (-1, 2)}, "from 0 on"),
+        ({"seeds": 2.5}, r"seeds=2.5: at least one"),
+        ({"seeds": "six"}, r"seeds='six': at least one"),
         ({"labels": "aa"}, "two variations are called 'a'"),
         ({"labels": ""}, "needs variations and claims"),
     ],

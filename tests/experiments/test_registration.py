@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import InputError
-from sinkscope.experiments import Observed, find, run
+from sinkscope.experiments import Findings, Observed, find, run
 from sinkscope.experiments.registration import REGISTERED, Registration, register, registered, standing
-from sinkscope.experiments.running import _register
+from sinkscope.experiments.running import _merged, _register
 from sinkscope.experiments.sweep.sweeping import Sweep
-from sinkscope.training import RECORD
+from sinkscope.training import RECORD, Run
 
 FILE = """from sinkscope.experiments import Has, Question, Variation, most_models
 mine = Question("mine", "?", "me", (Variation("a"),),
@@ -35,6 +35,12 @@ def git(folder: Path, *arguments: str) -> bytes:
     return subprocess.run(("git", "-C", str(folder), *who, *arguments), check=True, capture_output=True).stdout
 
 
+def noted(path: Path) -> dict[str, str]:
+    question = find(str(path))
+    assert question.registration is not None
+    return question.registration.noted(question.values_sha256)
+
+
 def test_the_hash_is_of_the_raw_bytes(mine):
     for text in (FILE, FILE.replace("\n", "\r\n"), FILE + "# é\n"):
         mine.write_bytes(text.encode())
@@ -42,16 +48,16 @@ def test_the_hash_is_of_the_raw_bytes(mine):
 
 
 def test_a_commit_is_noted_only_where_it_holds_these_bytes(mine):
-    assert "commit" not in find(str(mine)).registration.noted()
+    assert "commit" not in noted(mine)
     folder = mine.parent
     git(folder, "init", "-q")
     git(folder, "add", "mine.py")
     git(folder, "commit", "-qm", "claims")
-    note = find(str(mine)).registration.noted()
+    note = noted(mine)
     shown = git(folder, "show", f"{note['commit']}:{note['file']}")
     assert hashlib.sha256(shown).hexdigest() == note["sha256"]
     mine.write_text(FILE + "# changed\n")
-    assert "commit" not in find(str(mine)).registration.noted()
+    assert "commit" not in noted(mine)
 
 
 def test_notes_of_several_questions_stand_side_by_side(tmp_path):
@@ -106,10 +112,56 @@ def test_what_a_hash_does_not_cover_makes_a_question_unregistered(line, named, m
     mine.write_text(text)
     registration, _ = Registration.read(mine)
     runs = [Observed(f"a-{s}", "finished", s, registered={"mine": {"sha256": registration.sha256}}) for s in range(7)]
-    stands = standing("mine", registration, runs)
+    stands = standing("mine", registration, "", runs)
     assert stands.registered == (not named)
     if named:
         assert stands.words.startswith(f"unregistered: mine.py imports {named}, which its hash does not cover")
+
+
+def test_a_margin_that_the_file_reads_from_elsewhere_is_part_of_what_is_compared(mine):
+    """The bytes of the file stay the same where a margin in another file is loosened."""
+    settings = mine.parent / "settings.json"
+    settings.write_text("3.0")
+    read = f"import json\nfrom pathlib import Path\nmargin = json.loads(Path({str(settings)!r}).read_text())\n"
+    mine.write_text(read + FILE.replace("3.0", "margin"))
+    before = find(str(mine))
+    assert before.values_sha256 == find(str(mine)).values_sha256
+    runs = [Observed(f"a-{s}", "finished", s, registered={"mine": noted(mine)}) for s in range(7)]
+    assert standing("mine", before.registration, before.values_sha256, runs).registered
+    settings.write_text("1.0")
+    after = find(str(mine))
+    stands = standing("mine", after.registration, after.values_sha256, runs)
+    assert (stands.registered, stands.edited) == (False, True)
+    assert stands.words.startswith("changed after 7 of 7 runs: mine.py is the same file, but reads its seeds")
+
+
+def test_what_decides_is_hashed_as_it_was_built(mine):
+    question = find(str(mine))
+    (most,) = question.assertions
+    looser = replace(most, effect=replace(most.effect, has=replace(most.effect.has, at_least=1.0)))
+    changed = (
+        replace(question, seeds=8),
+        replace(question, shared={"steps": 6}),
+        replace(question, variations=(replace(question.variations[0], changes={"steps": 5}),)),
+        replace(question, assertions=(looser,)),
+    )
+    hashes = {question.values_sha256, *(each.values_sha256 for each in changed)}
+    assert len(hashes) == 5
+    assert replace(question, note="words").values_sha256 == question.values_sha256
+
+
+def test_a_run_that_is_made_again_keeps_what_its_file_was_at_first(mine):
+    """Deleting the folders of runs whose numbers are known does not make a loosened margin a stated one."""
+    question = find(str(mine))
+    old = Observed("a-0", "finished", 0, registered={"mine": {"sha256": "old"}, "other": {"sha256": "o"}})
+    new = replace(old, registered={"mine": noted(mine), "other": {"sha256": "n"}})
+    for first, kept in ((old, {"sha256": "old"}), (replace(old, registered={}), None)):
+        before = Findings("mine", "nano", 1, {"a": {0: first}})
+        merged = _merged(question, "nano", {("a", 0): Run(mine)}, {("a", 0): new}, {}, {}, before)
+        assert merged.runs["a"][0].registered.get("mine") == kept
+        assert merged.runs["a"][0].registered["other"] == {"sha256": "n"}
+    fresh = _merged(question, "nano", {("a", 0): Run(mine)}, {("a", 0): new}, {}, {}, None)
+    assert fresh.runs["a"][0].registered == new.registered
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

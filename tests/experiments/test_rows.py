@@ -75,6 +75,10 @@ def test_a_file_that_changed_is_read_again(path):
     [
         (lambda lines: [lines[0], lines[1][:50]], "line 2: this is not a row of a run"),
         (lambda lines: [*lines, lines[0]], "line 3: seed 0 of a occurs twice"),
+        (
+            lambda lines: [*lines, json.dumps({**json.loads(lines[0]), "seed": 5})],
+            "seed 5 of a: nano-relu-0 is there as seed 0 already",
+        ),
         (lambda lines: ["[]", *lines], "line 1: this is not a row"),
         (lambda lines: [json.dumps({**json.loads(lines[0]), "seconds": "x"})], "seconds = 'x'"),
         (lambda lines: [json.dumps({**json.loads(lines[0]), "later": 1})], "a newer sinkscope made it"),
