@@ -104,17 +104,18 @@ def emergence() -> Figure:
 
 
 def positions_of_a_token() -> Figure:
-    """Rates at positions 0, 1 and 2, by where the fixed token is."""
-    figure, axis = plt.subplots(figsize=(5.4, 2.6))
+    """Rates at positions 0 to 3, by where the fixed token is, in the models that decide."""
+    figure, axis = plt.subplots(figsize=(6.2, 2.6))
     places = {
-        "BOS at 0": ("fixed-positions", "BOS at 0"),
-        "token at 1": ("fixed-positions", "token at 1"),
-        "token at 2": ("fixed-positions", "token at 2"),
-        "no fixed token": ("fixed-token", "no fixed token"),
+        "BOS at 0": ("fresh-fixed-positions", "BOS at 0"),
+        "token at 1": ("fresh-fixed-positions", "token at 1"),
+        "token at 2": ("abstract", "token at 2"),
+        "token at 3": ("fresh-fixed-positions", "token at 3"),
+        "no fixed token": ("abstract", "no fixed token"),
     }
-    for number, color in enumerate(COLORS[:3]):
+    for number, color in enumerate(COLORS[:4]):
         columns = {words: [run[f"sink_{number}"] for run in models(*where)] for words, where in places.items()}
-        dots(axis, columns, color, 0.25 * (number - 1))
+        dots(axis, columns, color, 0.22 * (number - 1.5))
         axis.scatter([], [], s=12, color=color, label=f"at position {number}")
     thresholds(axis)
     axis.set_ylabel(RATE)

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run
+from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run, verdicts
+from sinkscope.experiments.grading import NO_LONGER
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
@@ -31,7 +32,8 @@ ORDER = (
 def missing(
     order: Sequence[str] = ORDER, results: Path = RESULTS
 ) -> Iterator[tuple[Question, dict[str, tuple[int, ...]]]]:
-    """Each question that lacks a run, with the seeds that each of its variations lacks; of those that a claim reads.
+    """Each question that lacks a run, with the seeds that each of its variations lacks; of those that a claim reads
+    which they can still decide.
 
     Raises `InputError` where the order names a question that there is not.
     """
@@ -41,7 +43,9 @@ def missing(
         question = QUESTIONS[name]
         findings = known(question, results=results)
         there = findings.runs if findings is not None else {}
-        read = {label for assertion in question.assertions for label in labels_read(question, assertion)}
+        graded = zip(question.assertions, verdicts(question, findings), strict=True)
+        undecided = [assertion for assertion, verdict in graded if NO_LONGER not in verdict.reason.split("; ")]
+        read = {label for assertion in undecided for label in labels_read(question, assertion)}
         lacking = {
             label: tuple(seed for seed in question.seeds_of(label) if seed not in there.get(label, {}))
             for label in question.labels
@@ -78,7 +82,8 @@ def _make(options: argparse.Namespace) -> None:
             for variation in question.variations
             if variation.label in lacking
         )
-        part = replace(question, variations=variations)
+        asked = tuple(assertion for assertion in question.assertions if assertion.among.keys() <= lacking.keys())
+        part = replace(question, variations=variations, assertions=asked or question.assertions)
         cost = hours(part, options.results)
         total += cost
         print(f"{question.name}, {cost:.1f} h:", flush=True)

@@ -53,7 +53,7 @@ ROWS = (
         "Released models of all families have sinks",
         "abstract, T8",
         "all 32",
-        beyond="seven models decide; `python -m sinkscope_replication.released MODEL` adds one",
+        beyond="seven models decide",
         released=True,
     ),
     Row(
@@ -64,11 +64,12 @@ ROWS = (
         means("sink_0/random_after_first", "softmax"),
     ),
     Row(
-        "It emerges in training, as the loss falls",
+        "It emerges in training",
         "abstract, F4",
         "after 1k of 20k steps",
         "abstract/after the start",
         means("sink_0", "softmax"),
+        by="rose by 1 point",
     ),
     Row(
         "It takes enough training data",
@@ -122,9 +123,10 @@ ROWS = (
         "",
         "abstract/writes less than half",
         means("resting/on_sink", "softmax"),
+        by="below .5",
     ),
     Row(
-        "It stems from softmax's normalization: fewer with sigmoid",
+        "Softmax's normalization makes it: sigmoid has fewer, after equal steps",
         "abstract, T6",
         "18.18 and .44 %",
         "abstract/sigmoid: fewer",
@@ -144,7 +146,14 @@ ROWS = (
         beyond="1.1B parameters on 42B tokens: GPU nodes",
     ),
     # What a sink is.
-    Row("The domain of the text matters little", "§3", "", "abstract/domains: hardly", means("sink_0", "softmax")),
+    Row(
+        "The domain of the text matters little",
+        "§3",
+        "",
+        "abstract/domains: hardly",
+        means("sink_0", "softmax"),
+        by="over five parts of one corpus",
+    ),
     Row(
         "It weakens as texts grow (32 to 128 tokens)",
         "§3, F3",
@@ -158,6 +167,7 @@ ROWS = (
         "",
         "sink-head/the angle",
         means("top_head/cosine_gap", "softmax"),
+        by="from .3 on",
     ),
     Row(
         "Its key is not longer",
@@ -166,14 +176,23 @@ ROWS = (
         "abstract/not the length",
         means("top_head/key_ratio", "softmax"),
         f"{NO_BOS}, whose key is learned for one token",
+        by="up to 1.25",
     ),
-    Row("Its value is small", "§3, F2", "", "abstract/a small value", means("top_head/value_ratio", "softmax")),
+    Row(
+        "Its value is small",
+        "§3, F2",
+        "",
+        "abstract/a small value",
+        means("top_head/value_ratio", "softmax"),
+        by="up to .5",
+    ),
     Row(
         "It has a massive activation",
         "§3",
         "",
         "abstract/massive activation",
         means("norm_ratio", "softmax", "no fixed token"),
+        by="from 4 on",
     ),
     Row(
         "... in few channels",
@@ -218,10 +237,17 @@ ROWS = (
         "92.47 and 92.88 %",
         "tuning/a sink remains",
         means("sink_0/plain_text", "before", "tuned"),
-        stays_open="all are tunings of the one shipped `nano`; seven models trained apart would decide",
+        stays_open="all tune one `nano`; seven trained apart would decide",
     ),
     # Optimization.
-    Row("It grows steadily", "§4, F4", "", "emergence/steadily", means("sink_0", "softmax")),
+    Row(
+        "It grows steadily",
+        "§4, F4",
+        "",
+        "emergence/steadily",
+        means("sink_0", "softmax"),
+        by="where the curve was kept",
+    ),
     Row(
         "A smaller learning rate weakens it",
         "introduction, T9",
@@ -317,6 +343,7 @@ ROWS = (
         "35.53 %",
         "positions/relative: emerges",
         means("sink_0", "relative_paper"),
+        by="3 points above their start",
     ),
     Row(
         "... under every feed-forward",
@@ -350,6 +377,7 @@ ROWS = (
         "biases/massive activations vanish",
         means("norm_ratio", "softmax", "k_bias"),
         NO_BOS,
+        by="from 4 on",
     ),
     Row(
         "The longer the value of a learned key, the weaker it is",
@@ -410,6 +438,7 @@ ROWS = (
         "90.84 to .05 %",
         "abstract/none without its BOS",
         means("sink_0", "softmax") + means("sink_0/without_first", "softmax"),
+        by="at most 1 % without it",
     ),
     Row(
         "... and its loss breaks down",

@@ -2,7 +2,7 @@
 
 Each recipe is `nano` with fields changed, trained until the rate of one position reaches the recipe's target or its
 steps are over. The table counts the steps, and the minutes that the runs took. These runs search for recipes: no grade
-uses their seeds.
+uses their seeds. Rows whose log is a question are read from its runs, which do decide claims.
 
 It can be killed at any moment: the same command goes on with the runs that have no record.
 """

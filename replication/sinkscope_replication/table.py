@@ -15,9 +15,11 @@ from sinkscope.experiments import (
     Shares,
     keys,
     labels_read,
+    on_processor,
     read_rows,
     verdicts,
 )
+from sinkscope.experiments.grading import NO_LONGER
 from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.order import hours
 from sinkscope_replication.paper import ROWS, Row
@@ -124,6 +126,8 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
         there, _, asked = early.removesuffix(" runs").partition(" of ")
         if not asked:  # "no runs"
             there, asked = "0", str(sum(planned))
+        if NO_LONGER in reasons:
+            return f"{int(asked) - int(there)} of {asked} missing cannot decide it"
         cost = hours_missing(name, tuple(label for group in groups for label in group))
         return f"{int(asked) - int(there)} of {asked} missing" + (f", {cost:.1f} h" if cost else "")
     if not (verdict.decides_at and findings):
@@ -133,8 +137,9 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
 
 
 def _seconds(findings: Findings, labels: Sequence[str]) -> float:
-    """What a run of these variations took, on average."""
-    known = [run.seconds for label in labels for run in findings.runs.get(label, {}).values()]
+    """What a run of these variations took on a processor, on average; on a GPU where no other is known."""
+    runs = [run for label in labels for run in findings.runs.get(label, {}).values()]
+    known = [run.seconds for run in runs if on_processor(run)] or [run.seconds for run in runs]
     return math.fsum(known) / len(known)
 
 

@@ -33,7 +33,7 @@ from sinkscope.experiments.effects import (
     range_of,
     rising,
 )
-from sinkscope.experiments.expected import Expected, expected
+from sinkscope.experiments.expected import Expected, expected, on_processor
 from sinkscope.experiments.findings import RESULTS, Findings, known, path_of, read_findings, with_rows
 from sinkscope.experiments.grading import Judged, labels_read, standing_of, verdicts, without_sinks
 from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
@@ -146,6 +146,7 @@ __all__ = [
     "metric_gap",
     "more_models",
     "most_models",
+    "on_processor",
     "onset",
     "path_of",
     "peak",

@@ -54,12 +54,12 @@ def expected(
     runs = findings.runs if findings is not None else {}
     key = keys(question, scale)
     job_of = {label: job for (label, _), job in jobs.items()}
-    on_processors = any(_on_processor(run) for cells in runs.values() for run in cells.values())
+    on_processors = any(on_processor(run) for cells in runs.values() for run in cells.values())
     same_key: dict[str, list[float]] = {}
     paces: list[float] = []
     for label, cells in runs.items():
         if label in key:
-            timed = [run.seconds for run in cells.values() if not on_processors or _on_processor(run)]
+            timed = [run.seconds for run in cells.values() if not on_processors or on_processor(run)]
             same_key.setdefault(key[label], []).extend(timed)
             steps = _steps(job_of[label].model_dump(mode="json"))
             paces += [seconds / steps for seconds in timed if steps]
@@ -77,7 +77,8 @@ def stored_by(job: Job) -> int | None:
     return None if size is None else STORED * size
 
 
-def _on_processor(run: Observed) -> bool:
+def on_processor(run: Observed) -> bool:
+    """Whether a run was trained on a processor, or before that was kept."""
     return run.host.get("device", "cpu") == "cpu"
 
 
