@@ -129,6 +129,7 @@ STUDIED = {
     "two-random": ("random-tokens-longer", "two random"),
     "plain": ("rotary-without-bos", "6,000 steps"),
 }
+LOGS = {"nano": "all controls"}  # more models than those that decide a question
 
 
 def command(attempt: Attempt, seed: int, out: Path) -> list[str]:
@@ -302,7 +303,7 @@ def of_the_study() -> Iterator[dict[str, Any]]:
                 "rate": rate,
                 "loss": loss,
                 "core_minutes": run.seconds / 60 * step / run.steps[-1] if on_cores else None,  # of one thread
-                "log": question,
+                "log": LOGS.get(name, question),
             }
 
 
