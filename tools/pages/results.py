@@ -322,19 +322,20 @@ def fold_tuning() -> str:
 
 def retrofit() -> str:
     """What training with an attached operation changed in SmolLM2, before it and after some steps."""
-    return _retrofitted("removing_a_sink", ("30", "100"))
+    return _retrofitted("removing_a_sink", 2)
 
 
 def retrofit_nano() -> str:
     """The same of `nano`."""
-    return _retrofitted("removing_a_sink_nano", ("300",))
+    return _retrofitted("removing_a_sink_nano", 1)
 
 
-def _retrofitted(name: str, shown: tuple[str, ...]) -> str:
+def _retrofitted(name: str, stages_shown: int) -> str:
+    """Each arm after its last so many stages."""
     rows = []
     for arm, stages in _real(name)["arms"].items():
         before = stages["0"]
-        for steps in (steps for steps in shown if steps in stages):
+        for steps in sorted(stages.keys() - {"0"}, key=int)[-stages_shown:]:
             after = stages[steps]
             slots = f"{100 * before['slots']:.2g} → {100 * after['slots']:.2g}" if "sink_logit" in arm else ""
             ratios = [f"{_ratio(before[each])} → {_ratio(after[each])}" if each in after else "" for each in RATIOS]
