@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run, verdicts
-from sinkscope.experiments.grading import NO_LONGER
+from sinkscope.experiments import NO_LONGER, RESULTS, Question, expected, known, labels_read, run, verdicts
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (

@@ -10,6 +10,7 @@ from functools import cache
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
+    NO_LONGER,
     Findings,
     FromRecipe,
     Shares,
@@ -19,7 +20,6 @@ from sinkscope.experiments import (
     read_rows,
     verdicts,
 )
-from sinkscope.experiments.grading import NO_LONGER
 from sinkscope.statistics.claims import Verdict
 from sinkscope_replication.order import hours
 from sinkscope_replication.paper import ROWS, Row
