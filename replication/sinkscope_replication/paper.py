@@ -75,9 +75,9 @@ ROWS = (
         "It takes enough training data",
         "abstract, §5",
         "< 1 % at 50M tokens",
-        "data-amount/needs text",
-        means("sink_0", "all", "1/700"),
-        stays_open="to be read on its training windows, as `fresh-data-shares` will",
+        "fresh-data-shares/needs text",
+        means("sink_0/training", "1/2", "1/700"),
+        by="on training windows",
     ),
     Row(
         "It follows a token fixed at position 2",
