@@ -63,8 +63,8 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
     answer = f"{_sources(subject, added, written)} {_costs(rows, usual)}"
     if added >= 2:
         rows.insert(0, Row("twice", "the tokenizer puts two BOS before every text", flags=("bos-twice",)))
-    elif written and added:
-        finding = "a rendered chat that is tokenized once more begins with two BOS"
+    if written and added:
+        finding = f"a rendered chat that is tokenized once more begins with {_several(added + written)} BOS"
         rows.append(Row("chat-twice", finding, flags=("bos-twice-chat",)))
     if subject.template_fault:
         rows.insert(0, Row("template", subject.template_fault, flags=("template-broken",)))
@@ -73,7 +73,16 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
         facts["template_adds"] = written
     better = sorted((row for row in rows if row.number and row.number.high < 0), key=lambda row: row.number.value)  # type: ignore[union-attr]
     advised_by = tuple(row.key for row in better)
-    return Answered(answer, tuple(rows), facts, advised_by=advised_by, otherwise="Leave it as it is.")
+    otherwise = "Leave it as it is."
+    if added >= 2:
+        otherwise = "Let the tokenizer add one BOS."
+    elif subject.template_fault:
+        otherwise = "Mend the chat template."
+    return Answered(answer, tuple(rows), facts, advised_by=advised_by, otherwise=otherwise)
+
+
+def _several(count: int) -> str:
+    return {2: "two", 3: "three", 4: "four"}.get(count, str(count))
 
 
 def _bos_in_template(subject: CheckedModel) -> int | None:
@@ -95,7 +104,7 @@ def _sources(subject: CheckedModel, added: int, written: int | None) -> str:
         local += f", the chat template {count[min(written, 2)]}"
         served += ", chat what the template writes"
     if added and written:
-        served += ", and a rendered chat that is sent to completions gets two"
+        served += f", and a rendered chat that is sent to completions gets {_several(added + written)}"
     fault = f" {subject.template_fault[:1].upper()}{subject.template_fault[1:]}." if subject.template_fault else ""
     return f"{local}. On a server {served}.{fault}"
 

@@ -249,6 +249,10 @@ class Card:
             )
             for name, part in data["sections"].items()
         )
+        if lacking := [name for name in ("model", "texts") if name not in data]:
+            raise InputError(f"this is no whole report card: it lacks '{lacking[0]}'")
+        if empty := next((part.name for part in parts if not part.by_texts), ""):
+            raise InputError(f"this is no whole report card: section '{empty}' was run on no texts")
         record = {name: value for name, value in data.items() if name not in ("schema", "flags", "lines", "sections")}
         return cls(record, parts, tuple(data.get("lines", ())))
 
@@ -301,6 +305,8 @@ class Card:
                     continue
                 old = {row.key: row for row in old_answered.rows}
                 for row in (row for row in answered.rows if row.key in old and row.values and old[row.key].values):
+                    if row.unit != old[row.key].unit:
+                        continue  # costs against different references
                     here, there, unit = np.asarray(row.values), np.asarray(old[row.key].values), row.unit
                     if same:
                         interval = paired_difference(row, old[row.key])

@@ -33,11 +33,11 @@ def run_section(subject: CheckedModel, texts: TextSet, progress: Progress | None
 
 def _row(trial: Trial, arm: str) -> Row:
     grade = trial.grade(arm)
-    why = grade.why
+    why, advised = grade.why, grade.word in ADVISED
     if trial.controls(arm):
         difference = trial.difference(arm)
         relation = "better than" if difference.high < 0 else "worse than" if difference.low > 0 else "no better than"
-        why = f"{relation} random keys"
+        why, advised = f"{relation} random keys", advised and difference.high < 0
     policy, _, budget = arm.partition("@")
     return Row(
         arm,
@@ -47,7 +47,7 @@ def _row(trial: Trial, arm: str) -> Row:
         trial.texts,
         grade.word,
         why,
-        f"evict with {policy} at {budget}" if grade.word in ADVISED else "",
+        f"evict with {policy} at {budget}" if advised else "",
         *evicted_bytes(trial, arm),
         tuple(trial.values(arm).tolist()),
     )

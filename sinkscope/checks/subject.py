@@ -280,7 +280,7 @@ class _TextMaker:
         """The user's texts; None if there are none."""
         if (source := self.user_texts) is None:
             return None
-        return list(texts(Path(source))) if isinstance(source, str | Path) else list(source)
+        return list(texts(Path(source), self.field)) if isinstance(source, str | Path) else list(source)
 
     @property
     def source_sha256(self) -> str | None:

@@ -82,10 +82,11 @@ def check(
     flags = _names("--fail-on", fail_on)
     check_flags(flags)
     check_raisable(flags, sections)
-    if submit is not None and (not full or only is not None or skipped is not None or count < SUBMITTED):
+    whole = full and only is None and skipped is None and text is None and controls > 0
+    if submit is not None and (not whole or count < SUBMITTED):
         raise InputError(
-            f"--submit: the atlas takes whole cards: add --full, at least {SUBMITTED} --texts, and neither --only nor "
-            "--skip"
+            f"--submit: the atlas takes whole cards on the texts that come along: add --full, at least {SUBMITTED} "
+            "--texts and 1 of --controls, and neither --only, --skip nor --text"
         )
     if submit is not None:
         check_writable(submit)

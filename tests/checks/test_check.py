@@ -199,6 +199,26 @@ def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) 
 
 
 @pytest.mark.slow
+def test_costs_against_other_references_are_not_compared(card: Card) -> None:
+    """A tokenizer that adds no BOS measures against none, another one against one."""
+    other = Card.from_json(json.loads(json.dumps(card.to_json()).replace("against one BOS", "against no BOS")))
+    assert "bos" in set(card.against(card)["section"])
+    assert "bos" not in set(card.against(other)["section"])
+
+
+def test_a_card_that_lacks_its_texts_is_named(tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(json.dumps({"schema": 1, "model": "a", "sections": {}}))
+    with pytest.raises(InputError, match="this is no whole report card: it lacks 'texts'"):
+        Card.load(tmp_path / "card.json")
+
+
+def test_the_text_of_rows_is_their_field(nano: tuple[Any, Any], tmp_path: Path) -> None:
+    rows = [{"body": " ".join(f"word {i} of {j}" for i in range(120))} for j in range(30)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = check(*nano, tmp_path / "rows.jsonl", only=["sink"], count=4, tokens=32, field="body")
+    assert found.record["texts"][0]["n"] == 4
+
+
 def test_sections_that_read_other_texts_are_not_paired(card: Card) -> None:
     """Long texts are as long as the model takes, so two models may have read others of the same name."""
     part = card.parts[0]

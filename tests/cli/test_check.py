@@ -78,9 +78,11 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--only", ","), "--only ',' names nothing"),
         (("--fail-on", ""), "--fail-on '' names nothing"),
         (("--text", "short.txt"), "the longest text has"),
-        (("--submit", "atlas"), "the atlas takes whole cards: add --full"),
-        (("--submit", "atlas", "--full", "--only", "sink"), "neither --only nor --skip"),
+        (("--submit", "atlas"), "the atlas takes whole cards on the texts that come along: add --full"),
+        (("--submit", "atlas", "--full", "--only", "sink"), "neither --only, --skip nor --text"),
         (("--submit", "atlas", "--full", "--texts", "8"), "at least 24 --texts"),
+        (("--submit", "atlas", "--full", "--text", __file__), "neither --only, --skip nor --text"),
+        (("--submit", "atlas", "--full", "--controls", "0"), "1 of --controls"),
         (("--submit", "junk.json", "--full", "--plan"), "cannot write to junk.json: Not a directory"),
     ],
 )
