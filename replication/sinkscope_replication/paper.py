@@ -126,7 +126,7 @@ ROWS = (
         by="below .5",
     ),
     Row(
-        "Softmax's normalization makes it: sigmoid has fewer, after equal steps",
+        "Sigmoid, whose rows need not sum to one, has fewer after equal steps",
         "abstract, T6",
         "18.18 and .44 %",
         "abstract/sigmoid: fewer",

@@ -223,8 +223,8 @@ def first_token_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 def encoded_letter(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of "a" with what the tokenizer adds around it; of nothing, where its words do not include "a"."""
     try:
-        return list(tokenizer.encode("a"))
-    except Exception:  # as in `tokenized`
+        return list(tokenized(tokenizer, "a")["input_ids"])
+    except InputError:
         return list(tokenizer.encode(""))
 
 

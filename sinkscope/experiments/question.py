@@ -350,7 +350,7 @@ class Question:
         claims = [
             [each.claim.name, str(each.claim.rule), str(getattr(each.effect, "has", ""))] for each in self.assertions
         ]
-        # Of a value that JSON has not, its kind: its own words may hold an address in memory.
+        # Values that JSON cannot hold count by their class alone: their own text may contain a memory address.
         text = json.dumps([variations, claims], sort_keys=True, default=lambda value: type(value).__name__)
         return hashlib.sha256(text.encode()).hexdigest()
 
