@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from sinkscope.checks.card import SCHEMA, Card
+from sinkscope.checks.card import FLAGS, SCHEMA, Card
 from sinkscope.checks.row import ADVISED, ORDER
 from sinkscope.checks.subject import PROSE
 from sinkscope.data import corpus_digest
@@ -31,11 +32,15 @@ LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a toke
 """Smallest and largest value by unit; other units have −50 to 50."""
 TEXT_FIELDS = ("name", "says", "n", "sha256", "corpus_sha256")
 DROPPED = ("values", "finding")  # fields of rows
-DROPPED_FACTS = ("by_head",)
+DROPPED_FACTS = ("by_head", "rescue")
 LEAST = 24  # texts of each kind
+MOST = 2_000  # entries of a fact
+FACT = r"[\w.:,/@()+<>|×% -]{0,100}"
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Named = Annotated[str, Field(min_length=1)]
+Named = Annotated[str, Field(min_length=1, max_length=100)]
+Flag = Annotated[str, Field(pattern=f"^({'|'.join(FLAGS)})$")]
+Phrase = Annotated[str, Field(max_length=250)]
 
 
 class _Part(BaseModel):
@@ -44,7 +49,7 @@ class _Part(BaseModel):
 
 class _Texts(_Part):
     name: Named
-    says: str
+    says: Phrase
     n: int = Field(ge=LEAST)
     sha256: Hash
     corpus_sha256: Hash | None = None
@@ -62,22 +67,27 @@ class _Row(_Part):
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    unit: str = ""
-    n: int = 0
+    unit: Phrase = ""
+    n: NonNegativeInt = 0
     word: Literal["", "breaks", "costs", "cannot tell", "small", "free"] = ""
-    why: str = ""
-    advice: str = ""
+    why: Phrase = ""
+    advice: Phrase = ""
     bytes: NonNegativeFloat | None = None
     of_16: NonNegativeFloat | None = None
-    flags: list[str] = []
+    flags: list[Flag] = []
 
     @model_validator(mode="after")
     def _is_within(self) -> _Row:
         if not self.unit and self.value is None:
             return self
         smallest, largest = LIMITS.get(self.unit, (-50.0, 50.0))
-        if self.value is None or not smallest <= self.value <= largest:
-            raise ValueError(f"{self.key}: {self.value} {self.unit} is out of bounds ({smallest:g} to {largest:g})")
+        ends = [end for end in (self.value, self.low, self.high) if end is not None]
+        outside = [end for end in ends if not smallest <= end <= largest]
+        if self.value is None or outside:
+            end = outside[0] if outside else None
+            raise ValueError(f"{self.key}: {end} {self.unit} is out of bounds ({smallest:g} to {largest:g})")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"{self.key}: an interval has two ends")
         if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
             raise ValueError(f"{self.key}: {self.value} is not within its interval ({self.low} to {self.high})")
         if self.n < 4:
@@ -88,7 +98,32 @@ class _Row(_Part):
 class _Answer(_Part):
     rows: list[_Row]
     facts: dict[str, Any]
-    not_run: Named | None = None
+    not_run: Annotated[str, Field(min_length=1, max_length=250)] | None = None
+
+    @model_validator(mode="after")
+    def _are_single_numbers(self) -> _Answer:
+        """Facts are numbers and names: no text can hide in them. No row is there twice."""
+        keys = [row.key for row in self.rows]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise ValueError(f"row {twice[0]} is there twice")
+        for name, value in self.facts.items():
+            _check_fact(name, value, 0)
+        return self
+
+
+def _check_fact(name: str, value: Any, depth: int) -> None:
+    if isinstance(value, dict | list) and depth < 3:
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        if len(inner) > MOST:
+            raise ValueError(f"facts.{name} has {len(inner)} entries, at most {MOST}")
+        for each in inner:
+            _check_fact(name, each, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"facts.{name} is not finite")
+    elif not (value is None or isinstance(value, bool | int | float)) and not (
+        isinstance(value, str) and re.fullmatch(FACT, value)
+    ):
+        raise ValueError(f"facts.{name} is neither a number nor a name: {str(value)[:40]!r}")
 
 
 class _Section(_Part):
@@ -100,24 +135,29 @@ class _Entry(_Part):
     layout: Literal[1] = Field(alias="schema")
     model: Named
     revision: str | None
-    weights: str
+    weights: Phrase
     parameters: PositiveInt
     dtype: Named
     seconds: NonNegativeFloat
     texts: list[_Texts] = Field(min_length=1)
-    versions: dict[str, str]
+    versions: dict[Named, Named]
     controls: NonNegativeInt
     seed: int
     model_sha256: Hash
-    flags: list[str]
+    flags: list[Flag]
     sections: dict[str, _Section] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _name_their_texts(self) -> _Entry:
-        names = {texts.name for texts in self.texts}
+        counts = {texts.name: texts.n for texts in self.texts}
+        if len(counts) < len(self.texts):
+            raise ValueError("two sets of texts have one name")
         for section, part in self.sections.items():
-            if other := sorted(set(part.on) - names):
-                raise ValueError(f"{section}: texts '{other[0]}' are none of {', '.join(sorted(names))}")
+            if other := sorted(set(part.on) - set(counts)):
+                raise ValueError(f"{section}: texts '{other[0]}' are none of {', '.join(sorted(counts))}")
+            for name, row in ((name, row) for name, answer in part.on.items() for row in answer.rows):
+                if row.n > counts[name]:
+                    raise ValueError(f"{section}: {row.key}: n = {row.n}, of {counts[name]} texts")
         return self
 
 

@@ -200,4 +200,12 @@ def _beats_random(trial: Trial, name: str) -> bool:
 
 
 PASSES = 0.9 * (1 + 3 * len(BITS) + len(SERVED)) + 0.5
-SECTION = CheckSection("cache", "Cache bits", "default", obstacle, PASSES, run_section)
+SECTION = CheckSection(
+    "cache",
+    "Cache bits",
+    "default",
+    obstacle,
+    (*(f"kv{bits}{protected}" for bits in BITS for protected in ("", "-protected")), *SERVED),
+    PASSES,
+    run_section,
+)

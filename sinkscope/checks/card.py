@@ -57,12 +57,13 @@ class Part:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The first set's rows, combined with those of the second set if there is one."""
+        """The first set's rows, combined with those of the second set if there is one, and then what only that has."""
         names = list(self.by_texts)
         if len(names) < 2:
             return self.first.rows
         others = {row.key: row for row in self.by_texts[names[1]].rows}
-        return tuple(combined(row, others.get(row.key), names) for row in self.first.rows)
+        both = [combined(row, others.pop(row.key, None), names) for row in self.first.rows]
+        return (*both, *(combined(row, None, names[1:]) for row in others.values()))
 
     @property
     def answer(self) -> str:
@@ -142,7 +143,7 @@ class Card:
         Raises `InputError` for anything else, and for the key of a row that the card does not have.
         """
         check_flags([flag])
-        key, colon, word = flag.partition(":")
+        key, colon, word = flag.rpartition(":")
         rows = [row for part in self.parts for row in part.rows]
         if colon:
             if key not in (keys := [row.key for row in rows]):
@@ -281,20 +282,10 @@ class Card:
         Columns: section, texts, finding, unit, here, there, difference, low, high, n, both words, and `paired`. Raises
         `InputError` for different texts with the same tokenizer.
         """
+        check_comparable(self.record, other.record)
         mine, theirs = ({texts["name"]: texts for texts in card.record["texts"]} for card in (self, other))
         shared = [name for name in mine if name in theirs]  # other sections read other sets
-        if not shared:
-            raise InputError(
-                f"the two cards have no set of texts in common ({', '.join(mine)} here, {', '.join(theirs)} there): "
-                "check both models with the same sections on the same texts"
-            )
         same = all(mine[name]["sha256"] == theirs[name]["sha256"] for name in shared)
-        if not same and not self._comparable_by_bytes(other):
-            differ = [name for name in mine if mine[name]["sha256"] != theirs.get(name, {}).get("sha256")]
-            raise InputError(
-                f"the two cards were made on other texts ({', '.join(differ)}): their hashes differ, so "
-                "nothing is paired; check both models on the same texts, with one tokenizer"
-            )
         rows = []
         other_parts = {part.name: part for part in other.parts}
         for part in (part for part in self.parts if part.name in other_parts):
@@ -336,16 +327,6 @@ class Card:
                     )
         return pd.DataFrame(rows)
 
-    def _comparable_by_bytes(self, other: Card) -> bool:
-        """Whether two different tokenizers cut the same corpora into texts with known sizes in bytes."""
-        vocabularies = [card.record.get("vocabulary_sha256") for card in (self, other)]
-        mine, theirs = (
-            {texts["name"]: texts.get("bytes_per_token") for texts in card.record["texts"]} for card in (self, other)
-        )
-        shared = mine.keys() & theirs.keys()
-        sizes = [card[name] for card in (mine, theirs) for name in shared]
-        return bool(shared) and None not in (*sizes, *vocabularies) and vocabularies[0] != vocabularies[1]
-
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
@@ -360,6 +341,39 @@ class Card:
         answers = [f"{part.title}: {part.answer}" for part in self.parts if part.answer]
         missing = [f"{part.title}: not run, {part.first.missing}." for part in self.parts if part.first.missing]
         return [f"{self.record['model']}: {texts}.", *answers, *missing]
+
+
+def check_comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Raises `InputError` for the records of two cards whose numbers cannot be compared: they were made on other texts.
+
+    Two tokenizers cut the same corpus into different texts, which compare by bytes where their sizes are known.
+    """
+    mine, theirs = ({texts["name"]: texts for texts in each["texts"]} for each in (record, other))
+    shared = [name for name in mine if name in theirs]
+    if not shared:
+        raise InputError(
+            f"the two cards have no set of texts in common ({', '.join(mine)} here, {', '.join(theirs)} there): "
+            "check both models with the same sections on the same texts"
+        )
+    differ = [name for name in shared if mine[name]["sha256"] != theirs[name]["sha256"]]
+    if not differ:
+        return
+    one, another = (each.get("vocabulary_sha256") for each in (record, other))
+    if None in (one, another) or one == another:
+        why = "their hashes differ, so nothing is paired; check both models on the same texts, with one tokenizer"
+    elif unlike := [name for name in shared if not _from_one_corpus(mine[name], theirs[name])]:
+        why = f"{', '.join(unlike)} {'come' if len(unlike) > 1 else 'comes'} from another corpus, or from a card that "
+        why += "does not say which; check both models on the same texts"
+    else:
+        return
+    raise InputError(f"the two cards were made on other texts ({', '.join(differ)}): {why}")
+
+
+def _from_one_corpus(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether two sets of texts were cut from one corpus, and have sizes in bytes."""
+    corpora = [texts.get("corpus_sha256") for texts in (mine, theirs)]
+    sizes = [texts.get("bytes_per_token") for texts in (mine, theirs)]
+    return None not in corpora and None not in sizes and corpora[0] == corpora[1]
 
 
 def smallest(lines_for: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -391,7 +405,7 @@ def held(row: Row) -> str:
 def check_flags(names: Sequence[str]) -> None:
     """Raises `InputError` for a name that is no flag."""
     for name in names:
-        _, colon, word = name.partition(":")
+        _, colon, word = name.rpartition(":")
         if colon and word not in ORDER:
             raise unknown("word", word, ORDER)
         if not colon and name not in FLAGS:

@@ -66,4 +66,12 @@ def _answer(trial: Trial) -> str:
     return f"Of the bytes kept, the least is lost by {' and '.join(parts)}."
 
 
-SECTION = CheckSection("evict", "Eviction", "full", CheckedModel.cache_obstacle, 7.0, run_section)
+SECTION = CheckSection(
+    "evict",
+    "Eviction",
+    "full",
+    CheckedModel.cache_obstacle,
+    tuple(f"{policy}@{100 * share:g}%" for share in BUDGETS for policy in POLICIES),
+    7.0,
+    run_section,
+)

@@ -233,4 +233,13 @@ def _worst(subject: CheckedModel, texts: TextSet) -> str:
     return f"Largest ranges over their medians: {', '.join(named)}" if named else ""
 
 
-SECTION = CheckSection("int8", "int8", "full", CheckedModel.decoder_obstacle, 10.0, run_section, extra_passes=13.0)
+SECTION = CheckSection(
+    "int8",
+    "int8",
+    "full",
+    CheckedModel.decoder_obstacle,
+    ("a8-*", "w8a8-*", "alone:*", "rescue:*"),
+    10.0,
+    run_section,
+    extra_passes=13.0,
+)

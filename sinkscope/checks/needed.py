@@ -85,4 +85,4 @@ def _answer(trial: Trial) -> str:
     return f"{answer}: {text}.{after}"
 
 
-SECTION = CheckSection("needed", "Is it needed", "full", obstacle, 16.0, run_section)
+SECTION = CheckSection("needed", "Is it needed", "full", obstacle, tuple(LABELS), 16.0, run_section)

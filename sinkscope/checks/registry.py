@@ -43,10 +43,13 @@ def chosen(*, full: bool = False, only: Sequence[str] = (), skip: Sequence[str] 
 
 
 def check_raisable(flags: Sequence[str], sections: Sequence[CheckSection]) -> None:
-    """Raises `InputError` for a flag that none of these sections can raise, since another one does."""
-    for name, section in SECTIONS.items():
-        for flag in flags:
-            if flag in section.flags and section not in sections:
-                raise InputError(
-                    f"flag {flag} is raised by section {name}, which does not run: run it, or take another"
-                )
+    """Raises `InputError` for a flag that none of these sections can raise: another one does, or no row has its key."""
+    for flag in flags:
+        key, colon, _ = flag.rpartition(":")  # a key may hold colons
+        raising = [section for section in SECTIONS.values() if flag in section.flags or (colon and section.has(key))]
+        if colon and not raising:
+            raise unknown("row", key, [key for section in SECTIONS.values() for key in section.keys])
+        if raising and not any(section in sections for section in raising):
+            raise InputError(
+                f"flag {flag} is raised by section {raising[0].name}, which does not run: run it, or take another"
+            )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sinkscope.checks.card import Card, Part
+from sinkscope.checks.card import Card, Part, check_comparable
 from sinkscope.checks.engines import lines
 from sinkscope.checks.registry import chosen
 from sinkscope.checks.row import Answered
@@ -31,7 +31,7 @@ from sinkscope.quantization.as_read import weights_as_read
 from sinkscope.trials import explained
 
 PACKAGES = ("sinkscope", "torch", "transformers")
-LAYOUT = 7  # goes up when sections measure or say something else, so that nothing kept before is reused
+LAYOUT = 8  # goes up when sections measure or say something else, so that nothing kept before is reused
 Watch = Callable[[str, int, int, str], object]
 """Called with a section's title, the number of its finished readings, their total, and the result so far."""
 
@@ -53,6 +53,7 @@ def check(
     name: str = "",
     revision: str | None = None,
     out: str | Path | None = None,
+    against: Card | None = None,
     progress: Watch | None = None,
 ) -> Card:
     """The report card of a model: is there a sink, is BOS sent right, how many bits may the cache have, and more.
@@ -74,6 +75,7 @@ def check(
         name: The model's name on the card; by default its own name.
         revision: The branch, tag or commit of the hub that it was loaded from; the card holds the commit.
         out: A folder that keeps finished sections; a later call with the same model and texts reuses them.
+        against: A card that this one is to be compared with (`Card.against`): other texts are refused beforehand.
         progress: Called while sections run.
 
     Raises `InputError` for unknown sections, and for texts that are too short. If a section does not apply to the
@@ -95,6 +97,9 @@ def check(
         controls=controls,
         seed=seed,
     )
+    read = [texts.to_json() for texts in _texts_read(sections, subject)]
+    if against is not None:
+        check_comparable({"texts": read, "vocabulary_sha256": subject.vocabulary_sha256}, against.record)
     identity = _identity(subject)
     store = None if out is None else Path(out) / "sections"
     parts = [_part(section, subject, store, identity, progress) for section in sections]
@@ -111,7 +116,7 @@ def check(
         "threads": torch.get_num_threads(),
         "seconds": round(sum(part.seconds for part in parts), 2),
         "seconds_here": round(time.perf_counter() - start, 2),
-        "texts": [texts.to_json() for texts in _texts_read(sections, subject)],
+        "texts": read,
         "vocabulary_sha256": subject.vocabulary_sha256,
         "controls": controls,
         "seed": seed,

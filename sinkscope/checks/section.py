@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from sinkscope.checks.row import Answered
@@ -23,6 +24,7 @@ class CheckSection:
         title: The heading of its rows.
         tier: "default", or "full" for a section that takes longer.
         obstacle: `obstacle(subject)` is why the section does not apply to this model, or empty where it does.
+        keys: The keys of its rows, as patterns of `fnmatch`.
         passes: About how many times it reads a set of texts; `planning` multiplies it by the seconds of one reading.
         run: `run(subject, texts, progress)` answers the question on one set of texts.
         extra_passes: Further readings, of the first set only.
@@ -34,8 +36,13 @@ class CheckSection:
     title: str
     tier: Tier
     obstacle: Callable[[CheckedModel], str]
+    keys: tuple[str, ...]
     passes: float
     run: Callable[[CheckedModel, TextSet, Progress | None], Answered]
     extra_passes: float = 0.0
     flags: tuple[str, ...] = ()
     plain: bool = False
+
+    def has(self, key: str) -> bool:
+        """Whether one of its rows may have this key."""
+        return any(fnmatchcase(key, pattern) for pattern in self.keys)

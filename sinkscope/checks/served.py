@@ -129,4 +129,12 @@ def _stream_row(trial: Trial, name: str, keep: int, cells: int, size: tuple[floa
     )
 
 
-SECTION = CheckSection("engines", "As engines cache", "full", CheckedModel.cache_obstacle, 12.0, run_section)
+SECTION = CheckSection(
+    "engines",
+    "As engines cache",
+    "full",
+    CheckedModel.cache_obstacle,
+    (*ROUNDED, "vllm-*", *STREAMS),
+    12.0,
+    run_section,
+)

@@ -212,4 +212,13 @@ def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement) -> lis
 
 
 # It applies to every model: one without attention raises an error when it is measured.
-SECTION = CheckSection("sink", "Sink", "default", lambda subject: "", 1.5, run, flags=("no-sink", "learned-sink"))
+SECTION = CheckSection(
+    "sink",
+    "Sink",
+    "default",
+    lambda subject: "",
+    ("rate", "slots", "outliers"),
+    1.5,
+    run,
+    flags=("no-sink", "learned-sink"),
+)

@@ -55,7 +55,7 @@ class TextSet:
         plain: The scored texts without what tokenizer and chat template add, up to two tokens shorter than `ids`; None
             for random tokens, and for plain texts themselves.
         bytes_per_token: Mean length of a token of each text in UTF-8, without added ones; None for random tokens.
-        corpus_sha256: Hash of the prose that comes with the package, where the texts are taken from it.
+        corpus_sha256: Hash of the documents that the texts are taken from; None for random tokens.
     """
 
     name: str
@@ -249,7 +249,9 @@ def checked_model(
     vocabulary = vocabulary_of(model)
     length = min(tokens, trained_length(model) or tokens)
     maker = _TextMaker(model, tokenizer, vocabulary, length, count, options.get("seed", 0), user_texts, field)
-    sets = [maker.text_set(kind, chat=number == 0) for number, kind in enumerate(maker.kinds[: 2 if full else 1])]
+    made = [maker.text_set(kind, chat=number == 0) for number, kind in enumerate(maker.kinds[: 2 if full else 1])]
+    # Where the tokenizer spells no text, both kinds are the same random tokens.
+    sets = list({texts.name: texts for texts in made}.values())
     try_out(model, fed(model, sets[0].ids))
     return CheckedModel(
         name,
@@ -320,7 +322,7 @@ class _TextMaker:
         description = f"{scored} texts of {ids.shape[1]} tokens: {name}"
         bare = plain[:scored, : min(plain.shape[1], self.length - BOS_ROOM)]
         sizes = tuple(len(text.encode()) / bare.shape[1] for text in self.tokenizer.batch_decode(bare))
-        corpus = corpus_digest(PROSE) if kind == PROSE else None
+        corpus = self.source_sha256 or corpus_digest(PROSE if kind == PROSE else "python")
         as_plain = f"plain {kind}"
         plain_says = f"{scored} texts of {bare.shape[1]} tokens: {as_plain}"
         plain_set = TextSet(as_plain, plain_says, bare, bare[:0], None, sizes, corpus)

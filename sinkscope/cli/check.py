@@ -132,6 +132,7 @@ def check(
                 name=name,
                 revision=running.revision,
                 out=folder,
+                against=earlier,
                 progress=watch,
             )
         paths = _write(card, folder)

@@ -52,8 +52,13 @@ def _schemes(values: Mapping[str, Any]) -> list[Any]:
 
 
 def _names(scheme: str | None) -> list[str]:
-    """The names of --scheme, each once."""
-    return list(dict.fromkeys(filter(None, (scheme or "").split(","))))
+    """The names of --scheme. Raises `InputError` for one that is empty or given twice."""
+    names = [] if scheme is None else scheme.split(",")
+    if "" in names:
+        raise InputError(f"--scheme '{scheme}' has an empty name")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"--scheme names {twice[0]} twice")
+    return names
 
 
 def _uses_other_texts(values: Mapping[str, Any]) -> bool:

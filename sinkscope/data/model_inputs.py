@@ -59,7 +59,16 @@ def fed(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
     if not model.config.is_encoder_decoder:
         return {"input_ids": ids}
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        return {"input_ids": ids, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels=ids)}
+        try:
+            shifted = model.prepare_decoder_input_ids_from_labels(labels=ids)
+        except (AttributeError, TypeError, ValueError) as error:  # of families that shift by the start token
+            if getattr(model.config, "decoder_start_token_id", None) is not None:
+                raise
+            raise UnsupportedModelError(
+                f"{type(model).__name__} names no token that its decoder starts with: give decoder_start_token_id in "
+                "its config.json (0, its padding, for T5)"
+            ) from error
+        return {"input_ids": ids, "decoder_input_ids": shifted}
     if "labels" in inspect.signature(model.forward).parameters:
         return {"input_ids": ids, "labels": ids}
     start = torch.full_like(ids[:, :1], start_token(model))

@@ -102,15 +102,20 @@ class PositionTable:
         return self.weight.data.view(self.weight.shape[-2:])[self.offset :]
 
 
+UNDIGESTED = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "_model_name_or_path")
+
+
 def model_digest(model: nn.Module) -> str:
     """The sha256 of a model's configuration and of the sum of each parameter, in hexadecimal.
 
-    Two models that agree in it have the same numbers, short of weights that were exchanged within a parameter; names
-    and folders do not count. Parameters on the meta device are left out.
+    Two models that agree in it have the same numbers, short of weights that were exchanged within a parameter; names,
+    folders and the version of transformers that wrote the configuration do not count. Parameters on the meta device are
+    left out.
     """
     config = getattr(model, "config", None)
-    known: Any = getattr(config, "to_diff_dict", lambda: type(model).__name__)()
-    known = json.dumps(known, sort_keys=True, default=str)
+    known: Any = getattr(config, "to_diff_dict", lambda: {"class": type(model).__name__})()
+    kept = {name: value for name, value in known.items() if name not in UNDIGESTED}
+    known = json.dumps(kept, sort_keys=True, default=str)
     with torch.no_grad():
         sums = [float(each.detach().double().sum()) for each in model.parameters() if not each.is_meta]
     return hashlib.sha256(json.dumps([known, sums]).encode()).hexdigest()

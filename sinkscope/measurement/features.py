@@ -17,7 +17,7 @@ def features(data: xr.Dataset, k: int, *, per_token: bool) -> xr.Dataset:
             "no strongest keys were observed: with sinkscope.observe(model, StrongestKeys()) around model.generate()"
         )
     count = data.sizes["strongest"]
-    if not 1 <= k <= count:
+    if k not in range(1, count + 1):
         raise InputError(f"k = {k}: {count} keys of each head were kept (StrongestKeys(count={count}))")
     arrays = {name: data[long].isel(strongest=slice(k)) for name, long in NAMES.items()}
     strongest = xr.Dataset({name: array.transpose("sample", ..., "strongest") for name, array in arrays.items()})

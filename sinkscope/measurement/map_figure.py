@@ -22,7 +22,7 @@ def head_map(data: xr.Dataset, layer: int, head: int) -> go.Figure:
     numbers = data["layer_index"].values.tolist()
     if layer not in numbers:
         raise InputError(f"layer {layer} was not measured: there are {', '.join(map(str, numbers))}")
-    if not 0 <= head < data.sizes["head"]:
+    if head not in range(data.sizes["head"]):
         raise InputError(f"head {head} does not exist: layer {layer} has heads 0 to {data.sizes['head'] - 1}")
     weights = data["attention_map"].isel(kept=0, layer=numbers.index(layer), head=head).transpose("query", "key")
     shown = np.where(np.triu(np.ones(weights.shape, bool), 1) & (weights.values == 0), np.nan, weights.values)

@@ -71,18 +71,34 @@ def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path
     return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
 
 
+def gguf_configuration(path: Path) -> PreTrainedConfig:
+    """The configuration of a GGUF file's model, of which nothing is written. Raises `InputError` as `dequantized`."""
+    with _reading(path) as file, _refusing(path):
+        metadata = _metadata(file)
+        _check_kind(path, metadata)
+        _check_types(path, file)
+        return _configuration(path, file, metadata)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Whatever transformers raises about the file becomes an `InputError` with the way out."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, NotImplementedError, TypeError) as error:
+        raise InputError(f"cannot load model '{path}': {first_line(error).rstrip('.:')}; {_ORIGINAL}") from error
+
+
 def _convert(path: Path, folder: Path, class_of: Callable[[PreTrainedConfig], Any], draft: Path) -> None:
     with _reading(path) as file:
         metadata = _metadata(file)
         _check_kind(path, metadata)
         _check_types(path, file)
         check_room(cache_dir(), _BYTES * _elements(file))
-        try:
+        with _refusing(path):
             _save_model(path, file, metadata, class_of, draft)
-        except InputError:
-            raise
-        except (OSError, ValueError, ImportError, KeyError, RuntimeError, NotImplementedError, TypeError) as error:
-            raise InputError(f"cannot load model '{path}': {first_line(error).rstrip('.:')}; {_ORIGINAL}") from error
         _save_tokenizer(path, metadata, draft)
         write_json(draft / ABOUT, _about(file, metadata))
     size = sum(entry.stat().st_size for entry in draft.iterdir())
@@ -230,10 +246,8 @@ def _elements(file: Any) -> int:
 # Writing
 
 
-def _save_model(
-    path: Path, file: Any, metadata: Mapping[str, Any], class_of: Callable[[PreTrainedConfig], Any], draft: Path
-) -> None:
-    config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+def _configuration(path: Path, file: Any, metadata: Mapping[str, Any]) -> PreTrainedConfig:
+    config: PreTrainedConfig = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
     if (architecture := metadata["general.architecture"]) not in _newer_architectures():
         _completed(
             path,
@@ -245,6 +259,13 @@ def _save_model(
                 if key.startswith(f"{architecture}.")
             },
         )
+    return config
+
+
+def _save_model(
+    path: Path, file: Any, metadata: Mapping[str, Any], class_of: Callable[[PreTrainedConfig], Any], draft: Path
+) -> None:
+    config = _configuration(path, file, metadata)
     model, notes = class_of(config).from_pretrained(
         str(path.parent),
         gguf_file=path.name,
@@ -258,7 +279,7 @@ def _save_model(
     weights = model.state_dict()
     # By address: tied weights have two names here and are one tensor in the file.
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
-    if architecture not in _newer_architectures() and stored != _elements(file):
+    if metadata["general.architecture"] not in _newer_architectures() and stored != _elements(file):
         raise InputError(
             f"'{path}' holds {_elements(file)} weights, of which transformers' {type(model).__name__} takes {stored}: "
             f"it would compute something else; {_ORIGINAL}"

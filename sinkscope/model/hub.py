@@ -30,7 +30,7 @@ from sinkscope import names
 from sinkscope.errors import InputError, unknown
 from sinkscope.errors.invalid import first_line
 from sinkscope.model.attached.loading import host_of
-from sinkscope.model.gguf_files import ABOUT, dequantized
+from sinkscope.model.gguf_files import ABOUT, dequantized, gguf_configuration
 from sinkscope.names import SHIPPED, is_gguf, is_git_pointer
 
 CALIBRATED = "calibrated.json"  # marks the folder of a model that is saved with a calibration
@@ -116,6 +116,8 @@ def load(
 def configuration(name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """The configuration of a name. Raises `InputError` as `load` does."""
     try:
+        if (place := Path(names.resolve(name))).is_file():
+            return gguf_configuration(place)
         return AutoConfig.from_pretrained(own_files(name), revision=revision, trust_remote_code=trust_remote_code)
     except InputError:
         raise
@@ -147,7 +149,8 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
         )
     except Exception as error:  # as in `load`; of a file in a newer format the tokenizers library raises just this
         reason = first_line(error)  # a line that only announces a list says nothing by itself
-        reason = "it comes without the files of one" if reason.endswith(":") else reason
+        lacks = "it comes without the files of one (tokenizer.json belongs beside the weights)"
+        reason = lacks if reason.endswith(":") else reason
         raise InputError(f"no tokenizer for model '{name}': {reason}") from error
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     if len(tokenizer) < len(special) + 2:  # transformers makes one up, without a vocabulary, where files are missing

@@ -59,6 +59,7 @@ from sinkscope.trials.words import nats
 KIND = "eviction"
 DEFAULT = ("streaming", "h2o", "snapkv", "keydiff")
 RECENT = 32  # newest tokens that stay, where budgets have the room
+WHOLE = 2  # bytes of a number in 16 bits, which caches of engines are compared with
 NEVER_DRAWN = 8  # the first places, where sinks are likely: none is kept in the place of a sink
 SMALLEST_RECALL = 0.5  # of the full cache, below which recall says little about caches
 UNEQUAL = 0.02  # of a budget's bytes: what an arm may hold more before it is said
@@ -376,6 +377,9 @@ def _arms(
         setting.stream(name, one, None, facts={"policy": {"name": name, **one.describe()}}, series=name)
         for name, one in rounding
     ]
+    if rounding and (size := next(setting.model.parameters()).element_size()) != WHOLE:
+        of_16 = f"shares of rounded caches are {size / WHOLE:g} times as large"
+        notes[f"The full cache holds {size} bytes a number: of one in 16 bits, {of_16}."] = None
     for budget in budgets:
         budget_keys = keys_of(budget, setting.context)
         if budget_keys >= setting.context:

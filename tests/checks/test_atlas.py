@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.checks import Answered, Card, Part, Row
+from sinkscope.checks import SECTIONS, Answered, Card, Part, Row
 from sinkscope.checks.atlas import model_id, read_entries, submission, table, validate, write_submission
 from sinkscope.data import corpus_digest
 from sinkscope.errors import InputError
@@ -18,6 +18,7 @@ from sinkscope.statistics import Interval
 
 MODELS = Path(__file__).parents[2] / "results" / "models"
 SHA = "0" * 64
+ROW = {"key": "rate", "value": 1.0, "unit": "% of heads", "n": 24}
 
 
 @pytest.fixture
@@ -73,6 +74,15 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
         (("sections", "sink", "on", "prose", "rows", 0, "value"), -1.0, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "value"), None, "out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "n"), 1, "at least 4 texts"),
+        (("sections", "sink", "on", "prose", "rows", 0, "n"), 25, "rate: n = 25, of 24 texts"),
+        (("sections", "sink", "on", "prose", "rows", 0, "high"), 3000.0, "3000.0 % of heads is out of bounds"),
+        (("sections", "sink", "on", "prose", "rows", 0, "high"), None, "an interval has two ends"),
+        (("sections", "sink", "on", "prose", "rows"), [ROW, ROW], "row rate is there twice"),
+        (("sections", "sink", "on", "prose", "facts"), {"a": {"b": 'Once, "it" was.'}}, "facts.a is neither a number"),
+        (("sections", "sink", "on", "prose", "facts"), {"a": [0] * 3000}, "facts.a has 3000 entries"),
+        (("sections", "sink", "on", "prose", "facts"), {"a": [float("inf")]}, "facts.a is not finite"),
+        (("flags",), ["good"], "flags.0: String should match"),
+        (("texts", 0, "says"), "a" * 300, "texts.0.says: String should have at most 250"),
         (("sections", "cache", "on", "prose", "rows", 0, "word"), "great", "word: Input should be ''"),
         (("sections", "cache", "on", "prose", "rows", 0, "values"), [1.0], "values: Extra inputs are not permitted"),
     ],
@@ -129,3 +139,6 @@ def test_every_file_of_the_atlas_validates() -> None:
     assert {data["model"] for data in found} >= {"nano"}
     assert len(table(found)) == len(found) == len(list(MODELS.glob("*.json")))
     assert all(json.dumps(data, allow_nan=False) for data in found)
+    for name, part in ((name, part) for data in found for name, part in data["sections"].items()):
+        keys = [row["key"] for answer in part["on"].values() for row in answer["rows"]]
+        assert [key for key in keys if not SECTIONS[name].has(key)] == []

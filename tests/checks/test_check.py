@@ -12,11 +12,13 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from sinkscope.checks import SECTIONS, Card, check, chosen
+from sinkscope.checks import SECTIONS, Card, check, check_raisable, chosen
 from sinkscope.checks.bos import SECTION as BOS
 from sinkscope.checks.subject import added_bos, checked_model
 from sinkscope.errors import InputError
 from sinkscope.model import load, load_tokenizer
+from sinkscope.statistics import Interval
+from sinkscope.trials import Trial
 from tests.checks.test_full import random_llama
 
 TEXTS = 6
@@ -249,6 +251,48 @@ def test_cards_of_two_tokenizers_are_compared_per_byte(card: Card) -> None:
     record["vocabulary_sha256"] = card.record["vocabulary_sha256"]
     with pytest.raises(InputError, match="hashes differ"):
         mine.against(replace(card, record=record))
+    record["vocabulary_sha256"] = "another"
+    record["texts"] = [{**texts, "corpus_sha256": "2" * 64} for texts in record["texts"]]
+    with pytest.raises(InputError, match="from another corpus"):
+        mine.against(replace(card, record=record))
+
+
+@pytest.mark.slow
+def test_other_texts_than_those_of_the_card_to_compare_with_are_refused_before_a_section_runs(
+    card: Card, nano: tuple[Any, Any]
+) -> None:
+    def fail(*_: object) -> None:
+        pytest.fail("a section ran")
+
+    with pytest.raises(InputError, match="hashes differ"):
+        check(*nano, count=4, only=["sink"], seed=1, against=card, progress=fail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "word"), [(-0.2, "free"), (0.2, "costs")])
+def test_what_predicts_better_than_the_tokenizers_own_start_is_no_cost(
+    nano: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, lost: float, word: str
+) -> None:
+    """However far the predictions are from those after the usual start, as the KL says."""
+    cost = {"nats": Interval(lost, lost - 0.1, lost + 0.1), "kl": Interval(0.5, 0.4, 0.6)}
+    monkeypatch.setattr(Trial, "cost", lambda trial, arm, score="kl": cost[score])
+    row = rows(check(*nano, count=4, tokens=32, only=["bos"]), "bos")["no-BOS"]
+    assert row.word == word
+    assert bool(row.advice) == ("for the better" in row.why) == (word == "free")
+
+
+@pytest.mark.slow
+def test_sections_name_the_keys_of_their_rows(card: Card) -> None:
+    for part in card.parts:
+        assert all(SECTIONS[part.name].has(row.key) for row in part.rows)
+
+
+def test_a_flag_of_no_row_is_refused_and_a_key_may_hold_colons() -> None:
+    check_raisable(["alone:model.layers.0.mlp:costs", "costs"], chosen(full=True))
+    with pytest.raises(InputError, match=r"'kv88': did you mean 'kv8'"):
+        check_raisable(["kv88:costs"], chosen())
+    with pytest.raises(InputError, match="raised by section stream, which does not run"):
+        check_raisable(["sinks-1:costs"], chosen())
 
 
 @pytest.mark.slow
@@ -280,7 +324,8 @@ def test_a_section_is_answered_anew_for_texts_that_differ_where_only_it_reads(
         )
         for _ in range(2)
     ]
-    assert cards[0].record["texts"] == cards[1].record["texts"]
+    [one], [other] = (card.record["texts"] for card in cards)
+    assert one["sha256"] == other["sha256"]
     first, second = (card.part("stream").first.facts["sha256"] for card in cards)
     assert first != second
 

@@ -293,6 +293,31 @@ def test_what_was_measured_on_one_kind_of_texts_alone_is_no_advice() -> None:
     part = Part("int8", "int8", {"prose": Answered("a", (row,)), "code": Answered("a", ())})
     assert part.rows[0].advice == ""
     assert "on prose alone" in part.rows[0].why
+    second = Part("int8", "int8", {"prose": Answered("a", ()), "code": Answered("a", (row,))})
+    assert [(row.key, row.advice, row.why) for row in second.rows] == [("rescue", "", "on code alone")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("four", "one", "advice"),
+    [
+        ("small", "free", "Keep 1"),
+        ("small", "costs", "Keep 4"),
+        ("costs", "free", "A stream of 8 keys cannot be advised; if it has to be, keep 1 first token."),
+        ("costs", "costs", "A stream of 8 keys cannot be advised; if it has to be, keep 4 first tokens."),
+        ("breaks", "free", "Do not stream with 8 keys."),
+    ],
+)
+def test_no_stream_is_advised_where_the_one_with_most_first_tokens_costs(
+    four: str, one: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fewer first tokens cost is against that stream, so alone it says nothing about streaming."""
+    words = {"4 first tokens kept": four, "1 first token kept": one}
+    monkeypatch.setattr(Trial, "grade", lambda trial, arm: Grade(words.get(arm, "costs")))
+    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=3, tokens=32)
+    subject.long_texts = lambda texts: texts
+    answered = SECTIONS["stream"].run(subject, subject.sets[0], None)
+    assert Part("stream", "Long text", {"prose": answered}).advice.startswith(advice)
 
 
 def test_sections_that_were_not_run_for_one_reason_are_named_together() -> None:

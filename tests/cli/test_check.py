@@ -73,6 +73,7 @@ def test_a_plan_loads_nothing(sinkscope, monkeypatch: pytest.MonkeyPatch):
         (("--fail-on", "kv4:bad"), "unknown word 'bad'"),
         (("--fail-on", "costs,bos-twice", "--skip", "bos"), "flag bos-twice is raised by section bos"),
         (("--fail-on", "no-sink", "--only", "bos"), "section sink"),
+        (("--fail-on", "kv44:costs"), "unknown row 'kv44': did you mean 'kv4'?"),
         (("--against", "absent.json"), "cannot read absent.json"),
         (("--against", "junk.json"), "junk.json: this is no report card"),
         (("--only", ","), "--only ',' names nothing"),

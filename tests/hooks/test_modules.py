@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaAttention, eager_attention_forward
 
-from sinkscope.hooks.modules import attention_layers, block_lists, blocks, dispatches, text_config
+from sinkscope.hooks.modules import attention_layers, block_lists, blocks, dispatches, model_digest, text_config
 from tests.families.registry import FAMILIES
 from tests.families.sweep.build import build
 from tests.measurement.conftest import lab_model
@@ -102,3 +105,17 @@ def test_lab_layers_carry_their_own_numbers() -> None:
         ("model.layers.0.self_attn", 0),
         ("model.layers.1.self_attn", 1),
     ]
+
+
+def test_a_digest_is_of_weights_and_configuration_whoever_wrote_it(tmp_path: Path) -> None:
+    model = FAMILIES["llama"].build().eval()
+    before = model_digest(model)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"transformers_version": "5.1.0"}))
+    assert model_digest(LlamaForCausalLM.from_pretrained(tmp_path)) == before
+    model.config.rope_parameters["rope_theta"] *= 2
+    assert model_digest(model) != before
+    model.config.rope_parameters["rope_theta"] /= 2
+    model.model.embed_tokens.weight.data[0, 0] += 0.5
+    assert model_digest(model) != before

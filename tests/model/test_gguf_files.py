@@ -26,7 +26,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import sinkscope as ss
 from sinkscope.errors import InputError
-from sinkscope.model import load_tokenizer
+from sinkscope.model import blueprint, load_tokenizer
 
 WORDS = ["<unk>", "<bos>", "<eos>", "<eot>", *bytes_to_unicode().values(), "Ġa", "Ġb", "ab"]
 MERGES = ["Ġ a", "Ġ b", "a b"]
@@ -254,6 +254,18 @@ def test_a_loaded_model_behaves_as_a_folder_does(tmp_path: Path, capfd: pytest.C
     assert torch.equal(ss.load(tmp_path / "saved")(ids).logits, model(ids).logits)
     assert load_tokenizer(tmp_path / "saved")("ab").input_ids == tokenizer("ab").input_ids == [len(WORDS) - 1]
     assert tokenizer.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False) == "<bos>ab"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_it_would_take_is_known_without_writing_its_weights(tmp_path: Path, own_cache: Path, tied: bool):
+    path = write(tmp_path / "model.gguf", "llama", randomized(llama(tie_word_embeddings=tied)))
+    planned = blueprint(path)
+    assert not own_cache.exists()
+    loaded = ss.load(path)
+    shapes = [{name: tuple(weight.shape) for name, weight in model.named_parameters()} for model in (planned, loaded)]
+    assert type(planned) is type(loaded)
+    assert shapes[0] == shapes[1]
+    assert planned.config.rope_parameters == loaded.config.rope_parameters
 
 
 def test_the_types_and_the_name_in_the_file_come_with_the_model(tmp_path: Path):

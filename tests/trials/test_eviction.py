@@ -307,6 +307,11 @@ def test_caches_as_engines_run_them_are_arms() -> None:
     assert held["vllm-fp8"] < held["llama.cpp-q8_0"] < 0.4 * held["full"]
     assert trial.cost("vllm-fp8").value > trial.cost("llama.cpp-q8_0").value > 0
     assert not trial.controls("vllm-fp8")
+    assert "of one in 16 bits, shares of rounded caches are 2 times as large." in trial.verdict
+    assert (
+        "in 16 bits"
+        not in eviction_trial(model, ids, ["h2o"], [20], context=CONTEXT, protect=First(3), recent=4).verdict
+    )
 
 
 @pytest.mark.parametrize("name", ["executorch", "streaming-cache"])
