@@ -68,6 +68,7 @@ from sinkscope.hooks.modules import (
     unwrapped,
     vision_prefix,
     vision_suffix,
+    weights_digest,
 )
 from sinkscope.hooks.names import attention_modules, own_attention
 from sinkscope.hooks.passes import (
@@ -222,6 +223,7 @@ __all__ = [
     "vision_prefix",
     "vision_suffix",
     "watching",
+    "weights_digest",
     "width_of",
     "with_cache",
     "without_cache",

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from sinkscope import __version__
 from sinkscope.attention import Operation
 from sinkscope.errors import InputError, UnsupportedModelError
-from sinkscope.hooks import Depth, ExpertLayer, Layer, Place, has_attention, sink_tokens, vision_prefix, vision_suffix
+from sinkscope.hooks import (
+    Depth,
+    ExpertLayer,
+    Layer,
+    Place,
+    has_attention,
+    sink_tokens,
+    vision_prefix,
+    vision_suffix,
+    weights_digest,
+)
 from sinkscope.measurement.batch import Batch, LeftOut, starred
 from sinkscope.measurement.measurement import Measurement
 from sinkscope.measurement.observers.observer import Array, LayerSums, Observer, divide
@@ -120,6 +130,7 @@ def describe(model: nn.Module, family: str, batches: Sequence[Batch], operations
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "dtype": str(parameter.dtype).removeprefix("torch."),
         "device": parameter.device.type,
+        "weights_sha256": weights_digest(model),
         "metric_weights": sorted({_metric_weights(operation) for operation in operations}),
         "input": _inputs(batches),
         **({"vision_prefix": prefix} if (prefix := vision_prefix(model)) else {}),

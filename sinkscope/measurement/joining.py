@@ -13,6 +13,7 @@ from sinkscope.errors import InputError
 from sinkscope.measurement.selection import SHOWN, record_of
 
 SAME = ("model", "family", "class", "dtype", "metric_weights", "observers", "denominator", "not_measured")
+WEIGHTS = "weights_sha256"  # files of earlier versions have none
 EMPTY = {"token_id": -1}
 
 
@@ -26,6 +27,8 @@ def joined(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
     for name in SAME:
         if mine.get(name) != theirs.get(name):
             raise InputError(f"the two measurements differ in {name}: {mine.get(name)!r} and {theirs.get(name)!r}")
+    if mine.get(WEIGHTS) != theirs.get(WEIGHTS) and WEIGHTS in mine and WEIGHTS in theirs:
+        raise InputError(f"the two measurements are of two models with the name {mine['model']}: their weights differ")
     for data in (first, second):
         if "kept" in data.dims:
             raise InputError("maps and key vectors are kept of a measurement's first samples alone: measure again")
