@@ -158,15 +158,13 @@ class Card:
 
         `brief`: one line per section and per line for an engine, cut where it is too long.
         """
-        texts = "; ".join(each["says"] for each in self.record["texts"])
-        weights = f", {self.record['weights']}" if self.record.get("weights") else ""
         reasons: dict[str, list[str]] = {}
         for part in self.parts:
             if part.first.missing:
                 reasons.setdefault(part.first.missing, []).append(part.title.lower())
         missing = [f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items()]
         paragraphs = [
-            f"{self.record['model']}{weights}: {texts}; {self.record['seconds']:.0f} s.",
+            f"{self._read}; {self.record['seconds']:.0f} s.",
             *(part.line if brief else f"{part.title}: {part.answer}" for part in self.parts if part.answer),
             *([f"Not run: {'; '.join(missing)}."] if missing else []),
             *map(_engine_line, smallest(self.lines_for)),
@@ -332,15 +330,21 @@ class Card:
 
     def _repr_html_(self) -> str:
         heads, cells = self.cells()
-        answers = "".join(f"<p>{escape(line)}</p>" for line in self.answers())
+        lines = [*self.answers(), *map(_engine_line, smallest(self.lines_for))]
+        answers = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return answers + pd.DataFrame(cells, columns=heads).to_html(index=False, border=0)
 
     def answers(self) -> list[str]:
         """The model with its texts, then the answer of each section, then the sections that were not run."""
-        texts = "; ".join(each["says"] for each in self.record["texts"])
         answers = [f"{part.title}: {part.answer}" for part in self.parts if part.answer]
         missing = [f"{part.title}: not run, {part.first.missing}." for part in self.parts if part.first.missing]
-        return [f"{self.record['model']}: {texts}.", *answers, *missing]
+        return [f"{self._read}.", *answers, *missing]
+
+    @property
+    def _read(self) -> str:
+        """What was read: the model, its weights, and the texts."""
+        weights = f", {self.record['weights']}" if self.record.get("weights") else ""
+        return f"{self.record['model']}{weights}: {'; '.join(each['says'] for each in self.record['texts'])}"
 
 
 def check_comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -17,10 +17,10 @@ VLLM_CACHE, SLIDING = "--kv-cache-dtype", "sliding_attention"
 def entries() -> list[dict[str, Any]]:
     """The entries of `engines.json`.
 
-    Each has `engine`, `source` (engine@commit and file) and `date`. Then it has `line`, `needs` and sometimes `beware`,
-    or `refused`, the reason why there is no line. In `line` and `beware`, {keep} is the number of first tokens to keep,
-    {keep_after_bos} that number without the BOS that the tokenizer adds, and {skip} the layers that an arm leaves in
-    full precision.
+    Each has `engine`, `source` (engine@commit and file) and `date`. Then it has `line`, `needs` and sometimes `beware`;
+    or `refused`, the reason why there is no line; or `script` and `beware`, for what takes a file (`compressor`). In
+    `line` and `beware`, {keep} is the number of first tokens to keep, {keep_after_bos} that number without the BOS that
+    the tokenizer adds, and {skip} the layers that an arm leaves in full precision.
     """
     text = resources.files("sinkscope.checks").joinpath("engines.json").read_text(encoding="utf-8")
     return list(json.loads(text))
@@ -41,7 +41,7 @@ def lines(parts: Sequence[Part], *, gguf: bool) -> tuple[Mapping[str, Any], ...]
     kept_tokens, windows = _kept_tokens(parts), _windows(parts)
     chosen = []
     for entry in entries():
-        if "refused" in entry or not entry.get("source") or not entry.get("date"):
+        if "line" not in entry or not entry.get("source") or not entry.get("date"):
             continue
         needs = entry["needs"]
         row = rows.get((needs["section"], needs["key"]))

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import GraniteSWAForCausalLM, PreTrainedModel
 
+from sinkscope.checks import compressor
 from sinkscope.checks.card import Card, Part
 from sinkscope.checks.engines import entries, lines, refusals
 from sinkscope.checks.row import ADVISED, Answered, Row
@@ -41,6 +42,8 @@ def export(
     - A report card with `engine`: ENGINE.txt, the lines whose arm was measured and advised, with source and warnings;
       sinks.json, the sink's position, rates per layer and head, BOS, the number of first tokens to keep.
     - A trial of caches as engines run them, with `engine`: ENGINE.txt.
+    - A trial of AWQ that is better without some tokens in its calibration, for llm-compressor: llm-compressor.py, its
+      recipe and the `loss_mask` of the data set (`compressor.awq_script`).
     - A model: a folder that transformers loads without sinkscope (`model.plain.as_plain`).
     - A trial of zero-sink-heads: the trial's model without these heads, as such a folder.
     - A model with a `fold` of form `logit` (`ss.fold`): a GraniteSWA whose learned sinks are the fold's logits, with
@@ -49,7 +52,7 @@ def export(
 
     Args:
         source: A result, its file or folder, a model, or a model's name.
-        engine: llama.cpp, vLLM, MLX or ExecuTorch; None for weights.
+        engine: llama.cpp, vLLM, MLX, ExecuTorch or llm-compressor; None for weights.
         out: The folder to write to.
         tokenizer: The tokenizer to write with a model; by default the one that belongs to the model's name.
         fold: The first token of the model as a constant logit.
@@ -75,7 +78,8 @@ def export(
         return _write_weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
     if engine is None:
         raise InputError(f"which engine is it for? {', '.join(_engines())}")
-    return _write_lines(result, _engine_named(engine), folder)
+    name = _engine_named(engine)
+    return _write_script(result, folder) if name == compressor.NAME else _write_lines(result, name, folder)
 
 
 def sinks_json(card: Card) -> dict[str, Any]:
@@ -130,7 +134,7 @@ def _read(source: str | Path) -> Card | Trial | None:
 
 
 def _engines() -> list[str]:
-    return list(dict.fromkeys(entry["engine"] for entry in entries() if "line" in entry))
+    return list(dict.fromkeys(entry["engine"] for entry in entries() if "refused" not in entry))
 
 
 def _engine_named(engine: str) -> str:
@@ -142,6 +146,13 @@ def _engine_named(engine: str) -> str:
     if name in refusals():
         raise InputError(f"{name}: {refusals()[name]}")
     return name
+
+
+def _write_script(result: Card | Trial, folder: Path) -> list[Path]:
+    entry = next(entry for entry in entries() if entry["engine"] == compressor.NAME)
+    path = folder / compressor.FILE
+    write_text(path, compressor.awq_script(result, entry))
+    return [path]
 
 
 def _write_lines(result: Card | Trial, engine: str, folder: Path) -> list[Path]:

@@ -15,12 +15,16 @@ from sinkscope.report.terminal import plain, show, show_json
 def export(
     source: Annotated[
         str,
-        typer.Argument(metavar="RESULT", help="A folder of check, cache or intervene; or a model, for its weights."),
+        typer.Argument(
+            metavar="RESULT", help="A folder of check, cache, quantize or intervene; or a model, for its weights."
+        ),
     ],
     engine: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="ENGINE", help="llama.cpp, vLLM, MLX or ExecuTorch. Leave it out to write weights."
+            "--for",
+            metavar="ENGINE",
+            help="llama.cpp, vLLM, MLX, ExecuTorch or llm-compressor. Leave it out to write weights.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("sinkscope-export"),

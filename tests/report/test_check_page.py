@@ -13,6 +13,7 @@ RECORD = {
     "model": f"./models/{EVIL}",
     "texts": [{"name": f"texts {EVIL}", "says": f"24 texts: {EVIL}", "n": 24, "sha256": "0" * 64}],
     "versions": {"torch": EVIL},
+    "weights": "weights in 4 bits",
     **dict.fromkeys(("class", "dtype", "device", "parameters", "model_sha256"), EVIL),
 }
 
@@ -39,3 +40,5 @@ def test_text_stays_text() -> None:
         assert EVIL not in html
         assert "<script>alert" not in html
         assert html.count(ESCAPED) > 3
+        assert "weights in 4 bits" in html
+        assert "--flag" in html
