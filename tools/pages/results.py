@@ -641,14 +641,13 @@ def surprise() -> str:
     """What SmolLM2's sink turns out to be, from one trial."""
     arms, texts = {arm["arm"]: arm for arm in _changes()}, _real("intervene_smollm2")["result"]["texts"]
     others = (arms["random 1 for hide-sink"]["lost"] + arms["random 2 for hide-sink"]["lost"]) / 2
-    hidden, muted, bare = (_range(arms[name], "lost", 2) for name in ("hide-sink", "mute-sink", "fold-logit"))
-    swapped, folded = (_range(arms[name], "lost", 3) for name in ("swap-sink", "fold-sink"))
+    hidden, muted = (_range(arms[name], "lost", 2) for name in ("hide-sink", "mute-sink"))
+    swapped = _range(arms["swap-sink"], "lost", 3)
     says = (
         f"**What the sink turns out to be**: a constant. On {texts} texts of prose, hiding it from later tokens costs "
         f"SmolLM2 {hidden} nats a token, hiding other tokens {others:.2f}. Without its value the model loses {muted}, "
         f"but with the key and value of *another text's* first token in its place {swapped}: [does it "
-        f"matter?](docs/does_it_matter.md) One constant logit and value per head in its place cost {folded}; without "
-        f"the value, {bare}: [fold](docs/fold.md)."
+        f"matter?](docs/does_it_matter.md), [fold](docs/fold.md)."
     )
     return fill(says, 120, break_on_hyphens=False)
 
