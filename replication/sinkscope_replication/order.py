@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from sinkscope.errors import InputError, unknown
-from sinkscope.experiments import NO_LONGER, RESULTS, Question, expected, known, labels_read, run, verdicts
+from sinkscope.experiments import RESULTS, Question, expected, known, labels_read, run, verdicts
 from sinkscope_replication.questions import QUESTIONS
 
 ORDER = (
@@ -43,7 +43,7 @@ def missing(
         findings = known(question, results=results)
         there = findings.runs if findings is not None else {}
         graded = zip(question.assertions, verdicts(question, findings), strict=True)
-        undecided = [assertion for assertion, verdict in graded if NO_LONGER not in verdict.reason.split("; ")]
+        undecided = [assertion for assertion, verdict in graded if not verdict.undecidable]
         read = {label for assertion in undecided for label in labels_read(question, assertion)}
         lacking = {
             label: tuple(seed for seed in question.seeds_of(label) if seed not in there.get(label, {}))

@@ -10,7 +10,6 @@ from functools import cache
 
 from sinkscope.errors import InputError
 from sinkscope.experiments import (
-    NO_LONGER,
     Findings,
     FromRecipe,
     Shares,
@@ -126,7 +125,7 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
         there, _, asked = early.removesuffix(" runs").partition(" of ")
         if not asked:  # "no runs"
             there, asked = "0", str(sum(planned))
-        if NO_LONGER in reasons:
+        if verdict.undecidable:
             return f"{int(asked) - int(there)} of {asked} missing cannot decide it"
         cost = hours_missing(name, tuple(label for group in groups for label in group))
         return f"{int(asked) - int(there)} of {asked} missing" + (f", {cost:.1f} h" if cost else "")

@@ -20,7 +20,6 @@ from sinkscope.statistics.claims import CaseValue, Count, ModelCount, Size, Verd
 Judged = Mapping[str, Sequence[Verdict]]  # by question, on its claims in their order: the first is the primary one
 Cells = Mapping[str, Mapping[int, Observed]]
 A_SINK = 1.0  # percent of heads: with fewer, no model has a sink
-NO_LONGER = "the others can no longer decide it"
 ONE_MODEL = "all runs start from one trained model"
 OF_LOSS = 0.1  # nats by which variations may differ in loss without a word in the row
 
@@ -126,9 +125,10 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
         return replace(verdict, grade="open", p=None, decides_at=None, reason=reason)
     if present < expected:
         among = [phrase for phrase in notes.phrases if phrase.startswith("among")]
-        vain = "" if can_still_decide(question, assertion, findings, verdict) else NO_LONGER
-        early = "; ".join(filter(None, (f"{present} of {expected} runs", vain, *among, loss)))
-        return replace(verdict, grade="open", p=None, decides_at=None, reason=early)
+        vain = not can_still_decide(question, assertion, findings, verdict)
+        told = "the others can no longer decide it" if vain else ""
+        early = "; ".join(filter(None, (f"{present} of {expected} runs", told, *among, loss)))
+        return replace(verdict, grade="open", p=None, decides_at=None, reason=early, undecidable=vain)
     return verdict
 
 

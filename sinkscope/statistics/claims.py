@@ -350,7 +350,8 @@ class Claim:
 class Verdict:
     """A claim, its grade, and the numbers behind it: as in `Judgment`, logarithms where the rule asks for a ratio.
 
-    `reason`: why it is open or not registered, which models were left out, what differs, in a phrase.
+    `reason`: why it is open or not registered, which models were left out, what differs, in a phrase. `undecidable`:
+    runs are missing, and whatever they show, the claim stays open.
     """
 
     claim: Claim
@@ -363,6 +364,7 @@ class Verdict:
     decides_at: int | None = None
     evidence: tuple[CaseValue, ...] = ()
     reason: str = ""
+    undecidable: bool = False
 
     @property
     def found(self) -> str:

@@ -282,6 +282,7 @@ def test_runs_that_can_no_longer_decide_are_said():
     cases = (([9.0, 1.0, 9.0], True), ([9.0, 9.0, 9.0], False), ([1.0, 1.0, 1.0], False))
     for values, vain in cases:  # six of seven have p = .06, and so has one of seven
         (verdict,) = verdicts(asked(most, seeds=7), runs_of(a=values))
+        assert verdict.undecidable == bool(vain)
         assert verdict.reason == "3 of 7 runs" + ("; the others can no longer decide it" if vain else "")
     (versus,) = verdicts(asked(more(), seeds=6), runs_of(a=[1.0, 1.0], b=[9.0]))
     assert versus.reason == "3 of 12 runs"  # the opposite may still be found
