@@ -231,6 +231,8 @@ def quantize(
                     progress=watch,
                 )
         resolved = {**defaults, **{word: arm for word, arm in arms_of.items() if isinstance(arm, Choice)}, **prefixes}
+        if any(isinstance(arm, Choice) for arm in resolved.values()):
+            note("finding what to protect in all texts, for protected.json")
         export = export_protected(model, subject.model, batch, resolved, subject.tokenizer, ranges)
         if export is not None and export.lacking:
             note(f"keys and values of the prefix are not written: {export.lacking}")

@@ -66,13 +66,20 @@ def dequantized(path: Path, class_of: Callable[[PreTrainedConfig], Any]) -> Path
     several parts, for architectures, tensor types and settings that cannot be read, and where the package `gguf` is
     missing.
     """
-    known, contents = cache_dir() / "gguf", f"{sha256(path)[:16]}-{CONVERSION}-transformers-{transformers.__version__}"
-    folder = next(known.glob(f"*-{contents}"), known / f"{path.stem}-{contents}")  # a renamed file is the same model
+    folder = _cached(path)
     return cached_folder(folder, functools.partial(_convert, path, folder, class_of), contents=False)
 
 
+def _cached(path: Path) -> Path:
+    """Where the cache has a file's model, or will have it. A renamed file is the same model."""
+    known, contents = cache_dir() / "gguf", f"{sha256(path)[:16]}-{CONVERSION}-transformers-{transformers.__version__}"
+    return next(known.glob(f"*-{contents}"), known / f"{path.stem}-{contents}")
+
+
 def gguf_configuration(path: Path) -> PreTrainedConfig:
-    """The configuration of a GGUF file's model, of which nothing is written. Raises `InputError` as `dequantized`."""
+    """The configuration of a GGUF file's model, without writing its weights. Raises `InputError` as `dequantized`."""
+    if (folder := _cached(path)).exists():  # reading the file takes seconds
+        return AutoConfig.from_pretrained(folder)
     with _reading(path) as file, _refusing(path):
         metadata = _metadata(file)
         _check_kind(path, metadata)
