@@ -703,7 +703,7 @@ def _try_several(
         )
     )  # fmt: skip
     show(plain(sentence))
-    for line in dict.fromkeys(line for trial in trials for line in trial.record.get("notes", ())):
+    for line in dict.fromkeys(line for trial in trials for line in trial.notes()):
         show(plain(line))
     show_written([folder / "schemes.json", *(folder / name / "trial.json" for name in names)])
 

@@ -90,6 +90,7 @@ def test_two_bos_are_found(nano: tuple[Any, Any]) -> None:
     assert card.raises("bos-twice")
     assert card.part("bos").first.facts["tokenizer_adds"] == 2
     assert {"no-BOS", "one-BOS"} <= rows(card, "bos").keys()
+    assert "one BOS" in card.part("bos").advice
 
 
 @pytest.mark.slow

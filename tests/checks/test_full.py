@@ -298,6 +298,19 @@ def test_what_was_measured_on_one_kind_of_texts_alone_is_no_advice() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("beyond_random", "advised"), [(-0.1, True), (0.0, False)])
+def test_eviction_is_advised_only_where_it_beats_random_keys(
+    beyond_random: float, advised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trial, "grade", lambda trial, arm: Grade("small"))
+    interval = Interval(beyond_random, beyond_random - 0.05, beyond_random + 0.05)
+    monkeypatch.setattr(Trial, "difference", lambda *_, **__: interval)
+    subject = checked_model("nano", load("nano"), load_tokenizer("nano"), count=3, tokens=64)
+    answered = SECTIONS["evict"].run(subject, subject.sets[0], None)
+    assert {bool(row.advice) for row in answered.rows} == {advised}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("four", "one", "advice"),
     [

@@ -237,7 +237,10 @@ def test_several_schemes_end_in_one_sentence(sinkscope: Command, model: Path, te
     assert stored["schemes"][1]["protected"] == ""  # weights alone know no tokens
     assert " ".join(answer.out.split()).find(" ".join(stored["sentence"].split())) >= 0
     for name in schemes:
-        assert load_trial(folder / name / "trial.nc").baseline == name
+        trial = load_trial(folder / name / "trial.nc")
+        assert trial.baseline == name
+        assert trial.notes()  # few texts
+        assert all(" ".join(note.split()) in " ".join(answer.out.split()) for note in trial.notes())
     refused = sinkscope(*given, "--scheme", "w8a8-token,w4", "--hazards")
     assert refused.code == 2
     assert "goes with a single --scheme" in refused.err
