@@ -30,6 +30,16 @@ def test_a_model_without_a_head_reads_the_same(name: str) -> None:
     assert fed(model.base_model, IDS)["decoder_input_ids"][0, 0] == start_token(model)
 
 
+def test_a_decoder_without_a_start_token_is_refused_in_one_line() -> None:
+    model = FAMILIES["t5"].build()
+    model.config.decoder_start_token_id = None
+    with pytest.raises(UnsupportedModelError, match="give decoder_start_token_id in its config.json"):
+        fed(model, IDS)
+    del model.config.decoder_start_token_id
+    with pytest.raises(UnsupportedModelError, match="give decoder_start_token_id in its config.json"):
+        fed(model, IDS)
+
+
 def test_a_reading_says_what_stands_first_on_both_sides() -> None:
     given = Inputs(IDS, "a random token", "2 rows")
     assert reading(FAMILIES["llama"].build(), given).first == "a random token"
