@@ -28,19 +28,22 @@ from sinkscope.data import corpus_digest
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 
-LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, 50.0)}
+MOST_NATS = 50.0
+LIMITS = {"% of heads": (0.0, 100.0), "% of attention": (0.0, 100.0), "KL a token": (0.0, MOST_NATS)}
 """Smallest and largest value by unit; other units have −50 to 50."""
 TEXT_FIELDS = ("name", "says", "n", "sha256", "corpus_sha256")
 DROPPED = ("values", "finding")  # fields of rows
 DROPPED_FACTS = ("by_head", "rescue")
 LEAST = 24  # texts of each kind
 MOST = 2_000  # entries of a fact
-FACT = r"[\w.:,/@()+<>|×% -]{0,100}"
+REASON = 250  # characters of a reason
+WORD = r"[^\s\"'{}]{0,100}( whole)?"  # a name of a layer, a scheme or a token
+PHRASE = r"[\w:,+ -]{0,60}"  # how many texts, how long, of which kind
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Named = Annotated[str, Field(min_length=1, max_length=100)]
+Named = Annotated[str, Field(min_length=1, max_length=200)]
 Flag = Annotated[str, Field(pattern=f"^({'|'.join(FLAGS)})$")]
-Phrase = Annotated[str, Field(max_length=250)]
+Phrase = Annotated[str, Field(max_length=REASON)]
 
 
 class _Part(BaseModel):
@@ -78,17 +81,19 @@ class _Row(_Part):
 
     @model_validator(mode="after")
     def _is_within(self) -> _Row:
-        if not self.unit and self.value is None:
+        ends = [end for end in (self.low, self.high) if end is not None]
+        if not self.unit and self.value is None and not ends:
             return self
-        smallest, largest = LIMITS.get(self.unit, (-50.0, 50.0))
-        ends = [end for end in (self.value, self.low, self.high) if end is not None]
-        outside = [end for end in ends if not smallest <= end <= largest]
-        if self.value is None or outside:
-            end = outside[0] if outside else None
-            raise ValueError(f"{self.key}: {end} {self.unit} is out of bounds ({smallest:g} to {largest:g})")
-        if (self.low is None) != (self.high is None):
+        smallest, largest = LIMITS.get(self.unit, (-MOST_NATS, MOST_NATS))
+        if self.value is None or not smallest <= self.value <= largest:
+            raise ValueError(f"{self.key}: {self.value} {self.unit} is out of bounds ({smallest:g} to {largest:g})")
+        if len(ends) == 1:
             raise ValueError(f"{self.key}: an interval has two ends")
-        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+        # Student's t over texts may reach below 0 where the numbers themselves cannot.
+        lowest = smallest if self.unit.startswith("%") else -MOST_NATS
+        if outside := [end for end in ends if not lowest <= end <= largest]:
+            raise ValueError(f"{self.key}: {outside[0]} {self.unit} is out of bounds ({lowest:g} to {largest:g})")
+        if ends and not ends[0] <= self.value <= ends[1]:
             raise ValueError(f"{self.key}: {self.value} is not within its interval ({self.low} to {self.high})")
         if self.n < 4:
             raise ValueError(f"{self.key}: n = {self.n}: at least 4 texts")
@@ -98,11 +103,11 @@ class _Row(_Part):
 class _Answer(_Part):
     rows: list[_Row]
     facts: dict[str, Any]
-    not_run: Annotated[str, Field(min_length=1, max_length=250)] | None = None
+    not_run: Annotated[str, Field(min_length=1, max_length=REASON)] | None = None
 
     @model_validator(mode="after")
     def _are_single_numbers(self) -> _Answer:
-        """Facts are numbers and names: no text can hide in them. No row is there twice."""
+        """Facts are numbers and names without blanks. No row is there twice."""
         keys = [row.key for row in self.rows]
         if twice := sorted({key for key in keys if keys.count(key) > 1}):
             raise ValueError(f"row {twice[0]} is there twice")
@@ -112,16 +117,15 @@ class _Answer(_Part):
 
 
 def _check_fact(name: str, value: Any, depth: int) -> None:
-    if isinstance(value, dict | list) and depth < 3:
-        inner = [*value, *value.values()] if isinstance(value, dict) else value
-        if len(inner) > MOST:
-            raise ValueError(f"facts.{name} has {len(inner)} entries, at most {MOST}")
-        for each in inner:
+    if isinstance(value, dict | list) and depth < 5:
+        if len(value) > MOST:
+            raise ValueError(f"facts.{name} has {len(value)} entries, at most {MOST}")
+        for each in [*value, *value.values()] if isinstance(value, dict) else value:
             _check_fact(name, each, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"facts.{name} is not finite")
     elif not (value is None or isinstance(value, bool | int | float)) and not (
-        isinstance(value, str) and re.fullmatch(FACT, value)
+        isinstance(value, str) and re.fullmatch(PHRASE if name == "texts" and not depth else WORD, value)
     ):
         raise ValueError(f"facts.{name} is neither a number nor a name: {str(value)[:40]!r}")
 
@@ -174,7 +178,7 @@ def submission(card: Card) -> dict[str, Any]:
         for texts, answered in part["on"].items():
             rows = [{key: value for key, value in row.items() if key not in DROPPED} for row in answered["rows"]]
             facts = {key: value for key, value in answered.get("facts", {}).items() if key not in DROPPED_FACTS}
-            missing = {"not_run": answered["not_run"]} if "not_run" in answered else {}
+            missing = {"not_run": answered["not_run"][:REASON]} if "not_run" in answered else {}
             by_texts[texts] = {"rows": rows, "facts": facts, **missing}
         sections[name] = {"seconds": part["seconds"], "on": by_texts}
     return {**record, "sections": sections}

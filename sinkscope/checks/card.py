@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from operator import itemgetter
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.checks.row import ORDER, Answered, Row, combined, paired_difference
+from sinkscope.checks.row import ADVISED, ORDER, Answered, Row, combined, paired_difference
 from sinkscope.errors import InputError, unknown
 from sinkscope.statistics import difference_interval
 
@@ -63,7 +63,8 @@ class Part:
             return self.first.rows
         others = {row.key: row for row in self.by_texts[names[1]].rows}
         both = [combined(row, others.pop(row.key, None), names) for row in self.first.rows]
-        return (*both, *(combined(row, None, names[1:]) for row in others.values()))
+        alone = [replace(row, finding=f"{row.finding}, on {names[1]}") for row in others.values()]
+        return (*both, *(combined(row, None, names[1:]) for row in alone))
 
     @property
     def answer(self) -> str:
@@ -78,7 +79,7 @@ class Part:
         advised = {row.key: row for row in self.rows if row.advice}
         best = next((advised[key] for key in self.first.advised_by if key in advised), None)
         if best is None:
-            return self.first.otherwise
+            return min(self.by_texts.values(), key=_worst).otherwise
         share = "" if best.of_16 is None else f": {100 * best.of_16:.0f} % of the bytes of a 16-bit cache"
         return f"{best.advice[:1].upper()}{best.advice[1:]}{share}."
 
@@ -345,6 +346,13 @@ class Card:
         """What was read: the model, its weights, and the texts."""
         weights = f", {self.record['weights']}" if self.record.get("weights") else ""
         return f"{self.record['model']}{weights}: {'; '.join(each['says'] for each in self.record['texts'])}"
+
+
+def _worst(answered: Answered) -> tuple[int, int]:
+    """Of the rows that could give advice the last one's place in `ORDER`, and how many do; the worst set has least."""
+    rows = [row for row in answered.rows if row.word and row.key in answered.advised_by]
+    place = ORDER.index(rows[-1].word) if rows else len(ORDER)
+    return place, sum(row.word in ADVISED for row in rows)
 
 
 def check_comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,13 @@ FILE = f"{NAME}.py"
 TRY = "sinkscope quantize MODEL --scheme w4-awq-g128-asym --protect first:1 --out OUT, then export OUT"
 
 SCRIPT = '''\
-"""AWQ of {model} whose calibration leaves out {tokens}.
+# Model: {model}
+"""AWQ whose calibration leaves out {tokens}.
 
 Measured with sinkscope's AWQ ({scheme}): KL {without} nats a token with all tokens, {with_} without these, on
 {texts} texts that had no part in the calibration; leaving out as many random tokens is worse.
-Read in {source}, {date}; not run here. Beware: {beware}.
+Read in {source}, {date}; not run here. Beware: {beware}; a head of
+another name than lm_head has to be named in `ignore`.
 """
 
 from llmcompressor.modifiers.quantization import QuantizationModifier
@@ -65,6 +68,8 @@ def awq_script(result: object, entry: Mapping[str, str]) -> str:
         raise InputError(f"{NAME}: only AWQ reads a loss_mask, and this is a trial of {scheme}: {TRY}")
     if any("experts" in path for path in transform["ratios"]):
         raise InputError(f"{NAME}: a loss_mask is refused for mixtures of experts")
+    if result.record["calibrated_on"]["in_sample"]:
+        raise InputError(f"{NAME}: it was scored on the texts that it was calibrated on: leave out --in-sample")
     facts: Mapping[str, Any] = result.record.get("arms", {})
     arms = [arm for arm in result.named("arm") if result.controls(arm) and "prefix" not in facts[arm]]
     if not arms:
@@ -80,10 +85,12 @@ def awq_script(result: object, entry: Mapping[str, str]) -> str:
         )
     left_out = facts[arm]["protects"]
     positions = left_out["positions"]
+    if "…" in positions:
+        raise InputError(f"{NAME}: {arm} leaves out more positions than a trial lists: take fewer")
     if len(positions) != round(left_out["tokens_per_text"], 3):
         raise InputError(f"{NAME}: {arm} are other positions in each text, which a script cannot know: take first:N")
     return SCRIPT.format(
-        model=result.record["model"],
+        model=repr(str(result.record["model"])),
         tokens=f"position{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}",
         scheme=result.record["scheme"],
         without=f"{result.cost(result.baseline).value:.4f}",
@@ -93,7 +100,7 @@ def awq_script(result: object, entry: Mapping[str, str]) -> str:
         date=entry["date"],
         beware=entry["beware"],
         positions=set(positions),
-        ignore=[name if "." in name else f"re:.*{name}$" for name in quantizer["skip"]],
+        ignore=[rf"re:(.*\.)?{re.escape(name)}(\..*)?$" for name in quantizer["skip"]],  # parts of a path, anywhere
         weights=_weights(quantizer["weights"]),
     )
 

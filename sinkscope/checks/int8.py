@@ -238,7 +238,11 @@ SECTION = CheckSection(
     "int8",
     "full",
     CheckedModel.decoder_obstacle,
-    ("a8-*", "w8a8-*", "alone:*", "rescue:*"),
+    (
+        *(f"{what}-{one}{kept}" for what in ("a8", "w8a8") for one in RANGES for kept in ("", "-protected")),
+        "alone:*",
+        "rescue:*",
+    ),
     10.0,
     run_section,
     extra_passes=13.0,

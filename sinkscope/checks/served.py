@@ -134,7 +134,7 @@ SECTION = CheckSection(
     "As engines cache",
     "full",
     CheckedModel.cache_obstacle,
-    (*ROUNDED, "vllm-*", *STREAMS),
+    (*ROUNDED, "vllm-fp8-calibrated", "vllm-turboquant_*_nc", "vllm-*-skip", *STREAMS),
     12.0,
     run_section,
 )

@@ -114,28 +114,36 @@ def model_digest(model: nn.Module) -> str:
     """
     config = getattr(model, "config", None)
     known: Any = getattr(config, "to_diff_dict", lambda: {"class": type(model).__name__})()
-    kept = {name: value for name, value in known.items() if name not in UNDIGESTED}
-    known = json.dumps(kept, sort_keys=True, default=str)
+    known = json.dumps(_digested(known), sort_keys=True, default=str)
     with torch.no_grad():
         sums = [float(each.detach().double().sum()) for each in model.parameters() if not each.is_meta]
     return hashlib.sha256(json.dumps([known, sums]).encode()).hexdigest()
 
 
-SAMPLED = 64
+def _digested(config: Any) -> Any:
+    """A configuration, with those inside it, without what changes no number."""
+    if not isinstance(config, dict):
+        return config
+    return {name: _digested(value) for name, value in config.items() if name not in UNDIGESTED}
+
+
+SAMPLED = 256
 
 
 def weights_digest(model: nn.Module) -> str:
-    """The sha256 of up to 64 numbers of each parameter, from the start of its first row: cheap at any size.
+    """The sha256 of some 256 numbers of each parameter, from all over it: cheap at any size.
 
-    It tells checkpoints of one model apart. Parameters on the meta device, empty ones and tensors of other types
-    (sharded, packed) are left out.
+    It tells checkpoints of one model apart, and most edits of single heads. Parameters on the meta device, empty ones
+    and tensors of other types (sharded, packed) are left out.
     """
     digest = hashlib.sha256()
     for weight in model.parameters():
         if weight.is_meta or not weight.numel() or type(weight) not in (Tensor, nn.Parameter):
             continue
-        row = weight.detach()[(0,) * (weight.dim() - 1)] if weight.dim() else weight.detach()[None]
-        digest.update(row[:SAMPLED].double().cpu().numpy().tobytes())
+        flat = weight.detach()
+        flat = flat.view(-1) if flat.is_contiguous() else flat.flatten()
+        step = flat.numel() // SAMPLED | 1  # odd, so that it does not stay in a few columns
+        digest.update(flat[::step].cpu().double().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -37,7 +37,7 @@ def _sentence(part: Part) -> str:
     names = list(part.by_texts)
     if len(names) == 1:
         return f"On {names[0]}."
-    return f"Numbers are for {names[0]}; the words hold on {' and '.join(names)}."
+    return f"Numbers are for {names[0]} unless another is named; words are the worse ones of {' and '.join(names)}."
 
 
 def _table(part: Part) -> pd.DataFrame | None:

@@ -78,7 +78,9 @@ def test_what_is_written_is_read_and_holds_no_text(card: Card, tmp_path: Path) -
         (("sections", "sink", "on", "prose", "rows", 0, "high"), 3000.0, "3000.0 % of heads is out of bounds"),
         (("sections", "sink", "on", "prose", "rows", 0, "high"), None, "an interval has two ends"),
         (("sections", "sink", "on", "prose", "rows"), [ROW, ROW], "row rate is there twice"),
-        (("sections", "sink", "on", "prose", "facts"), {"a": {"b": 'Once, "it" was.'}}, "facts.a is neither a number"),
+        (("sections", "sink", "on", "prose", "facts"), {"a": {"b": "Once it was."}}, "facts.a is neither a number"),
+        (("sections", "sink", "on", "prose", "facts"), {"texts": "Once. It was."}, "facts.texts is neither a number"),
+        (("sections", "sink", "on", "prose", "rows"), [{"key": "x", "low": -1e300, "high": 5.0}], "None  is out of"),
         (("sections", "sink", "on", "prose", "facts"), {"a": [0] * 3000}, "facts.a has 3000 entries"),
         (("sections", "sink", "on", "prose", "facts"), {"a": [float("inf")]}, "facts.a is not finite"),
         (("flags",), ["good"], "flags.0: String should match"),
@@ -97,6 +99,25 @@ def test_what_was_changed_is_refused_in_one_line(card: Card, place: tuple[Any, .
     with pytest.raises(InputError, match=f"^a.json: .*{said}") as error:
         validate(data, "a.json")
     assert "\n" not in str(error.value)
+
+
+def test_an_interval_may_reach_below_zero_and_layers_to_skip_are_facts(card: Card) -> None:
+    data = submission(card)
+    cache = data["sections"]["cache"]["on"]["prose"]
+    cache["rows"][0] |= {"value": 0.002, "low": -0.002, "high": 0.006}
+    cache["facts"] = {"skip_layers": {"vllm-fp8-skip": {"layers": [0], "whole": [0, 1], "ranked": [[0, 0.1]]}}}
+    validate(data, "a.json")
+    rate = data["sections"]["sink"]["on"]["prose"]["rows"][0]
+    rate |= {"value": 1.0, "low": -1.0, "high": 3.0}
+    with pytest.raises(InputError, match=r"-1\.0 % of heads is out of bounds"):
+        validate(data, "a.json")
+
+
+def test_a_long_reason_is_shortened(card: Card) -> None:
+    parts = (*card.parts, Part("evict", "Eviction", {"prose": Answered(missing="because " * 100)}))
+    data = submission(replace(card, parts=parts))
+    validate(data, "a.json")
+    assert data["sections"]["evict"]["on"]["prose"]["not_run"].startswith("because because")
 
 
 def test_a_field_that_is_missing_is_named(card: Card) -> None:

@@ -290,6 +290,11 @@ def test_sections_name_the_keys_of_their_rows(card: Card) -> None:
 
 def test_a_flag_of_no_row_is_refused_and_a_key_may_hold_colons() -> None:
     check_raisable(["alone:model.layers.0.mlp:costs", "costs"], chosen(full=True))
+    for other in ("a8-tokn:costs", "kv2-proteced:costs"):
+        with pytest.raises(InputError, match="did you mean"):
+            check_raisable([other], chosen(full=True))
+    with pytest.raises(InputError, match="raised by section cache"):
+        check_raisable(["vllm-fp8:costs"], chosen(only=["engines"]))
     with pytest.raises(InputError, match=r"'kv88': did you mean 'kv8'"):
         check_raisable(["kv88:costs"], chosen())
     with pytest.raises(InputError, match="raised by section stream, which does not run"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -61,7 +63,9 @@ def test_a_better_calibration_is_a_recipe_and_a_loss_mask(
     assert rows == [{"input_ids": [5, 6, 7], "n": 1, "loss_mask": [0, 1, 1]}]  # of the other nothing is left
     awq, rounding = names["recipe"]
     assert awq.duo_scaling is False
-    assert rounding.ignore == ["re:.*lm_head$"]
+    [head] = rounding.ignore
+    paths = ("lm_head", "model.lm_head", "model.lm_heads", "model.layers.0.mlp.down_proj")
+    assert [bool(re.match(head.removeprefix("re:"), path)) for path in paths] == [True, True, False, False]
     grid = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 16}
     assert rounding.config_groups == {"group_0": {"targets": ["Linear"], "weights": grid}}
     assert "llm-compressor@" in names["__doc__"]
@@ -88,6 +92,15 @@ def test_what_is_no_better_is_not_written(
     with pytest.raises(InputError, match=said):
         ss.export(trial, "llm-compressor", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_what_was_scored_on_its_calibration_is_refused(trial: Trial, tmp_path: Path) -> None:
+    record = trial.record
+    record["calibrated_on"]["in_sample"] = True
+    seen = Trial(trial.data.assign_attrs(record=json.dumps(record)))
+    with pytest.raises(InputError, match="scored on the texts that it was calibrated on"):
+        ss.export(seen, "llm-compressor", tmp_path)
 
 
 @pytest.mark.slow

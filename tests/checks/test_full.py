@@ -295,6 +295,22 @@ def test_what_was_measured_on_one_kind_of_texts_alone_is_no_advice() -> None:
     assert "on prose alone" in part.rows[0].why
     second = Part("int8", "int8", {"prose": Answered("a", ()), "code": Answered("a", (row,))})
     assert [(row.key, row.advice, row.why) for row in second.rows] == [("rescue", "", "on code alone")]
+    assert second.rows[0].finding == "16 maps whole, on code"
+
+
+def test_what_to_do_where_nothing_is_advised_is_of_the_worse_texts() -> None:
+    def answered(most: str, one: str, otherwise: str) -> Answered:
+        rows = [Row(f"sinks-{n}", "a", Interval(0.1, 0.1, 0.1), "nats", 8, w) for n, w in ((1, one), (4, most))]
+        return Answered("a", tuple(rows), advised_by=("sinks-1", "sinks-4"), otherwise=otherwise)
+
+    def advice(first: Answered, second: Answered) -> str:
+        part = Part("stream", "Long text", {"prose": first, "code": second})
+        return part.advice
+
+    costs, breaks = answered("costs", "free", "keep 1"), answered("breaks", "costs", "do not")
+    assert advice(costs, breaks) == advice(breaks, costs) == "do not"
+    dear = answered("costs", "costs", "keep 4")
+    assert advice(costs, dear) == advice(dear, costs) == "keep 4"
 
 
 @pytest.mark.slow

@@ -33,10 +33,10 @@ def test_a_model_without_a_head_reads_the_same(name: str) -> None:
 def test_a_decoder_without_a_start_token_is_refused_in_one_line() -> None:
     model = FAMILIES["t5"].build()
     model.config.decoder_start_token_id = None
-    with pytest.raises(UnsupportedModelError, match="give decoder_start_token_id in its config.json"):
+    with pytest.raises(UnsupportedModelError, match=r"give decoder_start_token_id in its config\.json"):
         fed(model, IDS)
     del model.config.decoder_start_token_id
-    with pytest.raises(UnsupportedModelError, match="give decoder_start_token_id in its config.json"):
+    with pytest.raises(UnsupportedModelError, match=r"give decoder_start_token_id in its config\.json"):
         fed(model, IDS)
 
 
