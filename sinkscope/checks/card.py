@@ -349,7 +349,10 @@ class Card:
 
 
 def _worst(answered: Answered) -> tuple[int, int]:
-    """Of the rows that could give advice the last one's place in `ORDER`, and how many do; the worst set has least."""
+    """Sorts the sets of texts, the worst first.
+
+    By the grade of the last row that could give advice, then by the number of rows that are *free* or *small*.
+    """
     rows = [row for row in answered.rows if row.word and row.key in answered.advised_by]
     place = ORDER.index(rows[-1].word) if rows else len(ORDER)
     return place, sum(row.word in ADVISED for row in rows)

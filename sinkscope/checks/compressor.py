@@ -73,7 +73,7 @@ def awq_script(result: object, entry: Mapping[str, str]) -> str:
     facts: Mapping[str, Any] = result.record.get("arms", {})
     arms = [arm for arm in result.named("arm") if result.controls(arm) and "prefix" not in facts[arm]]
     if not arms:
-        raise InputError(f"{NAME}: no tokens were left out beside random ones: {TRY}")
+        raise InputError(f"{NAME}: needs an arm that leaves tokens out, with random controls: {TRY}")
     arm = min(arms, key=lambda arm: result.cost(arm).value)
     gain, beyond = result.difference(result.baseline, arm), result.difference(arm)
     if not gain.low > 0 or not beyond.high < 0:

@@ -149,7 +149,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
         )
     except Exception as error:  # as in `load`; of a file in a newer format the tokenizers library raises just this
         reason = first_line(error)  # a line that only announces a list says nothing by itself
-        lacks = "it comes without the files of one (tokenizer.json belongs beside the weights)"
+        lacks = "its files are missing (put tokenizer.json next to the weights)"
         reason = lacks if reason.endswith(":") else reason
         raise InputError(f"no tokenizer for model '{name}': {reason}") from error
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}

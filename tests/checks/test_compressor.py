@@ -109,8 +109,8 @@ def test_what_was_scored_on_its_calibration_is_refused(trial: Trial, tmp_path: P
     [
         ("w4-gptq", "first:1", 1, "only AWQ reads a loss_mask, and this is a trial of w4-gptq"),
         ("w4a8-token-awq", "first:1", 1, "only AWQ reads a loss_mask"),
-        ("w4-awq-g16-asym", "first:1", 0, "no tokens were left out beside random ones"),
-        ("w4-awq-g16-asym", "none", 1, "no tokens were left out beside random ones"),
+        ("w4-awq-g16-asym", "first:1", 0, "needs an arm that leaves tokens out"),
+        ("w4-awq-g16-asym", "none", 1, "needs an arm that leaves tokens out"),
     ],
 )
 def test_other_trials_are_refused(scheme: str, protect: str, controls: int, said: str, tmp_path: Path) -> None:
