@@ -73,7 +73,8 @@ def export(
         if engine is not None:
             found = f"'{source}' holds no result, and " if result is None else ""
             raise InputError(
-                f"engine = {engine!r}: {found}weights are for all engines; lines need a result of check, cache or quantize"
+                f"engine = {engine!r}: {found}weights are for all engines; lines need a result of "
+                "check, cache or quantize"
             )
         return _write_weights(source if result is None else result, folder, tokenizer)  # type: ignore[arg-type]
     if engine is None:
