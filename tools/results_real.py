@@ -51,7 +51,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every command, on 200 texts of each corpus; 50 where each token is a pass, 20 of 2,048 tokens."""
+    """Every command, on 200 texts of each corpus; 50 where each token is a pass or a prefix is found, 20 of 2,048 tokens."""
     found = []
     texts = ("--tokens", "256", "--samples", "200")
     step_by_step = ("--batch-size", "32")  # weights are read once for all texts of a step
@@ -77,6 +77,9 @@ def rows() -> list[Row]:
         for scheme in ("a8-tensor", "a8-static"):
             choices = protected("measured", "outliers", "measured+outliers")
             found.append(Row(f"quantize-{scheme}-{corpus}", 0.35, ("quantize", "--scheme", scheme, *samples, *choices)))
+        # What a prefix takes over is in no text, so its baseline changes the texts too: few and short are enough.
+        prefix = ("--tokens", "128", "--samples", "50", *source, "--controls", "1", *protected("prefix", "measured"))
+        found.append(Row(f"quantize-prefix-{corpus}", 0.15, ("quantize", "--scheme", "a8-tensor", *prefix)))
         found.append(Row(f"intervene-{corpus}", 0.4, ("intervene", *samples)))
         calibrating = ("--method", "zero-tuning", *texts, *source, "--controls", "3")
         found.append(Row(f"calibrate-{corpus}", 0.4, ("calibrate", *calibrating)))
