@@ -51,7 +51,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every command, on 200 texts of each corpus; 50 where each token is a pass or a prefix is found, 20 of 2,048 tokens."""
+    """Every command, on 200 texts of each corpus; 50 where each token is a pass, or for a prefix, 20 of 2,048."""
     found = []
     texts = ("--tokens", "256", "--samples", "200")
     step_by_step = ("--batch-size", "32")  # weights are read once for all texts of a step

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -22,3 +24,13 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     """A table in Markdown; `head` is its first line, without the outer bars."""
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def foreign(value: object) -> str:
+    """A value as Markdown shows it; names of models are other people's."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    text = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+    for mark, shown in (("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`"), ("<", "&lt;")):
+        text = text.replace(mark, shown)
+    return text

@@ -6,14 +6,15 @@ With --check it writes nothing, names the blocks that are out of date, and exits
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sinkscope.files import write_text
-from tools.pages import ROOT, code, filled, results
+from tools.pages import ROOT, code, filled, measured, results
 
-BLOCKS = {
-    page: {**results.BLOCKS.get(page, {}), **code.BLOCKS.get(page, {})} for page in {**results.BLOCKS, **code.BLOCKS}
-}
+BLOCKS: dict[str, dict[str, Callable[[], str]]] = {}
+for source in (results, measured, code):
+    for where, made in source.BLOCKS.items():
+        BLOCKS.setdefault(where, {}).update(made)
 if (ROOT / "replication" / "README.md").is_file():
     from sinkscope_replication import table
 

@@ -1,6 +1,6 @@
-"""`python -m tools.pages.figures`: draw the figures of `docs/`, parts of the pages that our own commands write.
+"""`python -m tools.pages.figures MODEL`: draw the figures of `docs/`, parts of the pages that our own commands write.
 
-It needs Chromium.
+It needs Chromium. MODEL: SmolLM2-135M-Instruct, on which it takes some minutes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sinkscope.cli import main
 from tools.pages import DOCS
 
 FIGURES = DOCS / "figures"
-COMMANDS = {
-    "measure": ["measure", "nano", "--samples", "20"],
-    "intervene": ["intervene", "nano", "--samples", "20"],
+COMMANDS = {  # what the pages around the figures show as well
+    "measure": ("measure", "--samples", "20"),
+    "intervene": ("intervene", "--samples", "24", "--corpus", "prose", "--raw-text"),
 }
 WIDTH = 1100
 MAPS = 8  # of the head maps, the first two rows: attention, values, keys, angles
 
 
-def draw(folder: Path) -> None:
-    """Write the figures into this folder, from results under `folder`."""
-    for name, command in COMMANDS.items():
-        if main([*command, "--out", str(folder / name)]):
-            raise SystemExit(f"sinkscope {' '.join(command)} failed")
+def draw(model: str, folder: Path) -> None:
+    """Write the figures, from results under `folder`."""
+    for name, (command, *options) in COMMANDS.items():
+        if main([command, model, *options, "--out", str(folder / name)]):
+            raise SystemExit(f"sinkscope {command} failed")
     with chromium() as browser:
         page = opened(browser, folder / "measure" / "figure.html")
         page.get_by_role("region", name="Sink rate, per position").screenshot(
@@ -65,7 +65,7 @@ def opened(browser: Any, path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     with tempfile.TemporaryDirectory() as temporary:
-        draw(Path(temporary))
+        draw(sys.argv[1], Path(temporary))

@@ -9,12 +9,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import pandas as pd
-
 from sinkscope.checks.atlas import read_entries
 from sinkscope.checks.atlas import table as models
 from sinkscope.trials.origin import MAKES
-from tools.pages import ROOT, table
+from tools.pages import ROOT, foreign, table
 
 RESULTS = ROOT / "results"
 REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -48,17 +46,7 @@ RATIOS = ("norm_ratio", "max_median")
 def atlas() -> str:
     """One row per model, from all submissions."""
     frame = models(read_entries(RESULTS / "models"))
-    return table(" | ".join(frame), (map(_foreign, row) for row in frame.itertuples(index=False)))
-
-
-def _foreign(value: object) -> str:
-    """A value as Markdown shows it; names of models are other people's."""
-    if value is None or (isinstance(value, float) and pd.isna(value)):
-        return ""
-    text = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
-    for mark, shown in (("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`"), ("<", "&lt;")):
-        text = text.replace(mark, shown)
-    return text
+    return table(" | ".join(frame), (map(foreign, row) for row in frame.itertuples(index=False)))
 
 
 def steps() -> str:
@@ -423,6 +411,17 @@ def protected_activations() -> str:
     return _protected("quantize-a8-*", 3)
 
 
+def prefixes() -> str:
+    """What a prefix gives back there, and what its text alone does."""
+    rows = []
+    for where, result in _trials("quantize-prefix-*"):
+        for arm in _arms(result):
+            tokens = result["facts"][arm["arm"]].get("tokens_per_text", 0)
+            cells = f"{tokens:.3g}", _range(arm, "kl", 3), _range(arm, "lost", 3), _recovered(arm)
+            rows.append((where, arm["arm"], *cells))
+    return table("texts | arm | tokens of the prefix, or protected | KL | nats lost | gives back", rows)
+
+
 def _protected(pattern: str, least: int) -> str:
     """`least`: digits of a KL after the point; more where two of a scheme's cost come later."""
     rows = []
@@ -510,62 +509,6 @@ def _small(nats: float) -> str:
     return (f"{nats:.3f}" if abs(nats) >= 0.2 else f"{nats:.4f}").replace("-", "−")
 
 
-MEASURED_LAYERS = (0, 2, 3, 6, 9, 10, 11, 12, 18, 24, 29)  # before, on and after each jump, and between
-SINK_LAYER = 18  # nine heads with the sink, from weak to strong
-
-
-def layers() -> str:
-    """Where SmolLM2 has its sink, by layer."""
-    rows = []
-    for row in _real("measure_smollm2")["layers"]:
-        if row["layer"] in MEASURED_LAYERS:
-            rate = f"{row['sink_rate']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
-            ratios = f"{row['hidden_norm_ratio']:.2f}", f"{row['value_norm_ratio']:.2f}"
-            rows.append((str(row["layer"]), rate, f"{row['strongest_position']}", *ratios))
-    return table("layer | sink rate, % (95 %) | strongest at | hidden norm × | value norm ×", rows)
-
-
-def definitions() -> str:
-    """What each definition finds in SmolLM2."""
-    rows = [
-        (row["definition"], f"{row['sinks']:.2f}", f"{row['position_0']:.0f} %", f"{row['agreement']:.2f}")
-        for row in _real("measure_smollm2")["definitions"]
-    ]
-    return table("definition of a sink | sinks per sample | at position 0 | agreement", rows)
-
-
-def inputs() -> str:
-    """SmolLM2's sink on three kinds of input."""
-    rows = []
-    for row in _real("measure_smollm2")["inputs"]:
-        rate = f"{row['sink_rate']:.1f} % ({row['low']:.1f} to {row['high']:.1f})"
-        ratios = f"{row['hidden_norm_ratio']:.0f}", f"{row['value_norm_ratio']:.2f}"
-        rows.append((f"`{row['input']}`", _foreign(row["first"]), rate, *ratios))
-    head = "`--input` | at position 0 | sink rate (95 %) | largest hidden norm × | smallest value norm ×"
-    return table(head, rows)
-
-
-def heads() -> str:
-    """The heads of one layer of SmolLM2."""
-    numbers = ("alpha", "lift", "value_ratio", "key_ratio", "cos_sink", "cos_others", "output_norm")
-    rows = []
-    for row in _real("measure_smollm2")["heads"]:
-        if row["layer"] == SINK_LAYER:
-            cells = [f"{row[name]:.3g}".replace("-", "−") for name in numbers]
-            rows.append((f"{row['layer']}.{row['head']}", *cells, row["kind"]))
-    return table(f"head | {' | '.join(f'`{name}`' for name in numbers)} | `kind`", rows)
-
-
-def depths() -> str:
-    """SmolLM2's residual stream before and after the blocks that change it."""
-    rows = []
-    for row in _real("measure_smollm2")["depths"]:
-        if row["depth"] in {*MEASURED_LAYERS, 30}:
-            numbers = f"{row['largest']:,.0f}", f"{row['median']:.2f}", f"{row['kurtosis']:,.0f}"
-            rows.append((str(row["depth"]), f"{row['hidden_norm_ratio']:.2f}", *numbers))
-    return table("depth | `hidden_norm_ratio` | `largest` | `median` | `kurtosis`", rows)
-
-
 def matters() -> str:
     """What each change of SmolLM2's sink costs, against the same change of other tokens."""
     return _changed(_changes())
@@ -596,12 +539,12 @@ def first_tokens() -> str:
     strong, inside = [], []
     for name in ("no BOS", "one BOS", "two BOS"):
         part = stored[name]
-        few = [f"{_foreign(row['token'])}: {_stands(row)}" for row in part["strong"]]
+        few = [f"{foreign(row['token'])}: {_stands(row)}" for row in part["strong"]]
         heads = sorted(row["heads"] for row in part["strong"])
         many = f"{len(few)} tokens at position 0, in {heads[0]:.0f} to {heads[-1]:.0f} % of heads"
         rates = (f"{part[f'position {position}']} %" for position in (0, 1))
         strong.append((name, *rates, many if len(few) > 4 else "; ".join(few)))
-        inside += [(name, _foreign(row["token"]), _stands(row)) for row in part["inside"]]
+        inside += [(name, foreign(row["token"]), _stands(row)) for row in part["inside"]]
     head = "input | heads with a sink at position 0 | at position 1 | tokens that are a sink in over a quarter of heads"
     return f"{table(head, strong)}\n\n{table('input | token | as a sink also elsewhere', inside)}"
 
@@ -672,16 +615,14 @@ def int8() -> str:
 
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "atlas": (atlas,),
-    "by_which_mechanism": (heads, depths),
     "calibration": (calibrated_everywhere, calibrated_heads, calibrated_in_chat),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "does_it_matter": (matters, matters_in_chat),
-    "does_my_model_have_a_sink": (layers, definitions, inputs),
     "fold": (fold, fold_layers, fold_heads, fold_streams, fold_written, fold_tuning),
-    "many_models": (inputs,),
     "measure_a_large_model": (overhead,),
     "origin": (origin,),
     "outliers_and_sinks": (protected_activations,),
+    "prefix": (prefixes,),
     "probes_and_saes": (strongest_keys, left_out),
     "put_off_by_one_on_your_llama": (retrofit, retrofit_nano),
     "quantized_cache": (protected_caches, caches_compared),
