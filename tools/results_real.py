@@ -33,6 +33,7 @@ FOLDER = ROOT / "results" / "real" / "trials"
 UNFINISHED = ROOT / "runs" / "results-real"
 STEP = 5.0  # seconds, to which the time of a command is known
 CORPORA = ("prose", "code")
+CHANGES = ("remove-onset", "zero-massive", "mean-massive", "zero-sink-heads", "suppress-bands", "first-view")
 BATCHES = re.compile(r" --batch-size \d+")  # no result depends on them
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy")  # the texts come from the last three
 
@@ -77,10 +78,13 @@ def rows() -> list[Row]:
         for scheme in ("a8-tensor", "a8-static"):
             choices = protected("measured", "outliers", "measured+outliers")
             found.append(Row(f"quantize-{scheme}-{corpus}", 0.35, ("quantize", "--scheme", scheme, *samples, *choices)))
-        # What a prefix takes over is in no text, so its baseline changes the texts too: few and short are enough.
         prefix = ("--tokens", "128", "--samples", "50", *source, "--controls", "1", *protected("prefix", "measured"))
         found.append(Row(f"quantize-prefix-{corpus}", 0.15, ("quantize", "--scheme", "a8-tensor", *prefix)))
         found.append(Row(f"intervene-{corpus}", 0.4, ("intervene", *samples)))
+        short = ("--tokens", "128", "--samples", "50", *source, "--controls", "2")
+        for change in CHANGES:
+            some = ("--strongest", "20") if change == "zero-sink-heads" else ()  # too few others remain for all of them
+            found.append(Row(f"{change}-{corpus}", 0.05, ("intervene", *short, "--what", change, *some)))
         calibrating = ("--method", "zero-tuning", *texts, *source, "--controls", "3")
         found.append(Row(f"calibrate-{corpus}", 0.4, ("calibrate", *calibrating)))
     for sinks in ("0", "1", "4"):

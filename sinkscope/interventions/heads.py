@@ -68,10 +68,7 @@ class ZeroHeads(Intervention):
         try:
             return ZeroHeads(self.against.drawn(generator, self.heads, heads), self.positions)
         except InputError as error:
-            raise InputError(
-                f"{error}, at most {max(1, (len(heads) - 1) // 2)} of the {len(heads)} heads, or draw the "
-                "control from others (against=)"
-            ) from error
+            raise InputError(f"{error}, at most {max(1, (len(heads) - 1) // 2)} of the {len(heads)} heads") from error
 
     @property
     def positions_named(self) -> tuple[int, ...]:
