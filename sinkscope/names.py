@@ -105,9 +105,13 @@ def no_such_folder(name: str | Path) -> InputError:
     return InputError(f"no such {'file' if is_gguf(name) else 'folder'}: '{name}'{_near(Path(name).expanduser())}")
 
 
+def here(folder: Path = Path()) -> list[str]:
+    """The names in a folder that may be models: of folders and GGUF files."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted(entry.name for entry in entries if entry.is_dir() or is_gguf(entry))
+
+
 def _near(path: Path) -> str:
     """A suggestion for a misspelled path."""
-    entries = path.parent.iterdir() if path.parent.is_dir() else ()
-    there = [entry.name for entry in entries if entry.is_dir() or is_gguf(entry)]
-    near = difflib.get_close_matches(path.name, there, n=1)
+    near = difflib.get_close_matches(path.name, here(path.parent), n=1)
     return f"; did you mean '{path.parent / near[0]}'?" if near else ""

@@ -17,18 +17,18 @@ def test_most_claims_can_be_decided_by_their_seeds():
 
 def test_the_order_names_what_is_missing_and_nothing_that_is_there(tmp_path, capsys):
     missing = {question.name: lacking for question, lacking in order.missing(results=tmp_path)}
-    assert missing["post-norm"] == {"post-norm": (6, 7, 8, 9)}
+    assert missing["data-amount"] == {"1/20": (6, 7, 8, 9), "1/100": (6, 7, 8, 9)}
     assert not missing.keys() & {"inputs", "emergence", "normalisation"}
     order.main(["--plan", "--results", str(tmp_path)])
     *lines, total = capsys.readouterr().out.splitlines()
-    at = next(number for number, line in enumerate(lines) if line.startswith("post-norm, "))
-    assert lines[at + 1] == "  post-norm; seeds 6, 7, 8, 9"
+    at = next(number for number, line in enumerate(lines) if line.startswith("data-amount, "))
+    assert lines[at + 1 : at + 3] == ["  1/20; seeds 6, 7, 8, 9", "  1/100; seeds 6, 7, 8, 9"]
     hours = [float(line.split()[-2]) for line in lines if line.endswith(" h:")]
     assert len(hours) == len(missing)
     assert min(hours) > 0
     assert float(total.split()[2]) == pytest.approx(sum(hours), abs=2)
-    order.main(["post-norm", "--plan", "--results", str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[:-1] == lines[at : at + 2]
+    order.main(["data-amount", "--plan", "--results", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[:-1] == lines[at : at + 3]
     with pytest.raises(SystemExit):
         order.main(["sink-tokn", "--plan"])
     assert "did you mean 'sink-token'?" in capsys.readouterr().err

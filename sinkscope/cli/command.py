@@ -170,16 +170,21 @@ def was_given(context: Any, name: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
 
 
+def is_list(name: str) -> bool:
+    """Whether a name is that of a file that lists models or holds a recipe; a folder may be called so too."""
+    return name.endswith(LISTS) and not Path(name).expanduser().is_dir()
+
+
 def _check_argument(ctx: Any, param: Any) -> None:
     """Raise `InputError` for an argument that names a file or folder which does not exist or cannot be read."""
     for name in _texts(ctx.params.get(param.name)):
-        if MODEL in (param.metavar or "") and name.endswith(LISTS):
+        if MODEL in (param.metavar or "") and is_list(name):
             from sinkscope.measurement import load_survey
 
             load_survey(name)
-        elif name.endswith(LISTS) and param.name == "recipe":
+        elif is_list(name) and param.name == "recipe":
             read_fields(Path(name), "recipe")
-        elif name.endswith((".nc", *LISTS)) or (Path(name).expanduser() / "measurement.nc").is_file():
+        elif name.endswith(".nc") or is_list(name) or (Path(name).expanduser() / "measurement.nc").is_file():
             if not Path(name).expanduser().exists():
                 raise InputError(f"no such file: '{name}'")
         elif MODEL in (param.metavar or ""):

@@ -54,7 +54,7 @@ Head = tuple[int, int]
 def measures_many(values: Mapping[str, Any]) -> bool:
     """Whether a command line asks for one table over several models or inputs."""
     models, kinds = values.get("models") or [], values.get("kinds") or []
-    lists = any(name.endswith(options.LISTS) for name in models)
+    lists = any(options.is_list(name) for name in models)
     return len(models) > 1 or len(kinds) > 1 or lists or bool(values.get("checkpoints"))
 
 

@@ -119,9 +119,9 @@ def survey_spec(context: options.Context, models: list[str], runs: list[str], ba
 
 
 def _is_file(models: list[str]) -> bool:
-    if len(models) > 1 and (lists := [name for name in models if name.endswith(options.LISTS)]):
+    if len(models) > 1 and (lists := [name for name in models if options.is_list(name)]):
         raise InputError(f"{lists[0]}: a file of models goes alone")
-    return len(models) == 1 and models[0].endswith(options.LISTS)
+    return len(models) == 1 and options.is_list(models[0])
 
 
 def _folder_names(models: list[str], runs: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 import yaml
 
-from sinkscope.cli.command import ADVANCED, LISTS, When
+from sinkscope.cli.command import ADVANCED, When, is_list
 from sinkscope.errors import InputError, unknown
 from sinkscope.names import SHIPPED, Media, media_folder
 
@@ -49,7 +49,7 @@ def _models(values: Mapping[str, Any]) -> list[str]:
 
 def _kinds(values: Mapping[str, Any]) -> set[str]:
     """The kinds of input that are read; a file may list any of them."""
-    if any(name.endswith(LISTS) for name in _models(values)):
+    if any(is_list(name) for name in _models(values)):
         return {*get_args(InputKind)}
     return {values["kind"]} if "kind" in values else {*(values.get("kinds") or ("natural",))}
 
@@ -61,7 +61,7 @@ def _measures(values: Mapping[str, Any]) -> bool:
 
 
 def _on_the_hub(name: str) -> bool:
-    return name not in SHIPPED and (name.endswith(LISTS) or not Path(name).expanduser().exists())
+    return name not in SHIPPED and (is_list(name) or not Path(name).expanduser().exists())
 
 
 READS_TEXT = When(lambda values: _medium(values) is None, "goes without --images and --audio, which replace text")

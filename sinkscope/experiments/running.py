@@ -110,7 +110,8 @@ def run(
         reuse: take runs whose folders are gone from records, and from the rows that come with the question, without
             training them.
         also: other questions, which are registered in the runs that they share with this one: their claims are fixed
-            when those start, whichever question has them made.
+            when those start, whichever question has them made. One of the same name is the whole of which `question`
+            is a part, and is registered in its place.
         compiled: train under `torch.compile`, which changes numbers by rounding only; the record counts such runs.
         watch: called with the state of the sweep, several times a second.
 
@@ -145,7 +146,9 @@ def run(
     if missing:
         check_writable(out)
         fresh = [runs[cell].path for cell in untrained] if backend is not work_nowhere else []
-        for one in (question, *(other for other in also if other.name != question.name and scale not in other.not_at)):
+        # What a part is run of was fixed as a whole, so runs carry the whole's values.
+        whole = next((other for other in also if other.name == question.name), question)
+        for one in (whole, *(other for other in also if other.name != question.name and scale not in other.not_at)):
             shared = recipes if one is question else one.recipes(scale)
             _register(one, set(fresh) & {store.run(recipe).path for recipe in shared.values()})
         sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(names, jobs, sweep)))

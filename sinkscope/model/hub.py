@@ -148,6 +148,8 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
             place, revision=revision, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # as in `load`; of a file in a newer format the tokenizers library raises just this
+        if pointer := _pointer(Path(place)):
+            raise _not_fetched("no tokenizer for", name, pointer) from error
         reason = first_line(error)  # a line that only announces a list says nothing by itself
         lacks = "its files are missing (put tokenizer.json next to the weights)"
         reason = lacks if reason.endswith(":") else reason
@@ -193,7 +195,10 @@ def resolve(name: str | Path) -> str:
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
-    """The head the weights were saved with; without that word, the first head for text that the family has."""
+    """The head the weights were saved with; without that word, the first head for text that the family has.
+
+    A family whose code comes with the model is in no table of transformers: its configuration says which heads it has.
+    """
     config = host_of(config)
     architecture = (config.architectures or [None])[0]
     for auto in (*_HEADS, *(_NAMED_HEADS if architecture else ())):
@@ -201,23 +206,32 @@ def _auto_class(config: PreTrainedConfig) -> Any:
         classes = mapped if isinstance(mapped, tuple) else (mapped,)
         if any(cls is not None and architecture in (None, cls.__name__) for cls in classes):
             return auto
-    return AutoModel
+    own = getattr(config, "auto_map", None) or {}
+    return next((auto for auto in (*_HEADS, *_NAMED_HEADS) if auto.__name__ in own), AutoModel)
 
 
 def cannot_load(name: str | Path, error: Exception) -> InputError:
-    """The error for a model that transformers could not find or read; a near shipped name is suggested."""
+    """The error for a model that transformers could not find or read; a near name, shipped or here, is suggested."""
     text = str(name)
     if "/" not in text and not Path(text).exists() and isinstance(error, OSError):
-        return unknown("model", text, SHIPPED)
+        return unknown("model", text, [*SHIPPED, *names.here()])
     missing = (
         "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
     )
-    files = (path for end in ("safetensors", "bin") for path in sorted(Path(text).glob(f"*.{end}")))
-    if pointer := next(filter(is_git_pointer, files), None):
-        return InputError(
-            f"cannot load model '{name}': {pointer.name} is a Git LFS pointer, not the weights: fetch them with  git "
-            "lfs pull"
-        )
+    if pointer := _pointer(Path(text)):
+        return _not_fetched("cannot load", name, pointer)
     reason = first_line(error)
     reason = " ".join(str(error).split()) if reason.endswith(":") else reason  # a line that only announces the next
     return InputError(f"cannot load model '{name}': {reason.rstrip('.')}{missing}")
+
+
+def _pointer(folder: Path) -> Path | None:
+    """The first file of a folder that Git LFS has not fetched."""
+    files = (path for end in ("safetensors", "bin", "json", "model") for path in sorted(folder.glob(f"*.{end}")))
+    return next(filter(is_git_pointer, files), None)
+
+
+def _not_fetched(problem: str, name: str | Path, pointer: Path) -> InputError:
+    return InputError(
+        f"{problem} model '{name}': {pointer.name} is a Git LFS pointer, not the file: fetch it with  git lfs pull"
+    )

@@ -84,6 +84,22 @@ def test_runs_are_registered_for_all_questions_that_share_them(mine, small, tmp_
     assert sorted(noted.values(), key=len) == [{"mine"}] * 4 + [{"mine", "other"}] * 3
 
 
+def test_a_part_of_a_question_registers_the_whole(mine, small, tmp_path):
+    """Seeds that are still missing are run as a part, whose own values no verdict ever reads."""
+    whole = replace(find(str(mine)), shared=small().shared)
+    part = replace(whole, variations=(replace(whole.variations[0], seeds=(5, 6)),))
+    noted: list[str] = []
+
+    def looking(jobs, out, workers, watch):
+        noted.extend(registered(out / name)["mine"]["values"] for name in jobs)
+        return Sweep(waiting=list(jobs))
+
+    with pytest.raises(InputError, match="no runs"):
+        run(part, out=tmp_path / "runs", results=tmp_path, backend=looking, also=(whole,))
+    assert noted == [whole.values_sha256] * 2
+    assert part.values_sha256 != whole.values_sha256
+
+
 def test_a_run_that_is_resumed_keeps_the_hash_with_which_it_started(mine, tmp_path):
     first, started, fresh = find(str(mine)), tmp_path / "started", tmp_path / "fresh"
     _register(first, [started])

@@ -172,3 +172,39 @@ def test_speech_and_image_models_keep_their_heads(tmp_path: Path) -> None:
     bare = FAMILIES["vit"].build()
     bare.save_pretrained(tmp_path / "bare")
     assert type(load(tmp_path / "bare")) is type(bare)
+
+
+def test_a_model_with_code_of_its_own_has_the_head_that_it_names(tmp_path, tiny_llama):
+    """Its family is in no table of transformers, and it need not name a class without a head."""
+    tiny_llama.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "unheard-of", "architectures": ["MineForCausalLM"]}
+    config["auto_map"] = {"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineForCausalLM"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n\n\n"
+        "class MineConfig(LlamaConfig):\n    model_type = 'unheard-of'\n\n\n"
+        "class MineForCausalLM(LlamaForCausalLM):\n    config_class = MineConfig\n"
+    )
+    loaded = load(tmp_path, trust_remote_code=True)
+    assert type(loaded).__name__ == "MineForCausalLM"
+    ids = torch.arange(8)[None]
+    assert torch.equal(loaded(ids).logits, tiny_llama.eval()(ids).logits)
+    with pytest.raises(InputError, match="custom code"):
+        load(tmp_path)
+
+
+def test_a_tokenizer_that_git_did_not_fetch_is_said(tmp_path):
+    nano = SHIPPED["nano"]
+    for file in nano.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
+    with pytest.raises(InputError, match=r"tokenizer\.json is a Git LFS pointer.* git lfs pull"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_misspelled_file_is_found_here(tmp_path, monkeypatch):
+    (tmp_path / "mine.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"did you mean 'mine\.gguf'"):
+        load("mine.ggu")

@@ -24,7 +24,7 @@ COMMANDS = {  # what the pages around the figures show as well
     "intervene": ("intervene", "--samples", "24", "--corpus", "prose", "--raw-text"),
 }
 WIDTH = 1100
-MAPS = 8  # of the head maps, the first two rows: attention, values, keys, angles
+MAPS = 8  # of the head maps, at most so many
 
 
 def draw(model: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from sinkscope.checks.atlas import read_entries
 from sinkscope.checks.atlas import table as models
 from sinkscope.trials.origin import MAKES
 from tools.pages import ROOT, foreign, table
+from tools.results_real import CHANGES
 
 RESULTS = ROOT / "results"
 REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -520,6 +521,17 @@ def matters_in_chat() -> str:
     return table(f"texts | {CHANGED}", rows)
 
 
+def other_changes() -> str:
+    """What single other changes of SmolLM2 cost, against the same change elsewhere."""
+    rows = []
+    for change in CHANGES:
+        for texts, result in _trials(f"{change}-*"):
+            for arm in (arm for arm in _arms(result) if arm["role"] == "arm"):
+                cells = _range(arm, "lost", 3), _range(arm, "kl", 3), _beats(arm), arm["word"]
+                rows.append((texts, f"`{change}`", *cells))
+    return table(f"texts | {CHANGED.replace('arm', '`--what`', 1)}", rows)
+
+
 CHANGED = "arm | nats lost (95 %) | KL | better than its controls by (KL) | in a word"
 
 
@@ -617,7 +629,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "atlas": (atlas,),
     "calibration": (calibrated_everywhere, calibrated_heads, calibrated_in_chat),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
-    "does_it_matter": (matters, matters_in_chat),
+    "does_it_matter": (matters, matters_in_chat, other_changes),
     "fold": (fold, fold_layers, fold_heads, fold_streams, fold_written, fold_tuning),
     "measure_a_large_model": (overhead,),
     "origin": (origin,),
