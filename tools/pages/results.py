@@ -309,6 +309,33 @@ def fold_tuning() -> str:
     return table("model, texts | arm | 0 steps | 10 steps | 30 steps | 100 steps", rows)
 
 
+GRADIENTS = {
+    "ratio": "R_GS at the norm's output",
+    "bloat": "bloat",
+    "compress": "compress",
+    "norm_factor": "of which 1 / rms(x)",
+    "change": "change",
+}
+
+
+def gradients() -> str:
+    """Where the gradient goes in two models, at the first token and at another, before attention."""
+    found = {title: _real("gradient_sinks", model) for model, title in MODELS.items()}
+    rows = []
+    for name, what in GRADIENTS.items():
+        cells = (
+            each[token][name]["mixer"]["median layer"] for each in found.values() for token in ("first", "control")
+        )
+        rows.append((what, *(f"{_three(value)} ({_three(low)} to {_three(high)})" for value, low, high in cells)))
+    heads = (f"{title}, {each['texts']} texts: first token | control" for title, each in found.items())
+    return table(" | ".join(["", *heads]), rows)
+
+
+def _three(x: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+
+
 def retrofit() -> str:
     """What training with an attached operation changed in SmolLM2, before it and after some steps."""
     return _retrofitted("removing_a_sink", 2)
@@ -640,6 +667,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "quantized_cache": (protected_caches, caches_compared),
     "quantized_linear": (int8, server_weights),
     "rotated_caches": (rotation,),
+    "sink_callback": (gradients,),
     "stream_for_ever": (sinks,),
     "which_tokens": (first_tokens,),
     "which_policy": (policies, rounded_caches, steps, long),
