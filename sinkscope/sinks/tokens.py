@@ -13,6 +13,8 @@ from jaxtyping import Bool, Int
 from sinkscope.errors import InputError
 from sinkscope.sinks.rule import counted
 
+LISTED = 64  # positions that a description names
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -264,7 +266,7 @@ class Tokens:
         return {
             "chosen_by": self.chosen_by,
             "tokens_per_text": round(self.count(), 3),
-            "positions": positions if len(positions) <= 64 else [*positions[:64], "…"],
+            "positions": positions if len(positions) <= LISTED else [*positions[:LISTED], "…"],
             **self.about,
         }
 

@@ -14,6 +14,7 @@ import torch
 
 import sinkscope as ss
 from sinkscope.errors import InputError
+from sinkscope.sinks import tokens
 from sinkscope.statistics import Interval
 from sinkscope.trials import Trial
 
@@ -26,6 +27,11 @@ def trial_of(scheme: str, protect: str = "first:1", controls: int = 1) -> Trial:
 @pytest.fixture(scope="module")
 def trial() -> Trial:
     return trial_of("w4-awq-g16-asym")
+
+
+def better(trial: Trial, one: str, other: str = "controls", score: str = "kl") -> Interval:
+    """In place of a trial's difference: better than all tokens, and than leaving out random ones."""
+    return Interval(-0.1, -0.2, -0.05) if other == "controls" else Interval(0.1, 0.05, 0.2)
 
 
 class Rows(list):
@@ -53,9 +59,6 @@ def run_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_better_calibration_is_a_recipe_and_a_loss_mask(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def better(trial: Trial, one: str, other: str = "controls", score: str = "kl") -> Interval:
-        return Interval(-0.1, -0.2, -0.05) if other == "controls" else Interval(0.1, 0.05, 0.2)
-
     monkeypatch.setattr(Trial, "difference", better)
     [path] = ss.export(trial, "llm-compressor", tmp_path)
     names = run_script(path, monkeypatch)
@@ -123,13 +126,19 @@ def test_tokens_at_other_positions_in_each_text_are_refused(tmp_path: Path, monk
     ids = torch.randint(3, 2000, (12, 40), generator=torch.Generator().manual_seed(0))
     ids[torch.arange(12), torch.arange(12) + 4] = 5
     trial = ss.trials.scheme_trial(ss.load("nano"), ids, "w4-awq-g16-asym", "ids:5", 1)
-    monkeypatch.setattr(
-        Trial,
-        "difference",
-        lambda trial, one, other="controls": Interval(-1, -1, -1) if other == "controls" else Interval(1, 1, 1),
-    )
+    monkeypatch.setattr(Trial, "difference", better)
     with pytest.raises(InputError, match="other positions in each text"):
         ss.export(trial, "llm-compressor", tmp_path)
+
+
+@pytest.mark.slow
+def test_more_tokens_than_a_trial_lists_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that left out only those that are listed would not be what was measured."""
+    monkeypatch.setattr(tokens, "LISTED", 1)
+    many = trial_of("w4-awq-g16-asym", "first:2")
+    monkeypatch.setattr(Trial, "difference", better)
+    with pytest.raises(InputError, match="more positions than a trial lists"):
+        ss.export(many, "llm-compressor", tmp_path)
 
 
 def test_a_card_is_told_what_to_run(tmp_path: Path) -> None:
