@@ -70,8 +70,8 @@ def rows() -> list[Row]:
         long = ("--tokens", "2048", "--samples", "20", "--scored", "256", *source)
         six = ("--compare", "h2o,snapkv", "--budget", "10%,25%,50%")
         found.append(Row(f"cache-long-{corpus}", 0.4, ("cache", *long, *six)))
-        sinks = ("--tokens", "128", "--samples", "50", *source, "--compare", "streaming,keydiff", "--without-sinks")
-        found.append(Row(f"cache-sinks-{corpus}", 0.2, ("cache", *sinks, "--budget", "25%")))
+        worth = ("--tokens", "128", "--samples", "50", *source, "--compare", "streaming,keydiff", "--without-sinks")
+        found.append(Row(f"cache-sinks-{corpus}", 0.2, ("cache", *worth, "--budget", "25%")))
         samples = (*texts, *source, "--controls", "1")
         # Each choice is compared with as many random tokens and as many first ones.
         for scheme in ("kv8-kivi", "kv4-kivi", "kv2-kivi"):
@@ -86,7 +86,7 @@ def rows() -> list[Row]:
         short = ("--tokens", "128", "--samples", "50", *source, "--controls", "2")
         for change in CHANGES:
             some = ("--strongest", "20") if change == "zero-sink-heads" else ()  # too few others remain for all of them
-            found.append(Row(f"{change}-{corpus}", 0.05, ("intervene", *short, "--what", change, *some)))
+            found.append(Row(f"{change}-{corpus}", 0.03, ("intervene", *short, "--what", change, *some)))
         calibrating = ("--method", "zero-tuning", *texts, *source, "--controls", "3")
         found.append(Row(f"calibrate-{corpus}", 0.4, ("calibrate", *calibrating)))
     for sinks in ("0", "1", "4"):

@@ -56,8 +56,7 @@ class Entry:
     """An operation with a name: how it is made, its formula, and where it comes from.
 
     `rows`: what a row of weights sums to. `acts`: what is learned and where it acts (before or after rotation, per
-    head or shared, on the block's input). `effect`: what was published about sinks under it. `forms`: options that make
-    other pieces than the defaults do, and not other numbers in the same ones.
+    head or shared, on the block's input). `effect`: what was published about sinks under it.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Entry:
     source: str
     acts: str = "nothing is learned"
     effect: str = "–"
-    forms: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def spec(self) -> AttentionSpec:
@@ -92,17 +90,19 @@ class Entry:
             raise InputError(f"attention operation '{self.name}': {error}") from error
 
     def options_of(self, spec: AttentionSpec) -> dict[str, Any] | None:
-        """The options, other than defaults, with which this line makes exactly this spec; None where there are none."""
-        for form in ({}, *self.forms):
-            usual = dict(_leaves(self.make(**form).to_dict()))
-            options = {path[-1]: value for path, value in _leaves(spec.to_dict()) if usual.get(path) != value}
-            if options.keys() <= self.options.keys():
-                try:
-                    if self.make(**(options := {**form, **options})) == spec:
-                        return options
-                except InputError:
-                    continue
-        return None
+        """The options, other than defaults, with which this line makes exactly this spec; None where there are none.
+
+        An option that makes other pieces (`at` of `gated_by_value`) is not found. Names of runs hang on this form, so
+        finding it would part finished runs from their recipes.
+        """
+        usual = dict(_leaves(self.spec.to_dict()))
+        options = {path[-1]: value for path, value in _leaves(spec.to_dict()) if usual.get(path) != value}
+        if not options.keys() <= self.options.keys():
+            return None
+        try:
+            return options if self.make(**options) == spec else None
+        except InputError:
+            return None
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -123,7 +123,7 @@ class CatalogSection:
         self.title = title
         self.entries: dict[str, Entry] = {}
 
-    def line(self, **described: Any) -> Callable[[Maker], Maker]:
+    def line(self, **described: str) -> Callable[[Maker], Maker]:
         def add(maker: Maker) -> Maker:
             name = maker.__name__
             self.entries[name] = Entry(name, maker, **described)
@@ -531,7 +531,6 @@ def cosine(initial: Option = 10.0) -> AttentionSpec:
     rows=ONE,
     source="2510.09017, equation 6 and appendix B, by third-party notes; b is ours",
     acts="w and b per key-value head (value) or query head (output), on the value itself",
-    forms=({"at": "output"},),
 )
 def gated_by_value(at: Option = "value", openness: Option = 0.5) -> AttentionSpec:
     if at == "value":

@@ -59,11 +59,7 @@ def _line(maker: Maker, described: dict[str, str]) -> Maker:
     if known is not None and known.maker is maker:
         return maker
     lines = (maker.__doc__ or "").strip().splitlines()
-    about: dict[str, Any] = {
-        "formula": lines[0] if lines else "–",
-        "rows": "–",
-        "source": f"the package {package_of(maker)}",
-    }
+    about = {"formula": lines[0] if lines else "–", "rows": "–", "source": f"the package {package_of(maker)}"}
     try:
         entry = Entry(name, maker, **{**about, **described})
     except TypeError as error:

@@ -20,8 +20,6 @@ NAMED = [
     ("relu(over_n=False)", {"name": "relu", "over_n": False}),
     ("differential(lambda_init=0.5)", {"name": "differential", "lambda_init": 0.5}),
     ("sigmoid_bias", {"name": "sigmoid_bias", "bias": 0}),
-    ("gated_by_value(at=output)", {"name": "gated_by_value", "at": "output"}),
-    ("gated_by_value(at=output, openness=0.25)", {"name": "gated_by_value", "at": "output", "openness": 0.25}),
 ]
 NAMELESS = [
     zoo.AttentionSpec(slots=(zoo.KeySlot(value="learned", d_a=3),)),
