@@ -36,10 +36,10 @@ Says = Callable[..., "Said"]
 
 
 class Said:
-    """A finished command: its line, its folder, and what stands in it."""
+    """A finished command: its line, its folder, what it printed, and what stands in its tables."""
 
-    def __init__(self, command: str, folder: Path) -> None:
-        self.command, self.folder = command, folder
+    def __init__(self, command: str, folder: Path, printed: str) -> None:
+        self.command, self.folder, self.printed = command, folder, printed
 
     def measurement(self) -> ss.Measurement:
         return ss.Measurement.load(self.folder / "measurement.nc")
@@ -61,9 +61,10 @@ def main() -> None:
 
         def says(*options: str) -> Said:
             folder = Path(tempfile.mkdtemp(dir=temporary))
-            call = [sys.executable, "-m", "sinkscope", "measure", asked.model, *options, "--out", str(folder)]
-            subprocess.run(call, check=True, stdout=subprocess.DEVNULL)
-            return Said(shlex.join(["sinkscope", "measure", name, *options]), folder)
+            call = [sys.executable, "-m", "sinkscope", "measure", name, *options, "--out", str(folder)]
+            place = Path(asked.model).parent  # the command names the model as it is typed, here beside it
+            done = subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True, cwd=place)
+            return Said(shlex.join(["sinkscope", "measure", name, *options]), folder, done.stdout)
 
         found = {"model": name, **parts(says), "provenance": provenance()}
     ending = name if parts is not decoder else name.partition("-")[0].lower()
@@ -82,7 +83,7 @@ def decoder(says: Says) -> dict[str, Any]:
     return {
         "command": said.command,
         "input": m.record["input"],
-        "answer": list(m.summary().sentences),
+        "answer": said.printed.splitlines()[: len(m.summary().sentences)],
         "layers": said.rows("table"),
         "definitions": said.rows("definitions", "definition", "rule", "sinks", "position_0", "agreement"),
         "heads": said.rows("heads", *HEADS),

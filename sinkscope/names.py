@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 
 Media = Literal["images", "audio"]
 GGUF = ".gguf"
@@ -105,13 +105,26 @@ def no_such_folder(name: str | Path) -> InputError:
     return InputError(f"no such {'file' if is_gguf(name) else 'folder'}: '{name}'{_near(Path(name).expanduser())}")
 
 
-def here(folder: Path = Path()) -> list[str]:
-    """The names in a folder that may be models: of folders and GGUF files."""
-    entries = folder.iterdir() if folder.is_dir() else ()
-    return sorted(entry.name for entry in entries if entry.is_dir() or is_gguf(entry))
+def no_such_model(name: str) -> InputError:
+    """The error for a name that is neither shipped nor on the hub, with a near one that is shipped or lies here."""
+    shipped = difflib.get_close_matches(name, SHIPPED, n=1, cutoff=0.5)
+    if not shipped and (near := _near(Path(name), models=True)):
+        return InputError(f"unknown model '{name}'{near}")
+    return unknown("model", name, SHIPPED)
 
 
-def _near(path: Path) -> str:
-    """A suggestion for a misspelled path."""
-    near = difflib.get_close_matches(path.name, here(path.parent), n=1)
+def _near(path: Path, *, models: bool = False) -> str:
+    """A suggestion for a misspelled path: a GGUF file or a folder, with `models` one that holds a model."""
+    try:
+        entries = list(path.parent.iterdir())
+    except OSError:
+        entries = []
+    there = [entry.name for entry in entries if is_gguf(entry) or _fits(entry, models)]
+    near = difflib.get_close_matches(path.name, there, n=1)
     return f"; did you mean '{path.parent / near[0]}'?" if near else ""
+
+
+def _fits(folder: Path, models: bool) -> bool:
+    if not models:
+        return folder.is_dir()
+    return (folder / "config.json").is_file() or (folder / "model" / "config.json").is_file()

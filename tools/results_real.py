@@ -52,7 +52,9 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every command, on 200 texts of each corpus; 50 where each token is a pass, or for a prefix, 20 of 2,048."""
+    """Every command, on 200 texts of each corpus; on 50 for single changes, a prefix, what the sink is worth, or a pass
+    per token; on 20 of 2,048 tokens.
+    """
     found = []
     texts = ("--tokens", "256", "--samples", "200")
     step_by_step = ("--batch-size", "32")  # weights are read once for all texts of a step

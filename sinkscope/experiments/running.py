@@ -147,10 +147,10 @@ def run(
         check_writable(out)
         fresh = [runs[cell].path for cell in untrained] if backend is not work_nowhere else []
         # What a part is run of was fixed as a whole, so runs carry the whole's values.
-        whole = next((other for other in also if other.name == question.name), question)
-        for one in (whole, *(other for other in also if other.name != question.name and scale not in other.not_at)):
-            shared = recipes if one is question else one.recipes(scale)
-            _register(one, set(fresh) & {store.run(recipe).path for recipe in shared.values()})
+        _register(next((other for other in also if other.name == question.name), question), fresh)
+        for other in also:
+            if other.name != question.name and scale not in other.not_at:
+                _register(other, set(fresh) & {store.run(recipe).path for recipe in other.recipes(scale).values()})
         sweep = backend(missing, out, workers, lambda sweep: watch(SweepProgress(names, jobs, sweep)))
     left = {cell: one for cell, one in runs.items() if cell not in taken}
     seen, failed = _observe(left, kinds, settled, sweep)

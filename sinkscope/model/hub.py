@@ -27,7 +27,7 @@ from transformers import (
 from transformers.utils import cached_file, extract_commit_hash
 
 from sinkscope import names
-from sinkscope.errors import InputError, unknown
+from sinkscope.errors import InputError
 from sinkscope.errors.invalid import first_line
 from sinkscope.model.attached.loading import host_of
 from sinkscope.model.gguf_files import ABOUT, dequantized, gguf_configuration
@@ -148,7 +148,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None, trust_remot
             place, revision=revision, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # as in `load`; of a file in a newer format the tokenizers library raises just this
-        if pointer := _pointer(Path(place)):
+        if pointer := _unfetched(Path(place), "json") or _unfetched(Path(place), "model"):
             raise _not_fetched("no tokenizer for", name, pointer) from error
         reason = first_line(error)  # a line that only announces a list says nothing by itself
         lacks = "its files are missing (put tokenizer.json next to the weights)"
@@ -206,28 +206,31 @@ def _auto_class(config: PreTrainedConfig) -> Any:
         classes = mapped if isinstance(mapped, tuple) else (mapped,)
         if any(cls is not None and architecture in (None, cls.__name__) for cls in classes):
             return auto
-    own = getattr(config, "auto_map", None) or {}
-    return next((auto for auto in (*_HEADS, *_NAMED_HEADS) if auto.__name__ in own), AutoModel)
+    own = getattr(config, "auto_map", None) or {}  # a class for each of some heads, as "module.Class"
+    listed = [auto for auto in (*_HEADS, *_NAMED_HEADS, AutoModel) if auto.__name__ in own]
+    saved = (auto for auto in listed if str(own[auto.__name__]).rpartition(".")[2] == architecture)
+    return next(saved, listed[0] if listed else AutoModel)
 
 
 def cannot_load(name: str | Path, error: Exception) -> InputError:
     """The error for a model that transformers could not find or read; a near name, shipped or here, is suggested."""
     text = str(name)
     if "/" not in text and not Path(text).exists() and isinstance(error, OSError):
-        return unknown("model", text, [*SHIPPED, *names.here()])
+        return names.no_such_model(text)
     missing = (
         "; there is no folder of that name either" if isinstance(error, OSError) and not Path(text).exists() else ""
     )
-    if pointer := _pointer(Path(text)):
+    weights = _unfetched(Path(text), "safetensors") or _unfetched(Path(text), "bin")
+    if pointer := weights or _unfetched(Path(text), "json"):
         return _not_fetched("cannot load", name, pointer)
     reason = first_line(error)
     reason = " ".join(str(error).split()) if reason.endswith(":") else reason  # a line that only announces the next
     return InputError(f"cannot load model '{name}': {reason.rstrip('.')}{missing}")
 
 
-def _pointer(folder: Path) -> Path | None:
-    """The first file of a folder that Git LFS has not fetched."""
-    files = (path for end in ("safetensors", "bin", "json", "model") for path in sorted(folder.glob(f"*.{end}")))
+def _unfetched(folder: Path, end: str) -> Path | None:
+    """The first file with this ending that Git LFS has not fetched."""
+    files = (path for path in sorted(folder.glob(f"*.{end}")) if path.is_file())
     return next(filter(is_git_pointer, files), None)
 
 

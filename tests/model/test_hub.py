@@ -192,6 +192,15 @@ def test_a_model_with_code_of_its_own_has_the_head_that_it_names(tmp_path, tiny_
     assert torch.equal(loaded(ids).logits, tiny_llama.eval()(ids).logits)
     with pytest.raises(InputError, match="custom code"):
         load(tmp_path)
+    # Saved without the head that the family has.
+    config |= {"architectures": ["MineModel"]}
+    config["auto_map"] |= {"AutoModel": "mine.MineModel"}
+    tiny_llama.model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with (tmp_path / "mine.py").open("a") as code:
+        code.write("\n\nfrom transformers import LlamaModel\n\n\n")
+        code.write("class MineModel(LlamaModel):\n    config_class = MineConfig\n")
+    assert type(load(tmp_path, trust_remote_code=True)).__name__ == "MineModel"
 
 
 def test_a_tokenizer_that_git_did_not_fetch_is_said(tmp_path):
@@ -205,6 +214,20 @@ def test_a_tokenizer_that_git_did_not_fetch_is_said(tmp_path):
 
 def test_a_misspelled_file_is_found_here(tmp_path, monkeypatch):
     (tmp_path / "mine.gguf").touch()
+    (tmp_path / "their").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"did you mean 'mine\.gguf'"):
         load("mine.ggu")
+    with pytest.raises(InputError, match="choose from nano") as caught:
+        load("theirs")
+    assert "'their'" not in str(caught.value)  # a folder without a model
+
+
+def test_what_git_did_not_fetch_is_not_blamed_for_something_else(tmp_path, tiny_llama):
+    tiny_llama.save_pretrained(tmp_path)
+    (tmp_path / "old.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(InputError, match="no tokenizer") as caught:
+        load_tokenizer(tmp_path)
+    assert "LFS" not in str(caught.value)
+    assert type(load(tmp_path)) is type(tiny_llama)

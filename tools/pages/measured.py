@@ -22,7 +22,8 @@ def _measured(model: str) -> dict[str, Any]:
 
 def answer() -> str:
     """The answer that comes first, of SmolLM2."""
-    said = (sentence.replace("MODEL", "model.gguf") for sentence in _measured("smollm2")["answer"])
+    found = _measured("smollm2")
+    said = (sentence.replace(found["model"], "model.gguf") for sentence in found["answer"])
     lines = "\n".join(fill(sentence, 120, break_on_hyphens=False, break_long_words=False) for sentence in said)
     return f"```text\n{lines}\n```"
 
