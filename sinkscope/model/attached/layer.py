@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
-from transformers.cache_utils import DummyLayer
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention import (
@@ -269,7 +268,8 @@ def _seen(cache: Cache, module: nn.Module) -> int | Tensor:
     if not isinstance(layer := getattr(module, "layer_idx", None), int):
         raise _refusal(module, "has no layer_idx, so how many tokens its cache holds cannot be told")
     kept = cache.layers[layer] if layer < len(cache.layers) else None
-    return cache.get_seq_length() if isinstance(kept, DummyLayer) else cache.get_seq_length(layer)
+    keeps_none = kept is not None and not hasattr(kept, "get_seq_length")  # `DummyLayer`, which 5.17 does not have
+    return cache.get_seq_length() if keeps_none else cache.get_seq_length(layer)
 
 
 def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> TokenAxis:
