@@ -27,12 +27,14 @@ def test_every_row_is_a_command_line_and_all_fit_in_ten_hours() -> None:
 
 
 def test_stored_rows_of_one_corpus_read_the_same_texts() -> None:
-    hashes: dict[tuple[str, int, int, bool], set[str]] = {}
+    hashes: dict[tuple[str, int, int, bool, bool], set[str]] = {}
     for path in FOLDER.glob("*.json"):
         result = json.loads(path.read_text(encoding="utf-8"))["result"]
         if "texts_sha256" in result:
-            # What fits ranges takes as many texts beside those that it scores, so the scored ones are others.
-            texts = path.stem.rpartition("-")[2], result["tokens"], result["texts"], bool(result.get("fits"))
+            # What chooses tokens takes a quarter more texts beside those that it scores, and what fits ranges as many
+            # again, so the scored ones are others.
+            beside = bool(result.get("fits")), result.get("calibrated_on") is not None
+            texts = path.stem.rpartition("-")[2], result["tokens"], result["texts"], *beside
             hashes.setdefault(texts, set()).add(result["texts_sha256"])
     assert hashes
     assert all(len(each) == 1 for each in hashes.values()), hashes
