@@ -418,6 +418,16 @@ def policies() -> str:
     return table("texts | arm | KL | nats lost | better than its controls by | in a word", rows)
 
 
+def sinks_worth() -> str:
+    """What streams and evicted caches of SmolLM2 lose without the sink, with random tokens kept in its place."""
+    rows = []
+    for where, result in _trials("cache-sinks-*"):
+        for arm in result["arms"]:
+            if arm["role"] in ("arm", "control"):
+                rows.append((where, arm["arm"], _range(arm, "kl", 3), _range(arm, "lost", 3), arm["word"]))
+    return table("texts | arm | KL | nats lost | in a word", rows)
+
+
 def rounded_caches() -> str:
     """Caches as engines round them, on SmolLM2; bytes as a share of those of a cache in 16 bits."""
     rows = []
@@ -670,7 +680,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "sink_callback": (gradients,),
     "stream_for_ever": (sinks,),
     "which_tokens": (first_tokens,),
-    "which_policy": (policies, rounded_caches, steps, long),
+    "which_policy": (policies, sinks_worth, rounded_caches, steps, long),
     "write_your_own_policy": (eviction,),
     "zoo": (kernels,),
 }
