@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, cache_utils
 
 import sinkscope as ss
 from sinkscope.errors import InputError
@@ -100,6 +100,8 @@ def test_left_padding_in_chunks_equals_the_full_forward(model, ids):
     real[0, :4] = 0
     full = model(ids, attention_mask=real).logits
     cache = DynamicCache(config=model.config)
+    if not model.config.supplies[0] and not hasattr(cache_utils, "DummyLayer"):
+        pytest.skip("before transformers 5.18 a cache counts its tokens by layer 0, whatever that keeps")
     logits = []
     for chunk in (slice(0, 2), slice(2, 6), slice(6, 7), slice(7, 9)):
         step = model(ids[:, chunk], attention_mask=real[:, : chunk.stop], past_key_values=cache)

@@ -87,6 +87,8 @@ def test_convolutions_have_no_row(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["chmv2", "depth_pro", "vision-encoder-decoder", "llava"])
 def test_attention_of_a_part_counts(kind: str) -> None:
+    if not hasattr(zoo.config_class(kind), "sub_configs_defaults"):
+        pytest.skip("configurations of transformers 5.17 do not say what their parts are by default")
     assert zoo.attends(kind)
 
 
