@@ -109,7 +109,7 @@ def no_such_model(name: str) -> InputError:
     """The error for a name that is neither shipped nor on the hub, with a near one that is shipped or lies here."""
     shipped = difflib.get_close_matches(name, SHIPPED, n=1, cutoff=0.5)
     if not shipped and (near := _near(Path(name), models=True)):
-        return InputError(f"unknown model '{name}'{near}")
+        return InputError(f"unknown model '{name}'{near.replace(';', ':', 1)}")
     return unknown("model", name, SHIPPED)
 
 
