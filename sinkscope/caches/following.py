@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from transformers import DynamicCache, cache_utils
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from sinkscope.attention import Causal, Full, Operation
@@ -37,11 +37,9 @@ from sinkscope.hooks import (
     unwrapped,
 )
 from sinkscope.model import LabForCausalLM
+from sinkscope.model.shared_kv import KEYLESS
 
 GROWING = (DynamicLayer, DynamicSlidingWindowLayer)  # transformers' own, which append new keys
-
-# Placeholders for layers that read another layer's keys; transformers 5.17 has none.
-KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
 @dataclass(frozen=True, eq=False)

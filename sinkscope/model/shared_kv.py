@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import Cache
+from transformers import Cache, cache_utils
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from sinkscope.attention import Strict, Visibility
@@ -30,6 +30,9 @@ from sinkscope.hooks import unobserved
 from sinkscope.model.config import LabConfig
 
 KeysValues = tuple[Float[Tensor, "batch kv_heads _ dim"], Float[Tensor, "batch kv_heads _ dim"]]
+
+# Placeholders in a cache for layers that read another layer's keys; transformers 5.17 has none.
+KEYLESS: tuple[type, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ from sinkscope.errors import UnsupportedModelError
 from sinkscope.hooks import PLACE, Hosted, Joined, Projection, replaced, visibility_of
 from sinkscope.model.attached.config import NAME
 from sinkscope.model.attached.families import SINKS, sink_of
+from sinkscope.model.shared_kv import KEYLESS
 
 
 class HostSink(nn.Module):
@@ -268,8 +269,7 @@ def _seen(cache: Cache, module: nn.Module) -> int | Tensor:
     if not isinstance(layer := getattr(module, "layer_idx", None), int):
         raise _refusal(module, "has no layer_idx, so how many tokens its cache holds cannot be told")
     kept = cache.layers[layer] if layer < len(cache.layers) else None
-    keeps_none = kept is not None and not hasattr(kept, "get_seq_length")  # `DummyLayer`, which 5.17 does not have
-    return cache.get_seq_length() if keeps_none else cache.get_seq_length(layer)
+    return cache.get_seq_length() if isinstance(kept, KEYLESS) else cache.get_seq_length(layer)
 
 
 def _placed(tokens: Float[Tensor, "batch heads token dim"], first: int | Tensor) -> TokenAxis:
