@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sinkscope.checks import sink
 from sinkscope.checks.section import CheckSection
 from sinkscope.checks.subject import TEXTS, TOKENS
 from sinkscope.measurement.planning import plan as measuring_plan
@@ -55,6 +56,7 @@ def plan(
     sections: Sequence[CheckSection],
     *,
     full: bool = False,
+    media: bool = False,
     count: int = TEXTS,
     batch_size: int = 8,
     dtype: str = "auto",
@@ -68,6 +70,7 @@ def plan(
         name: The model, as `load` takes it.
         sections: The sections to run.
         full: The card has two sets of texts.
+        media: It has images or recordings instead, of which attention alone is read.
         count: Scored texts per set.
         batch_size: Texts per pass.
         dtype: As `load` takes it; "auto" is the dtype of the weights.
@@ -86,8 +89,9 @@ def plan(
     reading = estimate.seconds[0] + SCORING * count * TOKENS * vocabulary / estimate.rate
     logits = 2 * 4 * batch_size * TOKENS * vocabulary  # fp32, of the reference and of an arm
     seconds = []
+    sets = 2 if full and not media else 1
     for section in sections:
-        passes = section.extra_passes + section.passes * (2 if full else 1)
+        passes = 0.0 if media and section is not sink.SECTION else section.extra_passes + section.passes * sets
         seconds.append((section.name, section.title, passes * reading))
     return CheckPlan(
         model=name,

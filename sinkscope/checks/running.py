@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.checks.card import Card, Part, check_comparable
@@ -19,7 +19,7 @@ from sinkscope.checks.engines import lines
 from sinkscope.checks.registry import chosen
 from sinkscope.checks.row import Answered
 from sinkscope.checks.section import CheckSection
-from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, TextSet, checked_model
+from sinkscope.checks.subject import TEXTS, TOKENS, CheckedModel, TextSet, checked_model, checked_on
 from sinkscope.errors import InputError
 from sinkscope.files import write_json
 from sinkscope.hooks import device_of, model_digest, unwrapped
@@ -41,6 +41,7 @@ def check(
     tokenizer: Any = None,
     texts: Sequence[str] | str | Path | None = None,
     *,
+    inputs: Mapping[str, Tensor] | None = None,
     full: bool = False,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
@@ -63,6 +64,8 @@ def check(
         tokenizer: Its tokenizer; by default the one that belongs to the model's name. Without one, texts are random
             tokens.
         texts: Strings, or a file or folder of them; by default texts that come with the package.
+        inputs: Images or recordings in place of texts, as the arguments of a forward pass: all samples, of one size.
+            Only attention is read then; the other sections say that they read texts.
         full: All sections, on two kinds of texts.
         only: Names of the sections to run, whatever their tier.
         skip: Names of sections to leave out.
@@ -78,25 +81,20 @@ def check(
         against: A card that this one is to be compared with (`Card.against`): other texts are refused beforehand.
         progress: Called while sections run.
 
-    Raises `InputError` for unknown sections, and for texts that are too short. If a section does not apply to the
-    model, or raises `ValueError`, the card gives the reason and the other sections run.
+    Raises `InputError` for unknown sections, for texts that are too short, and for texts beside `inputs`. If a section
+    does not apply to the model, or raises `ValueError`, the card gives the reason and the other sections run.
     """
     sections = chosen(full=full, only=only, skip=skip)
     loaded, tokenizer, name, place = _loaded(model, tokenizer, name)
     start = time.perf_counter()
-    subject = checked_model(
-        name,
-        loaded,
-        tokenizer,
-        texts,
-        full=full,
-        count=count,
-        tokens=tokens,
-        field=field,
-        batch_size=batch_size,
-        controls=controls,
-        seed=seed,
-    )
+    common: dict[str, Any] = {"batch_size": batch_size, "controls": controls, "seed": seed}
+    if inputs is None:
+        of_texts: dict[str, Any] = {"full": full, "count": count, "tokens": tokens, "field": field}
+        subject = checked_model(name, loaded, tokenizer, texts, **of_texts, **common)
+    elif texts is not None:
+        raise InputError("texts and inputs exclude each other: a card reads either")
+    else:
+        subject = checked_on(name, loaded, tokenizer, inputs, **common)
     read = [texts.to_json() for texts in _texts_read(sections, subject)]
     if against is not None:
         check_comparable({"texts": read, "vocabulary_sha256": subject.vocabulary_sha256}, against.record)

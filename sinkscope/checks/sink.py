@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,18 +25,40 @@ WEAK = 5.0  # percent of heads; a sink of fewer heads is called weak
 
 
 def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
-    """The strongest sink of these texts."""
-    measurement = subject.measurement(texts)
+    """The strongest sink of these texts; of images and recordings, in each stack of layers that reads something."""
+    measurement, first = subject.measurement(texts), Stream.of(subject.model).stack
+    if texts.inputs is None:
+        return _in_stack(subject, texts, measurement, first)
+    stacks = [str(name) for name in dict.fromkeys(measurement.data["stack"].values) if "cross" not in str(name)]
+    found = {name: _in_stack(subject, texts, _only(measurement, name), name) for name in stacks}
+    if len(stacks) == 1:
+        return found[stacks[0]]
+    answer = " ".join(f"{name.capitalize()} layers: {each.answer}" for name, each in found.items())
+    rows = [
+        replace(row, key=f"{row.key}:{name}", finding=f"{name}: {row.finding}")
+        for name, each in found.items()
+        for row in each.rows
+    ]
+    return Answered(answer, tuple(rows), found[first if first in found else stacks[0]].facts)
+
+
+def _only(measurement: Measurement, stack: str) -> Measurement:
+    """The layers and depths of one stack."""
+    data = measurement.data.isel(layer=np.flatnonzero(measurement.data["stack"].values == stack))
+    return Measurement(data.isel(depth=_depths_of(data, stack)) if "depth" in data.dims else data)
+
+
+def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, stack: str) -> Answered:
     data = measurement.data
-    stack = Stream.of(subject.model).stack
     rates = sample_rates(received(data, stack), EPSILON)
     heads = data.sizes["head"] * int((data["stack"].values == stack).sum())
     strongest = strongest_position(data.isel(layer=np.flatnonzero(data["stack"].values == stack)), EPSILON)
     slots = slot_mass(data, EPSILON)
     learned = "" if slots is None else f"{slots.sentence(EPSILON)[:1].upper()}{slots.sentence(EPSILON)[1:]}."
     n = len(texts.ids)
+    counted = f"{n} {texts.samples}"
     if strongest is None or not strongest.rate > 0:
-        no = f"No: no token receives over {100 * EPSILON:.0f} % of the attention of any of {heads} heads ({n} texts)."
+        no = f"No: no token receives over {100 * EPSILON:.0f} % of the attention of any of {heads} heads ({counted})."
         row = Row("rate", "no sink", Interval(0.0, 0.0, 0.0), "% of heads", n, flags=("no-sink",))
         return Answered(" ".join(filter(None, (no, learned))), (row, *_slot_rows(slots, n)), {"position": None})
     position = strongest.position
@@ -44,16 +67,24 @@ def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Ans
     rate = Interval(100 * share.value, 100 * share.low, 100 * share.high)
     layers = _layers(data, stack, position)
     origin, facts = _origin(measurement, stack, position)
+    strength = _strength(measurement, position, rate, texts.samples)
     verdict = (
-        f"{_strength(measurement, position, rate)}: position {position} takes over {100 * EPSILON:.0f} % of the "
-        f"attention in {rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {n} texts). "
+        f"{strength}: position {position} takes over {100 * EPSILON:.0f} % of the attention in "
+        f"{rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {counted}). "
         f"Layer{'s' if len(layers) > 1 else ''} {_ranges(layers)}."
     )
-    sentences = [verdict, origin, _window_layers(subject), learned, _other_sinks(measurement, position)]
+    anywhere = _anywhere_row(data, stack, texts)
+    wherever = "" if anywhere is None else f"Any token does, whichever it is, in {anywhere.number.value:.0f} %."
+    sentences = [verdict, wherever, origin, _window_layers(subject), learned, _other_sinks(measurement, position)]
     token = _same_token(texts, position)
     finding = f"position {position}" + ("" if token is None else f" ({subject.token_text(token)})")
     row = Row("rate", finding, rate, "% of heads", n, values=tuple(values.tolist()))
-    rows = [row, *_slot_rows(slots, n), *_outlier_rows(data, stack, measurement)]
+    rows = [
+        row,
+        *([] if anywhere is None else [anywhere]),
+        *_slot_rows(slots, n),
+        *_outlier_rows(data, stack, measurement, texts),
+    ]
     facts |= {"position": position, "layers": layers, "heads": heads, "by_head": _by_head(data, stack, position)}
     facts |= {"by_layer": _by_layer(data, stack, position)}
     facts |= {"positions": list(_positions(measurement)), "token": _same_token(texts, position)}
@@ -61,10 +92,24 @@ def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Ans
     return Answered(" ".join(filter(None, sentences)), tuple(rows), facts)
 
 
-def _strength(measurement: Measurement, position: int, rate: Interval) -> str:
+def _anywhere_row(data: xr.Dataset, stack: str, texts: TextSet) -> Row | None:
+    """Of images and recordings: the heads that have a sink at some token, since each image may have it elsewhere.
+
+    Vision transformers put theirs on patches of the background (Darcet et al. 2023). None for texts.
+    """
+    if texts.inputs is None:
+        return None
+    has_sink = (received(data, stack) > EPSILON).any(-1)  # (sample, layer, head)
+    values = has_sink.mean((1, 2))
+    share = share_interval(values)
+    rate = Interval(100 * share.value, 100 * share.low, 100 * share.high)
+    return Row("anywhere", "any token", rate, "% of heads", len(values), values=tuple((100 * values).tolist()))
+
+
+def _strength(measurement: Measurement, position: int, rate: Interval, samples: str) -> str:
     """Whether the position is a sink by the rule that protects tokens, and of enough heads."""
     if position not in _positions(measurement):
-        return "Not by the rule (on average over texts, and seen by enough queries)"
+        return f"Not by the rule (on average over {samples}, and seen by enough queries)"
     return "Yes" if rate.value >= WEAK else "Weak"
 
 
@@ -191,11 +236,13 @@ def _slot_rows(slots: Any, n: int) -> list[Row]:
 
 def _same_token(texts: TextSet, position: int) -> int | None:
     """The token at the position; None unless all texts have the same token there."""
+    if texts.inputs is not None:
+        return None
     column = texts.ids[:, position]
     return int(column[0]) if bool((column == column[0]).all()) else None
 
 
-def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement) -> list[Row]:
+def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement, texts: TextSet) -> list[Row]:
     """Tokens with a hidden norm of many times the text's median at some depth, sinks excluded."""
     if "hidden_norm" not in data:
         return []
@@ -206,9 +253,10 @@ def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement) -> lis
     counts = large.sum(-1).astype(float)
     if not counts.any():
         return []
-    finding = f"tokens a text with a state over {OUTLIER_RATIO:.0f} × the median that are no sinks"
+    sample = texts.samples.removesuffix("s")
+    finding = f"tokens per {sample} with a state over {OUTLIER_RATIO:.0f} × the median that are no sinks"
     mean = mean_interval(counts)
-    return [Row("outliers", finding, mean, "tokens a text", len(counts), values=tuple(counts.tolist()))]
+    return [Row("outliers", finding, mean, f"tokens per {sample}", len(counts), values=tuple(counts.tolist()))]
 
 
 # It applies to every model: one without attention raises an error when it is measured.
@@ -217,7 +265,7 @@ SECTION = CheckSection(
     "Sink",
     "default",
     lambda subject: "",
-    ("rate", "slots", "outliers"),
+    ("rate*", "anywhere*", "slots*", "outliers*"),
     1.5,
     run,
     flags=("no-sink", "learned-sink"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from sinkscope.data import (
     try_out,
     vocabulary_of,
 )
+from sinkscope.data.media import try_out as try_out_media
+from sinkscope.data.model_inputs import OTHERS
 from sinkscope.data.tokenizer import encode, encoded_letter, first_token_id, in_chat, last_token_id
 from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, is_encoder_decoder, reads_at_once, text_config
@@ -45,7 +47,7 @@ PROSE, CODE = "prose", "code"
 
 @dataclass(frozen=True, eq=False)
 class TextSet:
-    """Texts of one kind and one length.
+    """Texts of one kind and one length; or images or recordings.
 
     Args:
         name: The kind, in a few words.
@@ -56,6 +58,8 @@ class TextSet:
             for random tokens, and for plain texts themselves.
         bytes_per_token: Mean length of a token of each text in UTF-8, without added ones; None for random tokens.
         corpus_sha256: Hash of the documents that the texts are taken from; None for random tokens.
+        inputs: What a forward pass is given, for images and recordings, whose `ids` are empty; None for texts.
+        samples: What its samples are called.
     """
 
     name: str
@@ -65,11 +69,13 @@ class TextSet:
     plain: TextSet | None = None
     bytes_per_token: tuple[float, ...] | None = None
     corpus_sha256: str | None = None
+    inputs: Mapping[str, Tensor] | None = None
+    samples: str = "texts"
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the scored texts."""
-        return _digest(self.ids)
+        return _digest(self.ids) if self.inputs is None else _digest(*self.inputs.values())
 
     @cached_property
     def calibration_sha256(self) -> str:
@@ -163,7 +169,7 @@ class CheckedModel:
 
     def measurement(self, texts: TextSet) -> Measurement:
         """The measurement of the scored texts, made on the first call."""
-        inputs = fed(self.model, texts.ids)
+        inputs = fed(self.model, texts.ids) if texts.inputs is None else texts.inputs
         make = partial(measure, self.model, inputs, OBSERVERS, batch_size=self.batch_size)
         return self.once(("measurement", texts.sha256), make)
 
@@ -190,14 +196,23 @@ class CheckedModel:
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
 
+    def media_obstacle(self) -> str:
+        """Why only attention can be read: the model was given images or recordings. Empty if it reads texts."""
+        texts = self.sets[0]
+        return "" if texts.inputs is None else f"it reads {texts.samples} here, and this section reads texts"
+
     def text_obstacle(self) -> str:
         """Why the model cannot be checked on text; empty if it can."""
+        if obstacle := self.media_obstacle():
+            return obstacle
         if self.tokenizer is None:
             return "the model has no tokenizer"
         return "" if self.sets[0].plain is not None else "its tokenizer spells no text"
 
     def decoder_obstacle(self) -> str:
         """Why the model is no causal decoder that predicts tokens; empty if it is one."""
+        if obstacle := self.media_obstacle():
+            return obstacle
         if is_encoder_decoder(self.model):
             return "an encoder-decoder: its caches and its BOS are not those of a decoder alone"
         if Stream.of(self.model).stack != "decoder":
@@ -262,6 +277,37 @@ def checked_model(
         source_sha256=maker.source_sha256,
         **options,
     )
+
+
+def checked_on(
+    name: str, model: PreTrainedModel, tokenizer: Any, inputs: Mapping[str, Tensor], **options: Any
+) -> CheckedModel:
+    """The model with images or recordings, as the arguments of a forward pass of it.
+
+    Args:
+        name: The name on the card.
+        model: The model.
+        tokenizer: Its tokenizer, or None.
+        inputs: Arguments of all samples, of one size.
+        options: `batch_size`, `controls` and `seed` of the `CheckedModel`.
+
+    Raises `InputError` for arguments without images or recordings, for fewer than two samples, and for what the model
+    cannot read.
+    """
+    medium = next((name for name in OTHERS if name in inputs), None)
+    if medium is None:
+        raise InputError(f"inputs hold none of {', '.join(OTHERS)}: texts are given as texts")
+    samples = "images" if medium == "pixel_values" else "recordings"
+    count = len(next(inputs[each] for each in ("input_ids", "decoder_input_ids", medium) if each in inputs))
+    if count < LEAST_TEXTS:
+        raise InputError(f"{count} of {samples}: at least {LEAST_TEXTS} are needed")
+    alone = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}  # which it writes itself
+    try_out_media(model, [alone], TOKENS, f"these {samples}")
+    size = " × ".join(str(length) for length in inputs[medium].shape[1:])
+    none = torch.zeros(count, 0, dtype=torch.long)
+    description = f"{count} {samples} ({medium} of {size})"
+    texts = TextSet(samples, description, none, none[:0], inputs=inputs, samples=samples)
+    return CheckedModel(name, model, tokenizer, (texts,), **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -411,8 +457,13 @@ def leading(token: int | None, ids: Sequence[int]) -> int:
     return next((place for place, other in enumerate(ids) if other != token), len(ids))
 
 
-def _digest(ids: Tensor) -> str:
-    return hashlib.sha256(str(tuple(ids.shape)).encode() + ids.cpu().numpy().tobytes()).hexdigest()
+def _digest(*values: Tensor) -> str:
+    digest = hashlib.sha256()
+    for value in values:
+        # As bytes, since numpy has no bfloat16.
+        raw = value.cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(str(tuple(value.shape)).encode() + raw.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _document_windows(tokenizer: Any, documents: Sequence[str], width: int, count: int) -> Tensor:

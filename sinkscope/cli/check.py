@@ -12,8 +12,8 @@ import typer
 
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp
-from sinkscope.cli.opening import open_model, open_tokenizer, usable_device
-from sinkscope.cli.options import OUTPUT, RUNNING, OutputOptions, RunningOptions
+from sinkscope.cli.opening import open_model, open_tokenizer, single_batch, usable_device
+from sinkscope.cli.options import MEDIA, OUTPUT, RUNNING, MediaOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
 from sinkscope.errors import InputError
@@ -50,7 +50,7 @@ def check(
     full: Annotated[
         bool, typer.Option("--full", help="Run every section, on two kinds of texts. Takes minutes, not seconds.")
     ] = False,
-    count: Annotated[int, typer.Option("--texts", min=4, help="Texts that are scored.")] = 24,
+    count: Annotated[int, typer.Option("--texts", min=4, help="Texts, images or recordings that are scored.")] = 24,
     only: Annotated[
         str | None, typer.Option(metavar="LIST", help="Run these sections."), LateHelp(_sections_help)
     ] = None,
@@ -70,6 +70,7 @@ def check(
     ] = None,
     field: options.TextField = None,
     controls: Annotated[int, typer.Option(min=0, help="Random controls per arm.", rich_help_panel=ADVANCED)] = 1,
+    media: MediaOptions = MEDIA,
     running: RunningOptions = RUNNING,
     output: OutputOptions = OUTPUT,
 ) -> None:
@@ -82,11 +83,12 @@ def check(
     flags = _names("--fail-on", fail_on)
     check_flags(flags)
     check_raisable(flags, sections)
-    whole = full and only is None and skipped is None and text is None and controls > 0
+    reads_others = text is not None or media.medium is not None
+    whole = full and only is None and skipped is None and not reads_others and controls > 0
     if submit is not None and (not whole or count < SUBMITTED):
         raise InputError(
             f"--submit: the atlas takes whole cards on the texts that come along: add --full, at least {SUBMITTED} "
-            "--texts and 1 of --controls, and neither --only, --skip nor --text"
+            "--texts and 1 of --controls, and none of --only, --skip, --text, --images and --audio"
         )
     if submit is not None:
         check_writable(submit)
@@ -100,6 +102,7 @@ def check(
             model,
             sections,
             full=full,
+            media=media.medium is not None,
             count=count,
             batch_size=batch_size,
             dtype=running.dtype,
@@ -115,6 +118,21 @@ def check(
         checked = open_model(model, running)
         tokenizer = open_tokenizer(model, running)
         name = short(model)
+        inputs = None
+        if media.medium is not None:
+            from sinkscope.checks.subject import TOKENS
+            from sinkscope.data.media import decoder_positions, media_reading
+
+            reading = media_reading(
+                *media.medium,
+                checked,
+                model,
+                samples=count,
+                tokens=min(TOKENS, decoder_positions(checked) or TOKENS),
+                revision=running.revision,
+                prompt=media.prompt,
+            )
+            inputs = single_batch(reading)
         takes = f"; about {duration(planned().seconds)}, less what is kept from before" if full else ""
         note(f"{name}: {', '.join(section.title.lower() for section in sections)}{takes}")
         with _watching_sections() as watch:
@@ -122,6 +140,7 @@ def check(
                 checked,
                 tokenizer,
                 text,
+                inputs=inputs,
                 full=full,
                 only=[section.name for section in sections],
                 count=count,

@@ -391,16 +391,12 @@ class TextOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions(TextOptions):
-    """What a model reads, apart from the kind of input, and how much of it."""
+class MediaOptions:
+    """Images or recordings in place of text."""
 
-    tokens: Tokens = 64
-    samples: Samples = 100
-    windows: WindowsOption = "within"
     images: Images = None
     audio: Audio = None
     prompt: Prompt = None
-    epsilon: Epsilon = 0.3
 
     def __post_init__(self) -> None:
         if self.images is not None and self.audio is not None:
@@ -410,6 +406,16 @@ class SamplingOptions(TextOptions):
     def medium(self) -> tuple[Media, Path] | None:
         """The folder of images or recordings that replaces text; None for text."""
         return media_folder(self.images, self.audio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(MediaOptions, TextOptions):
+    """What a model reads, apart from the kind of input, and how much of it."""
+
+    tokens: Tokens = 64
+    samples: Samples = 100
+    windows: WindowsOption = "within"
+    epsilon: Epsilon = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,10 +439,11 @@ class OutputOptions:
     as_json: AsJson = False
 
 
-LOADING, RUNNING, TEXTS, SAMPLING, INPUTS, OUTPUT = (
+LOADING, RUNNING, TEXTS, MEDIA, SAMPLING, INPUTS, OUTPUT = (
     LoadingOptions(),
     RunningOptions(),
     TextOptions(),
+    MediaOptions(),
     SamplingOptions(),
     InputOptions(),
     OutputOptions(),

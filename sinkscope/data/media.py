@@ -333,22 +333,21 @@ def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: 
             raise InputError(f"{type(model).__name__} cannot read {what} ({sizes}): {reason}") from error
 
 
+def decoder_positions(model: PreTrainedModel) -> int | None:
+    """How many tokens the decoder has positions for; None where its configuration gives no number."""
+    config = model.config.get_text_config(decoder=True)
+    sizes = (getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings"))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
 def written(model: PreTrainedModel, inputs: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
     """The inputs with `decoder_input_ids` (N, tokens): the start token and the likeliest token after token.
 
     Tokens that end a text are never taken, so that every row has the same length. Raises `UnsupportedModelError` for a
     model without a head that writes, `InputError` for more tokens than its decoder has positions.
     """
-    config = model.config.get_text_config(decoder=True)
-    limit = next(
-        (
-            size
-            for name in ("max_target_positions", "max_position_embeddings")
-            if isinstance(size := getattr(config, name, None), int)
-        ),
-        tokens,
-    )
-    if tokens > limit:
+    limit = decoder_positions(model)
+    if limit is not None and tokens > limit:
         raise InputError(f"{tokens} tokens, but the decoder has positions for {limit}: use at most {limit}")
     if model.get_output_embeddings() is None:
         raise UnsupportedModelError(f"{type(model).__name__} has no head that writes what its decoder could read")

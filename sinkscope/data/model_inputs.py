@@ -17,7 +17,7 @@ from sinkscope.names import FOLDER
 OTHERS = {"pixel_values": "--images DIR", "input_features": "--audio DIR", "input_values": "--audio DIR"}
 """Main inputs that are no tokens, and the option that gives them on the command line."""
 
-HINT = "sinkscope measure takes {} (in Python sinkscope.measure takes any inputs)"
+HINT = "sinkscope measure and sinkscope check take {} (in Python they take any inputs)"
 
 
 @dataclass(frozen=True)

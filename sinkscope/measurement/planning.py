@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError
 from sinkscope.model import SHIPPED, blueprint
@@ -79,15 +81,14 @@ def plan(
     if not isinstance(kept, torch.dtype):
         raise InputError(f"dtype '{dtype}': no precision of torch")
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    width, layers = (int(getattr(config, key, 0) or 0) for key in ("hidden_size", "num_hidden_layers"))
-    heads = int(getattr(config, "num_attention_heads", 0) or 0)
-    inner = int(getattr(config, "intermediate_size", 0) or 4 * width)
-    batch = min(batch_size, samples)
+    width, layers, heads = (
+        _largest(config, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    )
+    inner = _largest(config, "intermediate_size") or 4 * width
+    batch, tokens = min(batch_size, samples), _tokens_read(model, tokens)
     stream = batch * tokens * (8 * width + 2 * inner) * kept.itemsize
     chunk = 3 * 4 * batch * heads * min(CHUNK, tokens) * tokens
-    embedding = model.get_input_embeddings()
-    looked_up = embedding.weight.numel() if embedding is not None else 0
-    forward = samples * tokens * (2 * (parameters - looked_up) + 4 * layers * width * tokens)
+    forward = samples * tokens * (2 * (parameters - _looked_up(model)) + 4 * layers * width * tokens)
     rate = measured_rate(device, kept)
     local = name in SHIPPED or Path(name).expanduser().exists()
     return MeasuringPlan(
@@ -103,6 +104,38 @@ def plan(
         rate=rate,
         seconds=(PASSES[0] * forward / rate, PASSES[1] * forward / rate),
     )
+
+
+def _largest(config: Any, key: str) -> int:
+    """A size in a configuration, the largest where each layer has its own; 0 where there is none."""
+    size = getattr(config, key, None) or 0
+    return max(map(int, size)) if isinstance(size, list | tuple) else int(size)
+
+
+def _looked_up(model: PreTrainedModel) -> int:
+    """The parameters of the embedding, of which a token reads one row; 0 for patches, which multiply all of theirs."""
+    try:
+        embedding = model.get_input_embeddings()
+    except NotImplementedError:  # of models of several towers
+        return 0
+    return embedding.weight.numel() if isinstance(embedding, nn.Embedding) else 0
+
+
+def _tokens_read(model: PreTrainedModel, tokens: int) -> int:
+    """The patches of an image and one token more, for models that read images alone; `tokens` for others."""
+    if model.main_input_name != "pixel_values":
+        return tokens
+    image, patch = (_sides(getattr(model.config, key, None)) for key in ("image_size", "patch_size"))
+    if not image or not patch:
+        return tokens
+    return 1 + (image[0] // patch[0]) * (image[1] // patch[1])
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Height and width, which a configuration may give as one number."""
+    if isinstance(size, int):
+        return size, size
+    return (int(size[0]), int(size[1])) if isinstance(size, list | tuple) and len(size) == 2 else None
 
 
 def measured_rate(device: str, dtype: torch.dtype, seconds: float = 0.2) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sinkscope.checks import SECTIONS, check
+from sinkscope.data.model_inputs import OTHERS
 from sinkscope.errors import UnsupportedModelError
 from tests.families.registry import FAMILIES
 
@@ -19,8 +20,14 @@ def test_every_section_answers_or_says_why_not(name: str) -> None:
         pytest.skip(f"the installed transformers has no {family.config}")
     model = family.build()
     if model.main_input_name != "input_ids" or name in NEED_IMAGES:
-        with pytest.raises(UnsupportedModelError, match=r"reads .* tokens.*sinkscope measure takes"):
+        with pytest.raises(UnsupportedModelError, match=r"reads .* tokens.*sinkscope check take"):
             check(model, None, count=6, tokens=48, name=name)
+    if {*OTHERS} & {*(inputs := family.inputs(samples=4))}:
+        given = check(model, None, inputs=inputs, name=name)
+        assert given.part("sink").first.answer
+        assert given.record["texts"][0]["n"] == 4
+        assert "and this section reads texts" in given.part("cache").first.missing
+    if model.main_input_name != "input_ids" or name in NEED_IMAGES:
         return
     card = check(model, None, count=6, tokens=48, name=name)
     assert [part.name for part in card.parts] == ["sink", "bos", "cache"]

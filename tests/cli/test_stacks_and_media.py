@@ -202,9 +202,25 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("name", "media"),
+    [("vit", "images"), pytest.param("clip", "images", marks=needs_torchvision), ("whisper", "audio")],
+)
+def test_check_reads_images_and_recordings(sinkscope, places, name, media):
+    folder = places / ("images" if media == "images" else "speech")
+    call = ("check", places / name, f"--{media}", folder, "--full", "--texts", 4, "--out", "c")
+    card = sinkscope(*call, "--json").json
+    on = {name: next(iter(part["on"].values())) for name, part in card["sections"].items()}
+    assert [name for name, answered in on.items() if answered["answer"]] == ["sink"]
+    assert card["texts"][0]["n"] == min(4, len(list(folder.iterdir())))
+    assert "bos and template" in " ".join(sinkscope(*call).out.split())
+    assert sinkscope("check", places / name, f"--{media}", folder, "--plan").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("measure", "vit"), "reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
+        (("measure", "vit"), "reads pixel_values, not tokens: sinkscope measure and sinkscope check take --images DIR"),
         (("measure", "whisper", "--input", "random"), "reads input_features, not tokens"),
         (("measure", "clip", "--input", "random"), "reads pixel_values besides its tokens"),
         (("measure", "bart", "--images", "images"), "reads no images: it reads input_ids"),
@@ -218,8 +234,13 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
         ),
         (("intervene", "t5", "--what", "swap-position", "--samples", "2"), "position"),
         (("intervene", "classifier", "--what", "suppress-bands", "--images", "images"), "no unembedding"),
-        (("intervene", "classifier", "--what", "hide-sink"), "sinkscope measure takes --images DIR"),
+        (("intervene", "classifier", "--what", "hide-sink"), "sinkscope measure and sinkscope check take --images DIR"),
         (("measure", "wav2vec2", "--audio", "sounds", "--prompt", "what"), "a prompt is for models that read text"),
+        (("check", "vit"), "sinkscope check take --images DIR"),
+        (("check", "bart", "--images", "images"), "reads no images: it reads input_ids"),
+        (("check", "vit", "--images", "images", "--text", "images"), "--text goes without --images and --audio"),
+        (("check", "vit", "--images", "images", "--audio", "sounds"), "--images and --audio exclude each other"),
+        (("check", "wav2vec2", "--audio", "sounds"), "(input_values: 2 of 800, 1 of 1600)"),
         (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),
     ],

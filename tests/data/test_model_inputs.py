@@ -52,10 +52,19 @@ def test_a_reading_says_what_stands_first_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("vit", "the model reads pixel_values, not tokens: sinkscope measure takes --images DIR"),
-        ("wav2vec2", "the model reads input_values, not tokens: sinkscope measure takes --audio DIR"),
-        ("whisper", "the model reads input_features, not tokens: sinkscope measure takes --audio DIR"),
-        ("clip", "CLIPModel reads pixel_values besides its tokens: sinkscope measure takes --images DIR"),
+        ("vit", "the model reads pixel_values, not tokens: sinkscope measure and sinkscope check take --images DIR"),
+        (
+            "wav2vec2",
+            "the model reads input_values, not tokens: sinkscope measure and sinkscope check take --audio DIR",
+        ),
+        (
+            "whisper",
+            "the model reads input_features, not tokens: sinkscope measure and sinkscope check take --audio DIR",
+        ),
+        (
+            "clip",
+            "CLIPModel reads pixel_values besides its tokens: sinkscope measure and sinkscope check take --images DIR",
+        ),
     ],
 )
 def test_a_model_that_does_not_run_on_tokens_alone_is_refused_in_a_line(name: str, said: str) -> None:

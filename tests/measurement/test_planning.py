@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import sinkscope as ss
-from sinkscope.measurement.planning import measured_rate, plan
+from sinkscope.measurement.planning import VARIABLES, measured_rate, plan
 from sinkscope.model import blueprint
+from tests.families.inputs import PATCH, SIDE
+from tests.families.registry import FAMILIES
 
 
 @pytest.mark.slow
@@ -46,3 +48,24 @@ def test_time_grows_with_the_samples_and_the_rate_is_measured() -> None:
     assert many.seconds[0] * many.rate == pytest.approx(100 * few.seconds[0] * few.rate)
     assert few.seconds[0] < few.seconds[1]
     assert measured_rate("cpu", torch.float32, seconds=0.02) > 1e8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_a_plan(name: str, tmp_path: Path) -> None:
+    if not FAMILIES[name].exists:
+        pytest.skip(f"the installed transformers has no {FAMILIES[name].config}")
+    model = FAMILIES[name].build()
+    model.save_pretrained(tmp_path)
+    found = plan(str(tmp_path), tokens=8, samples=2, batch_size=1)
+    assert found.weights > 0
+    assert 0 < found.seconds[0] <= found.seconds[1]
+
+
+def test_of_an_image_all_patches_are_read_whatever_is_said_of_texts(tmp_path: Path) -> None:
+    FAMILIES["vit"].build().save_pretrained(tmp_path)
+    few, many = (plan(str(tmp_path), tokens=tokens, samples=2, batch_size=1) for tokens in (8, 512))
+    assert few.results == many.results
+    config = blueprint(str(tmp_path)).config
+    per_token = few.results / ((SIDE // PATCH) ** 2 + 1)
+    assert per_token == VARIABLES * 4 * 2 * config.num_hidden_layers * config.num_attention_heads
