@@ -73,15 +73,15 @@ def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, s
         f"{rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {counted}). "
         f"Layer{'s' if len(layers) > 1 else ''} {_ranges(layers)}."
     )
-    anywhere = _anywhere_row(data, stack, texts)
-    wherever = "" if anywhere is None else f"Any token does, whichever it is, in {anywhere.number.value:.0f} %."
+    elsewhere = () if texts.inputs is None else (_anywhere_row(data, stack),)
+    wherever = " ".join(f"Any token does, whichever it is, in {np.mean(row.values):.0f} %." for row in elsewhere)
     sentences = [verdict, wherever, origin, _window_layers(subject), learned, _other_sinks(measurement, position)]
     token = _same_token(texts, position)
     finding = f"position {position}" + ("" if token is None else f" ({subject.token_text(token)})")
     row = Row("rate", finding, rate, "% of heads", n, values=tuple(values.tolist()))
     rows = [
         row,
-        *([] if anywhere is None else [anywhere]),
+        *elsewhere,
         *_slot_rows(slots, n),
         *_outlier_rows(data, stack, measurement, texts),
     ]
@@ -92,13 +92,11 @@ def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, s
     return Answered(" ".join(filter(None, sentences)), tuple(rows), facts)
 
 
-def _anywhere_row(data: xr.Dataset, stack: str, texts: TextSet) -> Row | None:
-    """Of images and recordings: the heads that have a sink at some token, since each image may have it elsewhere.
+def _anywhere_row(data: xr.Dataset, stack: str) -> Row:
+    """The heads that have a sink at some token, which may be another one in each image.
 
-    Vision transformers put theirs on patches of the background (Darcet et al. 2023). None for texts.
+    Vision transformers put theirs on patches of the background (Darcet et al. 2023).
     """
-    if texts.inputs is None:
-        return None
     has_sink = (received(data, stack) > EPSILON).any(-1)  # (sample, layer, head)
     values = has_sink.mean((1, 2))
     share = share_interval(values)

@@ -26,7 +26,7 @@ from sinkscope.data import (
     try_out,
     vocabulary_of,
 )
-from sinkscope.data.media import try_out as try_out_media
+from sinkscope.data.media import try_out_media
 from sinkscope.data.model_inputs import OTHERS
 from sinkscope.data.tokenizer import encode, encoded_letter, first_token_id, in_chat, last_token_id
 from sinkscope.errors import InputError

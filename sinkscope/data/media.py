@@ -204,7 +204,7 @@ def media_reading(
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]
     fitting = [_in_precision(model, part) for part in _grouped([_prepared(prepare, path) for path in chosen])]
-    try_out(model, fitting, tokens, f"what its processor makes of {medium.what}s")
+    try_out_media(model, fitting, tokens, f"what its processor makes of {medium.what}s")
     batches = tuple(written(model, part, tokens) if model.config.is_encoder_decoder else part for part in fitting)
     of = "" if len(chosen) == len(files) else f" of {len(files)}"
     texts = f', each with the text "{prompt}"' if with_text else ""
@@ -308,7 +308,7 @@ def _in_precision(model: PreTrainedModel, part: dict[str, Tensor]) -> dict[str, 
 AT_ONCE = 8  # samples that are written about together
 
 
-def try_out(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: int, what: str) -> None:
+def try_out_media(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], tokens: int, what: str) -> None:
     """One sample of the smallest and of the largest size through the model.
 
     A processor whose sizes are not the model's is then said before anything is measured. Raises `InputError`.
