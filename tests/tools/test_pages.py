@@ -9,6 +9,7 @@ import pytest
 
 from sinkscope import measurement
 from tools.pages import ROOT, __main__, filled, site
+from tools.pages.sentences import said
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +26,7 @@ def test_a_wrong_number_is_found_and_mended(
 ) -> None:
     monkeypatch.setattr(__main__, "ROOT", tmp_path)
     monkeypatch.setattr(__main__, "BLOCKS", {"a.md": {"one": lambda: "| 1 |", "two": lambda: "| 2 |"}})
+    monkeypatch.setattr(__main__, "SENTENCES", {})
     page = tmp_path / "a.md"
     wrong = "Text\n<!-- one -->\n\n| 1 |\n\n<!-- end of one -->\n<!-- two -->\n\n| 3 |\n\n<!-- end of two -->\n"
     page.write_text(wrong)
@@ -37,6 +39,31 @@ def test_a_wrong_number_is_found_and_mended(
     page.write_text("no marks")
     with pytest.raises(ValueError, match="needs the lines <!-- one -->"):
         __main__.main([])
+
+
+def test_numbers_of_a_sentence_are_replaced_where_its_words_stand() -> None:
+    page = "It costs 0.1 nats.\nOn 1,200 texts it costs −0.25\nnats (−0.30 to 1) in 3 a8-tensor arms. It costs 7 dimes."
+    assert said(page, "On 1,200 texts it costs −0.25 nats (−0.30 to 1) in 3 a8-tensor arms.") == page
+    mended = said(page, "texts it costs 0.5 nats (0.4 to 12,000.5) in 4 a8-tensor arms")
+    assert mended == page.replace("−0.25", "0.5").replace("−0.30 to 1)", "0.4 to 12,000.5)").replace("3 a8", "4 a8")
+    with pytest.raises(ValueError, match="0 places of the page read: it takes 3"):
+        said(page, "it takes 3")
+    with pytest.raises(ValueError, match="2 places of the page read: It costs 3"):
+        said(page, "It costs 3")
+
+
+def test_a_sentence_of_other_numbers_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(__main__, "ROOT", tmp_path)
+    monkeypatch.setattr(__main__, "BLOCKS", {})
+    monkeypatch.setattr(__main__, "SENTENCES", {"a.md": lambda: ["costs 0.20 nats"]})
+    page = tmp_path / "a.md"
+    page.write_text("It costs 0.21\nnats.")
+    assert __main__.main(["--check"]) == 1
+    assert capsys.readouterr().out == "a.md: costs 0.20 nats is out of date: run make pages\n"
+    assert __main__.main([]) == 0
+    assert page.read_text() == "It costs 0.20\nnats."
 
 
 def test_blocks_of_the_site_have_their_place() -> None:

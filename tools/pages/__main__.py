@@ -1,6 +1,6 @@
-"""`python -m tools.pages [--check]`: fill the marked blocks of the pages from stored results and from code.
+"""`python -m tools.pages [--check]`: fill the pages' marked blocks and sentences from stored results and from code.
 
-With --check it writes nothing, names the blocks that are out of date, and exits with 1 where there are any.
+With --check it writes nothing, names what is out of date, and exits with 1 where anything is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from sinkscope.files import write_text
 from tools.pages import ROOT, code, filled, measured, results
+from tools.pages.sentences import SENTENCES, said
 
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {}
 for source in (results, measured, code):
@@ -26,9 +27,13 @@ def main(arguments: Sequence[str]) -> int:
     if set(arguments) - {"--check"}:
         raise SystemExit(__doc__)
     stale = []
-    for page, blocks in BLOCKS.items():
+    for page in dict.fromkeys([*BLOCKS, *SENTENCES]):
         text = (ROOT / page).read_text(encoding="utf-8")
-        for name, block in blocks.items():
+        for sentence in SENTENCES.get(page, list)():
+            old, text = text, said(text, sentence)
+            if text != old:
+                stale.append(f"{page}: {sentence}")
+        for name, block in BLOCKS.get(page, {}).items():
             old, text = text, filled(text, name, block())
             if text != old:
                 stale.append(f"{page}: {name}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from tools.pages import ROOT, foreign, table
+from tools.pages import foreign, table
+from tools.pages.stored import read
 
 LAYERS = (0, 2, 3, 6, 9, 10, 11, 12, 18, 24, 29)  # before, on and after each jump, and between
 SINK_LAYER = 18  # nine heads with the sink, from weak to strong
@@ -17,7 +17,7 @@ MOST = 50.0  # percent of samples in which a head has the sink
 
 
 def _measured(model: str) -> dict[str, Any]:
-    return dict(json.loads((ROOT / "results" / "real" / f"measure_{model}.json").read_text()))
+    return dict(read(f"real/measure_{model}"))
 
 
 def answer() -> str:

@@ -12,10 +12,10 @@ from typing import Any
 from sinkscope.checks.atlas import read_entries
 from sinkscope.checks.atlas import table as models
 from sinkscope.trials.origin import MAKES
-from tools.pages import ROOT, foreign, table
+from tools.pages import foreign, table
+from tools.pages.stored import RESULTS, read
 from tools.results_real import CHANGES
 
-RESULTS = ROOT / "results"
 REAL_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODELS = {REAL_MODEL: "SmolLM2-135M-Instruct", "nano": "`nano`"}
 ORIGINS = {"smollm2": "SmolLM2", "nano": "`nano`", "nano_hybrid": "`nano-hybrid`", "nano_encoder": "`nano-encoder`"}
@@ -99,7 +99,7 @@ def _details(name: str) -> dict[str, Any]:
 
 
 def _benchmark(name: str) -> dict[str, Any]:
-    return dict(json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text()))
+    return dict(read(f"benchmarks/{name}"))
 
 
 def _bounded(figures: Iterable[dict[str, Any]]) -> str:
@@ -112,7 +112,7 @@ def _bounded(figures: Iterable[dict[str, Any]]) -> str:
 
 def kernels() -> str:
     """How far off the fused kernels were on a GPU, and their time beside FlashAttention and the formulas."""
-    found = json.loads((RESULTS / "benchmarks" / "kernel_agreement.json").read_text())
+    found = read("benchmarks/kernel_agreement")
     off: dict[str, float] = {}
     for row in found["rows"]:
         off[row["dtype"]] = max(off.get(row["dtype"], 0.0), *row["errors"].values())
@@ -526,7 +526,7 @@ def _path(name: str, model: str = "") -> Path:
 
 
 def _real(name: str, model: str = "") -> Any:
-    return json.loads(_path(name, model).read_text())
+    return read(f"real/{_path(name, model).stem}")
 
 
 def _range(row: dict[str, Any], name: str, digits: int, times: float = 1, unit: str = "") -> str:
@@ -651,7 +651,7 @@ def _changes() -> list[dict[str, Any]]:
 def int8() -> str:
     """What 8-bit activations cost SmolLM2, on each corpus of its report card."""
     rows = []
-    card = json.loads((RESULTS / "models" / f"{REAL_MODEL}.json").read_text())
+    card = read(f"models/{REAL_MODEL}")
     for corpus, part in card["sections"]["int8"]["on"].items():
         for row in part["rows"]:
             if row["key"].startswith("a8"):
