@@ -330,7 +330,10 @@ def _observed_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
                 )
                 watcher.attended(shown)
             for editor in editors:
-                result = (editor.returned(module, result[0]), *result[1:])
+                changed = editor.returned(module, result[0])
+                if changed is not result[0]:
+                    changed = changed.contiguous()  # some hosts view it as (batch, query, width)
+                result = (changed, *result[1:])
             return result
 
         return observed

@@ -34,9 +34,10 @@ FEED_FORWARD: dict[str, Kind] = {
     **dict.fromkeys(("up_proj", "wi_1", "w3"), "up"),
     **dict.fromkeys(("c_fc", "fc1", "dense_h_to_4h", "intermediate.dense", "lin1", "wi", "fc_in"), "up"),  # no gate
     **dict.fromkeys(("down_proj", "c_proj", "fc2", "dense_4h_to_h", "output.dense", "lin2", "wo", "w2"), "down"),
-    "fc_out": "down",
+    **dict.fromkeys(("ffn", "ffn.0", "intermediate_dense"), "up"),
+    **dict.fromkeys(("fc_out", "ffn_output", "ffn.2", "output_dense", "output_linear", "mlp.Wo"), "down"),
 }
-GATE_AND_UP = ("gate_up_proj",)  # all of the gate, then all of the rest
+GATE_AND_UP = ("gate_up_proj", "input_linear", "Wi")  # all of the gate, then all of the rest
 HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 HEADS = ("num_heads", "n_heads", "num_attention_heads")
 

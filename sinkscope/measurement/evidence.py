@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError, unknown
+from sinkscope.errors import InputError
 from sinkscope.hooks import Stream, batches, checked_inputs, evaluating, read_stream, unwrapped, without_logits
 from sinkscope.measurement.measuring import measure
 from sinkscope.measurement.observers.received import AttentionReceived, SlotReceived
-from sinkscope.measurement.peaks import BATCH, check_whole, peaks, sites
+from sinkscope.measurement.peaks import BATCH, Site, check_whole, peaks, sites_of
 from sinkscope.measurement.sinks import received_by_tokens
 from sinkscope.model.columns import TokenColumns, columns_of
 from sinkscope.sinks import Choice, Evidence, Measured, Outliers, Rows, Spikes, Tokens, parse, parts_of
@@ -46,12 +46,12 @@ def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: i
     if any(isinstance(part, Measured) and part.measurement is None for part in parts):
         seen = measure(model, model_inputs, [AttentionReceived(), SlotReceived()], batch_size=batch_size)
         received = received_by_tokens(seen.data, Stream.of(model).stack)
-    kinds = dict.fromkeys(part.site for part in parts if isinstance(part, Outliers))
+    kinds = dict(sites_of(model, part.site) for part in parts if isinstance(part, Outliers))
     channels = dict.fromkeys((part.depth, part.dimension) for part in parts if isinstance(part, Spikes))
     return Evidence(
         rows_of(columns),
         received,
-        {kind: _peaks(model, model_inputs, kind, columns) for kind in kinds},
+        {kind: _peaks(model, model_inputs, places, columns) for kind, places in kinds.items()},
         {place: compact(_channel(model, model_inputs, *place), columns) for place in channels},
     )
 
@@ -74,12 +74,8 @@ def compact(values: np.ndarray, columns: TokenColumns) -> np.ndarray:
 
 
 def _peaks(
-    model: nn.Module, inputs: Mapping[str, Any], kind: str, columns: TokenColumns
+    model: nn.Module, inputs: Mapping[str, Any], places: Sequence[Site], columns: TokenColumns
 ) -> tuple[Float[np.ndarray, "row token"], ...]:
-    all_sites = sites(model)
-    places = [site for site in all_sites if kind in site.kinds]
-    if not places:
-        raise unknown("site", kind, sorted({name for site in all_sites for name in site.kinds}))
     read = peaks(model, inputs, places)
     if read.unread:
         raise InputError(

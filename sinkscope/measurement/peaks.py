@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import (
     Projection,
     Stream,
@@ -26,6 +26,7 @@ from sinkscope.hooks import (
     without_logits,
 )
 from sinkscope.model.columns import columns_of
+from sinkscope.sinks import DOWN, MIXTURE
 
 BATCH = 8  # rows that go through the model at once
 
@@ -67,6 +68,23 @@ def sites(model: nn.Module) -> list[Site]:
         Site(parts[0][0].path, tuple(dict.fromkeys(part.kind for part, _ in parts)), parts[0][1], parts[0][0])
         for parts in by_module.values()
     ]
+
+
+def sites_of(model: nn.Module, kind: str) -> tuple[str, list[Site]]:
+    """The sites whose maps are of a kind, and that kind.
+
+    Where all feed-forwards are mixtures of experts in one module each, no map is of the kind "down": what the mixtures
+    are given stands for it, "experts". Raises `InputError` for a kind that the model has no map of.
+    """
+    by_kind: dict[str, list[Site]] = {}
+    for site in sites(model):
+        for name in site.kinds:
+            by_kind.setdefault(name, []).append(site)
+    if kind == DOWN and kind not in by_kind and MIXTURE in by_kind:
+        kind = MIXTURE
+    if kind not in by_kind:
+        raise unknown("site", kind, sorted(by_kind))
+    return kind, by_kind[kind]
 
 
 def cached_sites(model: nn.Module) -> list[Site]:

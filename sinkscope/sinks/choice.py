@@ -19,6 +19,8 @@ from sinkscope.errors import InputError, is_number, is_whole
 from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
 from sinkscope.sinks.tokens import Rows, Tokens
 
+DOWN, MIXTURE = "down", "experts"  # roles of maps
+
 
 class NothingChosenError(InputError):
     """Raised if a choice selects no token of the texts; the message names the nearest one."""
@@ -288,13 +290,15 @@ class TokenIds(Choice):
 class Outliers(Choice):
     """Tokens t with max_j |x_tj| above `ratio` medians of their document at the input of a linear map of kind `site`.
 
-    `site` is a map's role: down, up, gate, query, key, value, output …; the layer with the largest ratio counts.
+    `site` is a map's role: down, up, gate, query, key, value, output …; the layer with the largest ratio counts. Models
+    whose feed-forwards all are mixtures of experts in one module have no map of the role down, and are read at what the
+    mixtures are given (experts).
     Attention sinks and massive activations need not be the same tokens. Source: Chen et al. 2024 (PrefixQuant), who use
     down and ratios of 64, 50 or 20.
     """
 
     ratio: float = 20.0
-    site: str = "down"
+    site: str = DOWN
 
     needs = frozenset({"activations"})
 
@@ -303,11 +307,12 @@ class Outliers(Choice):
             raise InputError(f"ratio = {self.ratio!r}: a number of medians above 1, such as 20")
 
     def resolve(self, evidence: Evidence) -> Tokens:
-        if self.site not in evidence.peaks:
+        site = MIXTURE if self.site == DOWN and DOWN not in evidence.peaks else self.site
+        if site not in evidence.peaks:
             raise InputError(f"'{self}' needs the activations at '{self.site}': find_tokens(model, texts, choice)")
         rows = evidence.rows
         largest = np.zeros(rows.order.shape)
-        for size in evidence.peaks[self.site]:
+        for size in evidence.peaks[site]:
             for number in np.unique(rows.document):
                 in_document = (rows.document == number) & rows.real
                 for row in np.flatnonzero(in_document.any(-1)):
@@ -317,10 +322,10 @@ class Outliers(Choice):
         mask = largest > self.ratio
         if not mask.any():
             raise NothingChosenError(
-                f"no token outlies at '{self.site}': the largest is {largest.max():.1f} medians of its text, and ratio "
+                f"no token outlies at '{site}': the largest is {largest.max():.1f} medians of its text, and ratio "
                 f"= {self.ratio:g}"
             )
-        return Tokens(mask[:, None, None], rows, (), str(self), {"ratio": self.ratio, "site": self.site})
+        return Tokens(mask[:, None, None], rows, (), str(self), {"ratio": self.ratio, "site": site})
 
     def __str__(self) -> str:
         if self.site == Outliers.site:

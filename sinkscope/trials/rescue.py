@@ -71,7 +71,7 @@ def rounding_costs(
     c (a_j² − a_{j+1}²) / a_1²: what taking it out of the range gives back when those before it are out already.
 
     Transforms before rounding, calibrated roundings and frozen ranges are not followed: weights and inputs are rounded
-    to the nearest value in ranges of these texts. Experts are left out.
+    to the nearest value in ranges of these texts. Experts are left out, and maps of groups of channels.
 
     Args:
         model: A causal decoder.
@@ -83,7 +83,7 @@ def rounding_costs(
     maps = {
         path: one
         for path, one in linear_maps(model, quantizer.skip).items()
-        if isinstance(one.module, nn.Linear | Conv1D) and not one.routed
+        if type(one.module).forward in (nn.Linear.forward, Conv1D.forward) and not one.routed
     }
     costs = dict.fromkeys(maps, 0.0)
     credits = torch.zeros(ids.shape, dtype=torch.float64)

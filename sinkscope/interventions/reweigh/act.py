@@ -24,8 +24,8 @@ Sets = Bool[Tensor, "batch heads key"]
 class ACT(HeadChange):
     """A'[t, k] = β A[t, k] for the sinks k of a head, and A[t, j] (1 + (1 − β) m_t / r_t) for the other tokens j.
 
-    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query that sees only S keeps its
-    row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T − k) above `threshold`
+    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query whose r is 0
+    keeps its row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T − k) above `threshold`
     (bidirectional: over T), except the first of them. α divides by T − k, so most thresholds select the last columns,
     which few queries see. `guarded`: S only contains columns that at least half of the queries see, and never position
     0. S is computed where a row begins, and kept for the passes that continue it.
@@ -101,9 +101,10 @@ def calibrated(call: Call, sinks: Sets, beta: float) -> Float[Tensor, "batch hea
     mass, remaining = call.masses(sinks, ~sinks)
     # `part` leaves the values of slots out of both sums, and their weight does not change.
     slots = call.constant if call.has_slot_values else 0.0
-    return torch.where(
-        (remaining > 0)[..., None], redistributed(on_sinks, on_rest, mass, remaining, beta) + slots, call.output
-    )
+    # Below the smallest normal number m / r overflows.
+    divides = remaining >= torch.finfo(remaining.dtype).tiny
+    changed = redistributed(on_sinks, on_rest, mass, remaining.where(divides, 1.0), beta) + slots
+    return torch.where(divides[..., None], changed, call.output)
 
 
 def redistributed(
@@ -119,11 +120,10 @@ def redistributed(
 
     Args:
         on_sinks, on_rest: o_S, o_R: Σ A v over the sinks and over the other keys.
-        mass, remaining: m, r: Σ A over the same.
+        mass, remaining: m, r: Σ A over the same, r above 0.
         beta: β, the share that sinks keep, 0 to 1.
     """
-    divisor = remaining.masked_fill(remaining == 0, 1.0)
-    return beta * on_sinks + on_rest * (1 + (1 - beta) * mass / divisor)[..., None]
+    return beta * on_sinks + on_rest * (1 + (1 - beta) * mass / remaining)[..., None]
 
 
 def _tokens(call: Call) -> Tensor:

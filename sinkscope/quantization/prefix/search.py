@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import InputError, unknown
 from sinkscope.hooks import batches, checked_inputs, evaluating, unwrapped
-from sinkscope.measurement.peaks import BATCH, Site, peaks, sites
+from sinkscope.measurement.peaks import BATCH, Site, peaks, sites_of
 from sinkscope.model.columns import columns_of
 from sinkscope.quantization.prefix.identity import bos_of, check_decoder, room_of
 from sinkscope.quantization.prefix.prefix import Prefix
@@ -83,7 +83,8 @@ def find_prefix(
         inputs: Texts.
         objective: "outliers", "peak" or "bos".
         threshold: For "outliers", in medians.
-        site: The kind of linear maps whose inputs are measured.
+        site: The kind of linear maps whose inputs are measured; "experts", what a mixture is given, in models whose
+            feed-forwards all are mixtures in one module.
         candidates: For "peak": the tokens to try.
         length: The largest number of tokens.
         bos: The token that begins a text, if the configuration does not name it; "outliers" needs none.
@@ -102,10 +103,7 @@ def find_prefix(
         raise InputError(f"length = {length}: expected at least 1")
     checked, _ = checked_inputs(model, inputs)
     bos = bos_of(model) if bos is None else bos
-    all_sites = sites(model)
-    places = [one for one in all_sites if site in one.kinds]
-    if not places:
-        raise unknown("site", site, sorted({kind for one in all_sites for kind in one.kinds}))
+    site, places = sites_of(model, site)
     texts = _Texts.of(model, checked, places)
     report: dict[str, Any] = {"objective": objective, "site": site, "sites": [asdict(one) for one in texts.outliers()]}
     if objective == "outliers":

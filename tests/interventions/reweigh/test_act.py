@@ -57,6 +57,18 @@ def test_a_factor_of_one_and_a_threshold_nothing_reaches_change_nothing():
             assert torch.equal(logits(model, **inputs), plain)
 
 
+@pytest.mark.parametrize("sharpness", [3.0, 6.0, 12.0])
+def test_a_rest_too_small_to_divide_by_leaves_the_row(sharpness):
+    """Scores so far apart that weights are subnormal, or 0."""
+    model, inputs = FAMILIES["llama"].build("sdpa"), FAMILIES["llama"].inputs()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(sharpness)
+            layer.self_attn.k_proj.weight.mul_(sharpness)
+    with ACT(0.0, 0.01).applied(model):
+        assert logits(model, **inputs).isfinite().all()
+
+
 def test_sinks_are_found_where_rows_begin_and_kept():
     """A cached step has the sinks of the prompt: as if the whole map had the prompt's alone."""
     model, ids = FAMILIES["llama"].build("sdpa"), FAMILIES["llama"].inputs()["input_ids"]
