@@ -64,6 +64,11 @@ def test_a_sentence_of_other_numbers_is_found(
     assert capsys.readouterr().out == "a.md: costs 0.20 nats is out of date: run make pages\n"
     assert __main__.main([]) == 0
     assert page.read_text() == "It costs 0.20\nnats."
+    capsys.readouterr()
+    page.write_text("It costs little.")
+    for arguments in ([], ["--check"]):
+        assert __main__.main(arguments) == 1
+        assert capsys.readouterr().out == "a.md: 0 places of the page read: costs 0.20 nats\n"
 
 
 def test_blocks_of_the_site_have_their_place() -> None:
