@@ -96,12 +96,15 @@ def table(trial: Trial) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?")
     parser.add_argument("--texts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--save", type=Path)
     given = parser.parse_args()
+    if given.model is None:  # as `make bench` calls it
+        print(__doc__)
+        return
     model = ss.load(given.model)
     ids = texts_of(model, given.model, CHOOSING + given.texts, given.tokens)
     choosing, scored = ids[:CHOOSING], ids[CHOOSING:]

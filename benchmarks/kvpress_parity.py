@@ -5,14 +5,16 @@ kvpress is made for transformers before 5.3, which sinkscope does not support, s
     python -m benchmarks.kvpress_parity save FOLDER            # where sinkscope is: a tiny model, a text, our scores
     OTHER/bin/python benchmarks/kvpress_parity.py check FOLDER # where kvpress 0.5.4 is: its scores, and the table
 
-The second part imports nothing of sinkscope. It prints the table of docs/write_your_own_policy.md.
+The second part imports nothing of sinkscope. It writes results/benchmarks/kvpress_parity.json.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,12 @@ SIZES = {
 }  # fmt: skip
 NAMES = ("streaming", "key-norm", "keydiff", "lagkv", "snapkv", "tova", "observed", "expected")
 NOTES = {
-    "streaming": "scores are of another kind: place, or 1 and 0",
-    "key-norm": "keys of one token have one length: of equals ours keeps the newest, `topk` any",
-    "lagkv": "scores are ranks within a part, equal in all parts: of equals ours keeps the newest, `topk` any",
-    "tova": "kvpress makes the last token stay",
+    "streaming": "different scores: place, or 1 and 0",
+    "key-norm": "keys of the same token have equal norms: among equals ours keeps the newest, `topk` any",
+    "lagkv": "scores are ranks within a part, equal in all parts: among equals ours keeps the newest, `topk` any",
+    "tova": "kvpress always keeps the last token",
     "observed": "kvpress needs eager attention for it",
-    "expected": "ours turns queries back by the measured rotation, theirs rebuilds them from hidden states",
+    "expected": "ours rotates queries back by the measured rotation, theirs rebuilds them from hidden states",
 }
 
 
@@ -60,6 +62,7 @@ def save(folder: Path) -> None:
     ids, long = (torch.randint(3, 97, (1, n)) for n in (LENGTH, LONG))
     own = {"lagkv": LagKV(4, 16), "snapkv": SnapKV(32, 5), "expected": ExpectedAttention(4, 64)}
     found: dict[str, Any] = {"ids": ids, "long": long, "seconds": {}}
+    found["versions"] = {package: version(package) for package in ("sinkscope", "torch", "transformers")}
     for name in NAMES:
         policy: Policy = own.get(name) or policy_of(name)
         noted.clear()
@@ -77,7 +80,7 @@ def save(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """kvpress on the same model and text; prints the table."""
+    """kvpress on the same model and text, and what both agree on."""
     import kvpress  # type: ignore[import-not-found,unused-ignore]
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -95,11 +98,9 @@ def check(folder: Path) -> None:
         "observed": kvpress.ObservedAttentionPress(ratio),
         "expected": kvpress.ExpectedAttentionPress(ratio, n_sink=4, n_future_positions=64),
     }
-    print("| policy | largest difference of scores | kept keys in common | prompt of 2048: ours / kvpress | |")
-    print("|---|---|---|---|---|")
     model = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
-    plain = f"{1000 * ours['seconds']['plain']:.0f} ms / {1000 * _seconds(lambda: _plain(model, ours['long'])):.0f} ms"
-    print(f"| nothing evicted | | | {plain} | |")
+    plain = {"ours": ours["seconds"]["plain"], "theirs": _seconds(lambda: _plain(model, ours["long"]))}
+    rows: list[dict[str, Any]] = [{"policy": "nothing evicted", **plain}]
     for name, press in presses.items():
         host = "eager" if name == "observed" else "sdpa"
         model = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation=host).eval()
@@ -125,9 +126,16 @@ def check(folder: Path) -> None:
             with torch.no_grad(), press(model):
                 model(ours["long"])
 
-        speeds = f"{1000 * ours['seconds'][name]:.0f} ms / {1000 * _seconds(compressed):.0f} ms"
-        shown = "" if name == "streaming" else f"{apart:.0e}"
-        print(f"| {name} | {shown} | {100 * hits:.1f} % | {speeds} | {NOTES.get(name, '')} |")
+        row = {"policy": name, "kept_in_common": float(hits), "ours": ours["seconds"][name]}
+        row |= {} if name == "streaming" else {"scores_apart": apart}
+        rows.append(row | {"theirs": _seconds(compressed), "note": NOTES.get(name, "")})
+    packages = ("kvpress", "torch", "transformers")
+    sizes = {"tokens": LENGTH, "long": LONG, "share": SHARE, "heads": SIZES["num_attention_heads"]}
+    found = {**sizes, "kv_heads": SIZES["num_key_value_heads"], "rows": rows}
+    found["versions"] = {"theirs": {package: version(package) for package in packages}, "ours": ours["versions"]}
+    path = Path(__file__).parents[1] / "results" / "benchmarks" / "kvpress_parity.json"
+    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"written: {path}")
 
 
 @torch.no_grad()

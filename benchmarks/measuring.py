@@ -52,9 +52,12 @@ class Said:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?")
     parser.add_argument("--save", action="store_true", help="keep what is found in results/real")
     asked = parser.parse_args()
+    if asked.model is None:  # as `make bench` calls it
+        print(__doc__)
+        return
     name = Path(asked.model).name
     parts = {"nano-encoder": encoder, "nano-hybrid": hybrid}.get(name, decoder)
     with tempfile.TemporaryDirectory() as temporary:

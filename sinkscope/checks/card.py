@@ -21,6 +21,7 @@ from sinkscope.statistics import difference_interval
 
 SCHEMA = 1
 WIDTH = 118  # characters of a line
+COLUMN_GAP = 2  # spaces after a column
 LEAST_ROWS = 8  # of the table: longer sentences are cut before it gets fewer
 FLAGS = {
     "bos-twice": "the tokenizer puts two BOS before a text",
@@ -83,13 +84,12 @@ class Part:
         share = "" if best.of_16 is None else f": {100 * best.of_16:.0f} % of the bytes of a 16-bit cache"
         return f"{best.advice[:1].upper()}{best.advice[1:]}{share}."
 
-    @property
-    def line(self) -> str:
+    def line(self, width: int = WIDTH) -> str:
         """The answer in one line of the card: its first sentence, what to do, and the grades that differ."""
         headline, advice = self.first.answer.partition(". ")[0].rstrip("."), self.advice
-        room = WIDTH - len(self.title) - len(advice) - 5
+        room = width - len(self.title) - len(advice) - 5
         text = f"{self.title}: {textwrap.shorten(headline, max(40, room), placeholder=' …')}. {advice}"
-        return textwrap.shorten(f"{text} {self._differences()}", WIDTH, placeholder=" …")
+        return textwrap.shorten(f"{text} {self._differences()}", width, placeholder=" …")
 
     def _differences(self) -> str:
         """The grades on the second set of texts that differ from the first's."""
@@ -154,10 +154,11 @@ class Card:
             return any(row.word and ORDER.index(row.word) <= ORDER.index(flag) for row in rows)
         return any(flag in row.flags for row in rows)
 
-    def lines(self, *, brief: bool = False) -> list[str]:
+    def lines(self, *, brief: bool = False, width: int = WIDTH) -> list[str]:
         """One wrapped paragraph per section, then the sections that were not run and the lines for engines.
 
-        `brief`: one line per section and per line for an engine, cut where it is too long.
+        `brief`: one line per section and per line for an engine, cut where it is too long. `width`: characters of a
+        line.
         """
         reasons: dict[str, list[str]] = {}
         for part in self.parts:
@@ -166,20 +167,23 @@ class Card:
         missing = [f"{', '.join(titles)} ({reason})" for reason, titles in reasons.items()]
         paragraphs = [
             f"{self._read}; {self.record['seconds']:.0f} s.",
-            *(part.line if brief else f"{part.title}: {part.answer}" for part in self.parts if part.answer),
+            *(part.line(width) if brief else f"{part.title}: {part.answer}" for part in self.parts if part.answer),
             *([f"Not run: {'; '.join(missing)}."] if missing else []),
             *map(_engine_line, smallest(self.lines_for)),
         ]
         if brief:
-            return [textwrap.shorten(paragraph, WIDTH, placeholder=" …") for paragraph in paragraphs]
-        return [line for text in paragraphs for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+            return [textwrap.shorten(paragraph, width, placeholder=" …") for paragraph in paragraphs]
+        return [line for text in paragraphs for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
-    def screen(self, lines: int) -> tuple[list[str], list[str], list[list[str]]]:
-        """At most so many lines: sentences, in brief where they leave no room, and heads and cells of the table."""
-        text = self.lines()
+    def screen(self, lines: int, width: int = WIDTH) -> tuple[list[str], list[str], list[list[str]]]:
+        """At most so many lines: sentences, in brief where they leave no room, and heads and cells of the table.
+
+        `width`: characters of a line, of which sentences take at most 118.
+        """
+        text = self.lines(width=min(width, WIDTH))
         if len(text) > lines - LEAST_ROWS - 1:
-            text = self.lines(brief=True)
-        return text, *self.cells(lines - len(text) - 1)
+            text = self.lines(brief=True, width=min(width, WIDTH))
+        return text, *self.cells(lines - len(text) - 1, width)
 
     def table(self) -> pd.DataFrame:
         """One row per finding: section, finding, value with low, high, unit, n, word, why, bytes, of_16, advice."""
@@ -207,11 +211,12 @@ class Card:
         names = ["section", "key", "finding", "value", "low", "high", "unit", "n", "word", "why", "bytes", "of_16"]
         return pd.DataFrame(rows, columns=[*names, "advice"])
 
-    def cells(self, max_rows: int | None = None) -> tuple[list[str], list[list[str]]]:
+    def cells(self, max_rows: int | None = None, width: int | None = None) -> tuple[list[str], list[list[str]]]:
         """Heads and cells of the table on a terminal: rows with a grade or advice.
 
         If they are more than `max_rows`: first those with advice, each section's first ones before the second ones of
-        any, then the others, worst first; in the card's order.
+        any, then the others, worst first; in the card's order. If they are wider than `width` characters, the number of
+        texts goes, and then the words of advice, of which "yes" remains, and KiB, of which the share of 16 bits does.
         """
         shown = [[row for row in part.rows if row.word or (row.advice and row.number)] for part in self.parts]
         rows = [row for rows_of_part in shown for row in rows_of_part]
@@ -222,8 +227,21 @@ class Card:
             ranked += sorted(others, key=lambda row: ORDER.index(row.word) if row.word else len(ORDER))
             kept = {id(row) for row in ranked[: max(0, max_rows)]}
             rows = [row for row in rows if id(row) in kept]
-        cells = [[row.finding, row.shown(unit=False), str(row.n), row.word, held(row), row.advice] for row in rows]
-        return ["", "nats a token (95 %)", "n", "", "KiB, of 16 bit", "what to do"], cells
+        columns = {
+            "": [row.finding for row in rows],
+            "nats a token (95 %)": [row.shown(unit=False) for row in rows],
+            "n": [str(row.n) for row in rows],
+            " ": [row.word for row in rows],
+            "KiB, of 16 bit": [held(row) for row in rows],
+            "what to do": [row.advice for row in rows],
+        }
+        if width is not None and _wide(columns) > width:
+            del columns["n"]
+        if width is not None and _wide(columns) > width:
+            del columns["KiB, of 16 bit"], columns["what to do"]
+            columns["bytes"] = ["" if row.of_16 is None else f"{100 * row.of_16:.0f} %" for row in rows]
+            columns["use"] = ["yes" if row.advice else "" for row in rows]
+        return [head.strip() for head in columns], [list(cells) for cells in zip(*columns.values(), strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """The whole card, with the numbers of each text but no text."""
@@ -406,6 +424,11 @@ def _engine_line(line: Mapping[str, Any]) -> str:
     sources = ", ".join(dict.fromkeys(source.split(",")[0] for source in line["source"].split("; ")))
     beware = f" Beware: {line['beware']}." if line.get("beware") else ""
     return f"{line['engine']}: {line['line']}  [{sources}, {line['date']}; not run here]{beware}"
+
+
+def _wide(columns: Mapping[str, Sequence[str]]) -> int:
+    """The characters of a line of a table."""
+    return sum(COLUMN_GAP + max(map(len, [head, *cells])) for head, cells in columns.items())
 
 
 def held(row: Row) -> str:

@@ -20,7 +20,7 @@ from sinkscope.errors import InputError
 from sinkscope.files import check_writable
 from sinkscope.live import duration
 from sinkscope.names import short
-from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table
+from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table, width
 
 if TYPE_CHECKING:
     from sinkscope.checks import Card
@@ -177,7 +177,7 @@ def _show(card: Card, earlier: Card | None, paths: list[Path], explain: bool, as
         more = {} if differences is None else {"against": differences.to_dict(orient="records")}
         show_json(card.to_json() | more)
         return
-    lines, heads, cells = card.screen(LINES)
+    lines, heads, cells = card.screen(LINES, width())
     for line in lines:
         show(plain(line))
     if cells:

@@ -35,6 +35,7 @@ __all__ = [
     "show",
     "show_json",
     "table",
+    "width",
 ]
 
 LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken on a narrow terminal
@@ -47,11 +48,15 @@ UNBROKEN = 10_000  # columns, wider than any table
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while libraries print elsewhere
 
 
+def width() -> int:
+    """Characters of a line. In a pipe or a file no line is broken, unless COLUMNS says how wide it is."""
+    console = Console()
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else UNBROKEN
+
+
 def show(*parts: RenderableType) -> None:
-    """Print a result. In a pipe or a file no line is broken, unless COLUMNS says how wide it is."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = UNBROKEN
+    """Print a result, as wide as `width`."""
+    console = Console(highlight=False, width=width())
     console.print(*parts, soft_wrap=all(isinstance(part, Text | str) for part in parts))
 
 

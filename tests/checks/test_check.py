@@ -189,6 +189,17 @@ def test_a_card_fits_a_screen(card: Card) -> None:
     assert {row[2] for row in cells} == {str(TEXTS)}
 
 
+@pytest.mark.parametrize("width", [80, 100, 118, 120, 200])
+def test_a_card_fits_the_width_of_a_terminal(card: Card, width: int) -> None:
+    lines, heads, cells = card.screen(30, width)
+    assert len(lines) + len(cells) + 1 <= 30
+    assert max(map(len, lines)) <= width
+    columns = zip(heads, *cells, strict=True)
+    assert sum(2 + max(map(len, column)) for column in columns) <= width
+    advised = [row.key for part in card.parts for row in part.rows if row.advice and row.number]
+    assert sum(bool(row[-1]) for row in cells) == min(len(advised), len(cells))
+
+
 @pytest.mark.slow
 def test_two_cards_are_compared_text_by_text(card: Card, nano: tuple[Any, Any]) -> None:
     same = card.against(card)

@@ -389,8 +389,9 @@ def test_a_line_cuts_the_finding_rather_than_the_advice() -> None:
     row = Row("kv2", "2 bits", Interval(0.05, 0.04, 0.06), "KL a token", 24, "small", advice="use 2 bits", of_16=0.2)
     long = Answered("A finding that is long and has numbers " * 6, (row,), advised_by=("kv2",))
     part = Part("cache", "Cache bits", {"prose": long})
-    assert part.line.endswith(f" …. {part.advice}")
-    assert len(part.line) <= 118
+    assert part.line().endswith(f" …. {part.advice}")
+    assert len(part.line()) <= 118
+    assert len(part.line(80)) <= 80
 
 
 def test_a_card_of_all_sections_fits_a_screen_with_its_rows() -> None:

@@ -501,6 +501,32 @@ def caches_compared() -> str:
     return table("cache | KL(full ‖ cache), nats a token | KiB a text after the context | at its end", rows)
 
 
+def kvpress() -> str:
+    """Our policies and kvpress's on the same tensors."""
+    rows = []
+    for row in _benchmark("kvpress_parity")["rows"]:
+        apart, common = row.get("scores_apart"), row.get("kept_in_common")
+        cells = "" if apart is None else f"{apart:.0e}", "" if common is None else f"{100 * common:.1f} %"
+        times = f"{1000 * row['ours']:.0f} ms / {1000 * row['theirs']:.0f} ms"
+        rows.append((row["policy"], *cells, times, row.get("note", "")))
+    head = "policy | largest difference of scores | kept keys in common | prompt of 2048: ours / kvpress | "
+    return table(head, rows)
+
+
+def card() -> str:
+    """The report card of SmolLM2 as a terminal shows it."""
+    return _screen("default")
+
+
+def card_in_full() -> str:
+    """The same with `--full`."""
+    return _screen("full")
+
+
+def _screen(tier: str) -> str:
+    return "\n".join(["```text", *_real("card_smollm2")[tier]["lines"], "```"])
+
+
 def _trials(pattern: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Stored trials on SmolLM2, each with the texts that it ran on."""
     for path in sorted((RESULTS / "real" / "trials").glob(f"{pattern}.json"), reverse=True):
@@ -664,6 +690,7 @@ def int8() -> str:
 
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "atlas": (atlas,),
+    "check": (card, card_in_full),
     "calibration": (calibrated_everywhere, calibrated_heads, calibrated_in_chat),
     "chunks": (chunk_sinks, chunk_repairs, chunk_orders, chunk_needles),
     "does_it_matter": (matters, matters_in_chat, other_changes),
@@ -681,7 +708,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "stream_for_ever": (sinks,),
     "which_tokens": (first_tokens,),
     "which_policy": (policies, sinks_worth, rounded_caches, steps, long),
-    "write_your_own_policy": (eviction,),
+    "write_your_own_policy": (eviction, kvpress),
     "zoo": (kernels,),
 }
 BLOCKS = {f"docs/{page}.md": {block.__name__: block for block in blocks} for page, blocks in PAGES.items()}

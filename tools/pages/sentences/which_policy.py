@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.pages.stored import arms, bare, ends, quoted, read
+from tools.pages.stored import arms, bare, ends, listed, quoted, read
 
 PAGE = "docs/which_policy.md"
 TRIALS = "real/trials/cache"
@@ -135,7 +135,9 @@ def _least_and_most(arm: str) -> str:
 def _sinks() -> list[str]:
     streaming, keydiff = ([_more(policy, corpus) for corpus in CORPORA] for policy in ("streaming", "keydiff"))
     (prose, *ends_prose), (code, *ends_code) = streaming
+    kept = [listed(map(str, read(f"{TRIALS}-sinks-{corpus}")["result"]["protect"]["positions"])) for corpus in CORPORA]
     return [
+        f"positions {kept[0]} of prose, {kept[1]} of code, as measured on other texts",
         f"streaming costs SmolLM2 {prose} nats more on prose ({' to '.join(ends_prose)}) and {code} on code "
         f"({' to '.join(ends_code)}), KeyDiff {_interval(keydiff[0])} and {_interval(keydiff[1])}",
     ]
