@@ -20,7 +20,7 @@ def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
     from transformers.utils.logging import disable_progress_bar
 
     from sinkscope.interventions import load
-    from sinkscope.training import keep_freed_memory
+    from sinkscope.model.memory import keep_freed_memory
 
     disable_progress_bar()
     placement: dict[str, str | None] = {"device_map": loading.device_map}
@@ -34,9 +34,7 @@ def open_model(name: str, loading: LoadingOptions) -> PreTrainedModel:
         trust_remote_code=loading.trust_remote_code,
         **placement,
     )
-    # What only loading needs goes back first. Every pass over texts then frees and allocates the same blocks: fetching
-    # their pages anew took 5 % of the time of `check --full`.
-    keep_freed_memory()
+    keep_freed_memory()  # only now: what loading alone needs goes back
     return model
 
 

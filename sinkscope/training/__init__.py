@@ -1,10 +1,11 @@
 """From a recipe to a trained model: recipes, the training run, and the attention sink as a metric of any `Trainer`."""
 
+from sinkscope.model.memory import keep_freed_memory
 from sinkscope.training.cost import MeasuredStep, measured_step
 from sinkscope.training.distributed.processes import ReportedElsewhere, joined
 from sinkscope.training.kinds import LAB, Kind, fingerprint
 from sinkscope.training.loading import changed, load_recipe, read_fields
-from sinkscope.training.machine import keep_freed_memory, preserved_rng, require_compiler, resolved_device
+from sinkscope.training.machine import preserved_rng, require_compiler, resolved_device
 from sinkscope.training.optimizers import AdamW
 from sinkscope.training.recipe import SAID_BY_FINGERPRINT, WITHOUT_INFLUENCE, Recipe
 from sinkscope.training.recipes import RECIPES

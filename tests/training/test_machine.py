@@ -156,7 +156,7 @@ def test_a_compiled_run_is_the_same_run(
 ALLOCATING = """
 import resource
 import torch
-from sinkscope.training.machine import keep_freed_memory
+from sinkscope.model.memory import keep_freed_memory
 
 def faults():
     torch.ones(10_000_000)
