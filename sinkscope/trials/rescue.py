@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from sinkscope.data import fed, seeded
 from sinkscope.errors import InputError
 from sinkscope.grids import Grid, fake_quantize
-from sinkscope.hooks import device_of, evaluating, frozen, unwrapped
+from sinkscope.hooks import device_of, evaluating, family, frozen, is_encoder_decoder, unwrapped
 from sinkscope.interventions import Intervention
 from sinkscope.measurement import rows_of
 from sinkscope.model.columns import columns_of
@@ -285,7 +285,7 @@ def rescue(
     each text that they are fitted on. Each answer is compared with as many random maps and tokens.
 
     Args:
-        model: Any transformers model with logits and token ids.
+        model: A transformers model of one stack, with logits and token ids.
         inputs: Token ids (N, T) without padding: texts to rank on and to score.
         scheme: A scheme of linear maps, by name or as a value.
         share: The share of the KL of everything rounded.
@@ -295,13 +295,18 @@ def rescue(
         runs: Passes over the scored texts, at most, 12 to 20; with fewer than 17, 1, 4, 16 and 64 maps are tried first.
         progress: Called after each arm of each batch.
 
-    Raises `InputError` for schemes of caches and others than `QuantizeLinear`, and for shares outside 0…1.
+    Raises `InputError` for encoder-decoders, schemes of caches and others than `QuantizeLinear`, and shares outside 0…1.
     """
     if not FEWEST <= runs <= RUNS:
         raise InputError(f"runs = {runs}: passes over the texts, {FEWEST} to {RUNS}")
     if not 0 < share < 1:
         raise InputError(f"share = {share}: the part of the cost to give back, above 0 and below 1")
     model = unwrapped(model)
+    if is_encoder_decoder(model):
+        raise InputError(
+            f"family '{family(model)}': a rescue ranks the maps of one stack, and this is an encoder-decoder; leave maps "
+            "out by name instead (skip)"
+        )
     chosen = scheme_named(scheme) if isinstance(scheme, str) else scheme
     if chosen.caches:
         raise InputError(

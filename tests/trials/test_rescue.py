@@ -18,6 +18,7 @@ from sinkscope.grids import EXACT, Grid
 from sinkscope.quantization import QuantizeLinear
 from sinkscope.quantization.schemes import scheme_named
 from sinkscope.trials import Rescue, rescue, rounding_costs
+from tests.families.registry import FAMILIES
 from tests.planted.factory import Plant, planted_ids, planted_model
 
 
@@ -150,3 +151,5 @@ def test_what_cannot_be_rescued_is_refused() -> None:
             rescue(model, ids, scheme_named(scheme), share)
     with pytest.raises(InputError, match="without padding"):
         rescue(model, {"input_ids": ids, "attention_mask": torch.tensor([[0] * 4 + [1] * 20] * 12)}, "w4")
+    with pytest.raises(InputError, match="family 't5': a rescue ranks the maps of one stack"):
+        rescue(FAMILIES["t5"].build(), ids % 90, "a8-tensor")
