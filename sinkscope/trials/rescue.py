@@ -295,7 +295,8 @@ def rescue(
         runs: Passes over the scored texts, at most, 12 to 20; with fewer than 17, 1, 4, 16 and 64 maps are tried first.
         progress: Called after each arm of each batch.
 
-    Raises `InputError` for encoder-decoders, schemes of caches and others than `QuantizeLinear`, and shares outside 0…1.
+    Raises `InputError` for encoder-decoders, schemes of caches and others than `QuantizeLinear`, and for shares outside
+    0…1.
     """
     if not FEWEST <= runs <= RUNS:
         raise InputError(f"runs = {runs}: passes over the texts, {FEWEST} to {RUNS}")
@@ -304,8 +305,8 @@ def rescue(
     model = unwrapped(model)
     if is_encoder_decoder(model):
         raise InputError(
-            f"family '{family(model)}': a rescue ranks the maps of one stack, and this is an encoder-decoder; leave maps "
-            "out by name instead (skip)"
+            f"family '{family(model)}': a rescue ranks the maps of one stack, and this is an encoder-decoder; leave "
+            "maps out by name instead (skip)"
         )
     chosen = scheme_named(scheme) if isinstance(scheme, str) else scheme
     if chosen.caches:
