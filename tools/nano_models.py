@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sinkscope.data import DataConfig
 from sinkscope.errors import unknown
+from sinkscope.model.memory import keep_freed_memory
 from sinkscope.training.kinds import ENCODER, HYBRID, Kind
-from sinkscope.training.machine import keep_freed_memory
 from sinkscope.training.optimizers import AdamW
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.recipes import RECIPES

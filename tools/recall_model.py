@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.files import write_json, writing
 from sinkscope.measurement import measure
-from sinkscope.training.machine import keep_freed_memory
+from sinkscope.model.memory import keep_freed_memory
 from sinkscope.training.run.record import host, parameters, versions
 from sinkscope.training.schedule import Trapezoid, scheduler
 from sinkscope.trials.needles import Alphabet, Needles, noise

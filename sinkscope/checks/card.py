@@ -21,6 +21,7 @@ from sinkscope.statistics import difference_interval
 
 SCHEMA = 1
 WIDTH = 118  # characters of a line
+MEDIA = ("images", "recordings")  # names of sets that are no texts
 COLUMN_GAP = 2  # spaces after a column
 LEAST_ROWS = 8  # of the table: longer sentences are cut before it gets fewer
 FLAGS = {
@@ -392,7 +393,12 @@ def check_comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> Non
     if not differ:
         return
     one, another = (each.get("vocabulary_sha256") for each in (record, other))
-    if None in (one, another) or one == another:
+    if all(mine[name].get("corpus_sha256") is None and mine[name]["name"] in MEDIA for name in differ):
+        why = (
+            "their hashes differ, so nothing is paired; check both models on the same files, prepared alike and in one "
+        )
+        why += "precision"
+    elif None in (one, another) or one == another:
         why = "their hashes differ, so nothing is paired; check both models on the same texts, with one tokenizer"
     elif unlike := [name for name in shared if not _from_one_corpus(mine[name], theirs[name])]:
         why = f"{', '.join(unlike)} {'come' if len(unlike) > 1 else 'comes'} from another corpus, or from a card that "

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sinkscope.checks import sink
 from sinkscope.checks.section import CheckSection
 from sinkscope.checks.subject import TEXTS, TOKENS
 from sinkscope.measurement.planning import plan as measuring_plan
@@ -91,7 +90,7 @@ def plan(
     seconds = []
     sets = 2 if full and not media else 1
     for section in sections:
-        passes = 0.0 if media and section is not sink.SECTION else section.extra_passes + section.passes * sets
+        passes = section.extra_passes + section.passes * sets if section.media or not media else 0.0
         seconds.append((section.name, section.title, passes * reading))
     return CheckPlan(
         model=name,

@@ -41,7 +41,7 @@ def check(
     tokenizer: Any = None,
     texts: Sequence[str] | str | Path | None = None,
     *,
-    inputs: Mapping[str, Tensor] | None = None,
+    inputs: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]] | None = None,
     full: bool = False,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
@@ -64,8 +64,8 @@ def check(
         tokenizer: Its tokenizer; by default the one that belongs to the model's name. Without one, texts are random
             tokens.
         texts: Strings, or a file or folder of them; by default texts that come with the package.
-        inputs: Images or recordings in place of texts, as the arguments of a forward pass: all samples, of one size.
-            Only attention is read then; the other sections say that they read texts.
+        inputs: Images or recordings in place of texts, as the arguments of forward passes: of all samples, or a list
+            with those of each size. Attention alone is read then, and `full`, `count`, `tokens` and `field` are not.
         full: All sections, on two kinds of texts.
         only: Names of the sections to run, whatever their tier.
         skip: Names of sections to leave out.
@@ -186,7 +186,11 @@ def _part(
     """A section on each set of texts, read from `store` where an earlier call finished it."""
     by_texts: dict[str, Answered] = {}
     seconds = 0.0
-    obstacle = section.obstacle(subject)
+    first = subject.sets[0]
+    if first.inputs and not section.media:
+        obstacle = f"it reads {first.samples} here, and this section reads texts"
+    else:
+        obstacle = section.obstacle(subject)
 
     def watch(done: int, total: int, news: str) -> None:
         if progress is not None:

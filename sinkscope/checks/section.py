@@ -30,6 +30,7 @@ class CheckSection:
         extra_passes: Further readings, of the first set only.
         flags: The names from `FLAGS` that no other section raises.
         plain: It reads texts without what tokenizer and chat template add (`TextSet.plain`).
+        media: It also reads images and recordings.
     """
 
     name: str
@@ -42,6 +43,7 @@ class CheckSection:
     extra_passes: float = 0.0
     flags: tuple[str, ...] = ()
     plain: bool = False
+    media: bool = False
 
     def has(self, key: str) -> bool:
         """Whether one of its rows may have this key."""

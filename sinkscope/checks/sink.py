@@ -14,28 +14,35 @@ from sinkscope.checks.row import Answered, Row
 from sinkscope.checks.section import CheckSection, Progress
 from sinkscope.checks.subject import CheckedModel, TextSet
 from sinkscope.hooks import Stream, text_config
-from sinkscope.measurement import Measurement, column_of, received, slot_mass, strongest_position
+from sinkscope.measurement import Measurement, column_of, comparable_places, received, slot_mass, strongest_position
 from sinkscope.measurement.metrics import layer_rates, nanmean, over_others, sample_rates
 from sinkscope.sinks import EPSILON, NothingChosenError
 from sinkscope.statistics import Interval, mean_interval, share_interval
 
 LAYER_SHARE = 0.25  # of the largest rate of a layer: layers with less are not listed
 OUTLIER_RATIO = 20.0  # of a hidden state's norm to the median of the text's tokens
+NO_SINK = "no-sink"  # a flag
 WEAK = 5.0  # percent of heads; a sink of fewer heads is called weak
 
 
 def run(subject: CheckedModel, texts: TextSet, progress: Progress | None) -> Answered:
     """The strongest sink of these texts; of images and recordings, in each stack of layers that reads something."""
     measurement, first = subject.measurement(texts), Stream.of(subject.model).stack
-    if texts.inputs is None:
+    if not texts.inputs:
         return _in_stack(subject, texts, measurement, first)
     stacks = [str(name) for name in dict.fromkeys(measurement.data["stack"].values) if "cross" not in str(name)]
     found = {name: _in_stack(subject, texts, _only(measurement, name), name) for name in stacks}
     if len(stacks) == 1:
         return found[stacks[0]]
     answer = " ".join(f"{name.capitalize()} layers: {each.answer}" for name, each in found.items())
+    none = all(each.facts["position"] is None for each in found.values())
     rows = [
-        replace(row, key=f"{row.key}:{name}", finding=f"{name}: {row.finding}")
+        replace(
+            row,
+            key=f"{row.key}:{name}",
+            finding=f"{name}: {row.finding}",
+            flags=tuple(flag for flag in row.flags if none or flag != NO_SINK),
+        )
         for name, each in found.items()
         for row in each.rows
     ]
@@ -51,7 +58,7 @@ def _only(measurement: Measurement, stack: str) -> Measurement:
 def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, stack: str) -> Answered:
     data = measurement.data
     rates = sample_rates(received(data, stack), EPSILON)
-    heads = data.sizes["head"] * int((data["stack"].values == stack).sum())
+    heads = int(_heads(received(data, stack)).sum())
     strongest = strongest_position(data.isel(layer=np.flatnonzero(data["stack"].values == stack)), EPSILON)
     slots = slot_mass(data, EPSILON)
     learned = "" if slots is None else f"{slots.sentence(EPSILON)[:1].upper()}{slots.sentence(EPSILON)[1:]}."
@@ -59,7 +66,7 @@ def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, s
     counted = f"{n} {texts.samples}"
     if strongest is None or not strongest.rate > 0:
         no = f"No: no token receives over {100 * EPSILON:.0f} % of the attention of any of {heads} heads ({counted})."
-        row = Row("rate", "no sink", Interval(0.0, 0.0, 0.0), "% of heads", n, flags=("no-sink",))
+        row = Row("rate", "no sink", Interval(0.0, 0.0, 0.0), "% of heads", n, flags=(NO_SINK,))
         return Answered(" ".join(filter(None, (no, learned))), (row, *_slot_rows(slots, n)), {"position": None})
     position = strongest.position
     values = rates[:, column_of(data, position)]
@@ -73,9 +80,10 @@ def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, s
         f"{rate.value:.0f} % of {heads} heads ({rate.low:.0f}–{rate.high:.0f}; {counted}). "
         f"Layer{'s' if len(layers) > 1 else ''} {_ranges(layers)}."
     )
-    elsewhere = () if texts.inputs is None else (_anywhere_row(data, stack),)
-    wherever = " ".join(f"Any token does, whichever it is, in {np.mean(row.values):.0f} %." for row in elsewhere)
-    sentences = [verdict, wherever, origin, _window_layers(subject), learned, _other_sinks(measurement, position)]
+    elsewhere = (_anywhere_row(data, stack, texts),) if texts.inputs else ()
+    wherever = " ".join(f"In {np.mean(row.values):.0f} % {row.finding} does." for row in elsewhere)
+    windows = _window_layers(subject) if stack == Stream.of(subject.model).stack else ""
+    sentences = [verdict, wherever, origin, windows, learned, _other_sinks(measurement, position)]
     token = _same_token(texts, position)
     finding = f"position {position}" + ("" if token is None else f" ({subject.token_text(token)})")
     row = Row("rate", finding, rate, "% of heads", n, values=tuple(values.tolist()))
@@ -92,16 +100,24 @@ def _in_stack(subject: CheckedModel, texts: TextSet, measurement: Measurement, s
     return Answered(" ".join(filter(None, sentences)), tuple(rows), facts)
 
 
-def _anywhere_row(data: xr.Dataset, stack: str) -> Row:
-    """The heads that have a sink at some token, which may be another one in each image.
+def _heads(alpha: np.ndarray) -> np.ndarray:
+    """True for the heads that a layer has, (layer, head): layers and stacks with fewer are padded with NaN."""
+    return np.isfinite(alpha).any((0, 3))
+
+
+def _anywhere_row(data: xr.Dataset, stack: str, texts: TextSet) -> Row:
+    """The heads that have a sink at some token that enough queries see, which may be another one in each image.
 
     Vision transformers put theirs on patches of the background (Darcet et al. 2023).
     """
-    has_sink = (received(data, stack) > EPSILON).any(-1)  # (sample, layer, head)
-    values = has_sink.mean((1, 2))
+    alpha = received(data, stack)
+    places = comparable_places(data)[:, data["stack"].values == stack]
+    has_sink = ((alpha > EPSILON) & places[:, :, None]).any(-1)  # (sample, layer, head)
+    values = nanmean(nanmean(np.where(_heads(alpha), has_sink, np.nan), 2), 1)
     share = share_interval(values)
     rate = Interval(100 * share.value, 100 * share.low, 100 * share.high)
-    return Row("anywhere", "any token", rate, "% of heads", len(values), values=tuple((100 * values).tolist()))
+    finding = f"some token, which may be another one in each {texts.samples.removesuffix('s')},"
+    return Row("anywhere", finding, rate, "% of heads", len(values), values=tuple((100 * values).tolist()))
 
 
 def _strength(measurement: Measurement, position: int, rate: Interval, samples: str) -> str:
@@ -234,7 +250,7 @@ def _slot_rows(slots: Any, n: int) -> list[Row]:
 
 def _same_token(texts: TextSet, position: int) -> int | None:
     """The token at the position; None unless all texts have the same token there."""
-    if texts.inputs is not None:
+    if texts.inputs:
         return None
     column = texts.ids[:, position]
     return int(column[0]) if bool((column == column[0]).all()) else None
@@ -251,10 +267,10 @@ def _outlier_rows(data: xr.Dataset, stack: str, measurement: Measurement, texts:
     counts = large.sum(-1).astype(float)
     if not counts.any():
         return []
-    sample = texts.samples.removesuffix("s")
-    finding = f"tokens per {sample} with a state over {OUTLIER_RATIO:.0f} × the median that are no sinks"
+    each = {"texts": "a text", "images": "an image", "recordings": "a recording"}[texts.samples]
+    finding = f"tokens {each} with a state over {OUTLIER_RATIO:.0f} × the median that are no sinks"
     mean = mean_interval(counts)
-    return [Row("outliers", finding, mean, f"tokens per {sample}", len(counts), values=tuple(counts.tolist()))]
+    return [Row("outliers", finding, mean, f"tokens {each}", len(counts), values=tuple(counts.tolist()))]
 
 
 # It applies to every model: one without attention raises an error when it is measured.
@@ -263,8 +279,9 @@ SECTION = CheckSection(
     "Sink",
     "default",
     lambda subject: "",
-    ("rate*", "anywhere*", "slots*", "outliers*"),
+    tuple(f"{key}{stack}" for key in ("rate", "anywhere", "slots", "outliers") for stack in ("", ":*")),
     1.5,
     run,
-    flags=("no-sink", "learned-sink"),
+    flags=(NO_SINK, "learned-sink"),
+    media=True,
 )

@@ -58,7 +58,8 @@ class TextSet:
             for random tokens, and for plain texts themselves.
         bytes_per_token: Mean length of a token of each text in UTF-8, without added ones; None for random tokens.
         corpus_sha256: Hash of the documents that the texts are taken from; None for random tokens.
-        inputs: What a forward pass is given, for images and recordings, whose `ids` are empty; None for texts.
+        inputs: The arguments of forward passes, a mapping per size of sample, for images and recordings, whose `ids`
+            are empty; empty for texts.
         samples: What its samples are called.
     """
 
@@ -69,13 +70,15 @@ class TextSet:
     plain: TextSet | None = None
     bytes_per_token: tuple[float, ...] | None = None
     corpus_sha256: str | None = None
-    inputs: Mapping[str, Tensor] | None = None
+    inputs: tuple[Mapping[str, Tensor], ...] = ()
     samples: str = "texts"
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the scored texts."""
-        return _digest(self.ids) if self.inputs is None else _digest(*self.inputs.values())
+        return (
+            _digest(*(value for part in self.inputs for value in part.values())) if self.inputs else _digest(self.ids)
+        )
 
     @cached_property
     def calibration_sha256(self) -> str:
@@ -169,7 +172,7 @@ class CheckedModel:
 
     def measurement(self, texts: TextSet) -> Measurement:
         """The measurement of the scored texts, made on the first call."""
-        inputs = fed(self.model, texts.ids) if texts.inputs is None else texts.inputs
+        inputs = texts.inputs or fed(self.model, texts.ids)
         make = partial(measure, self.model, inputs, OBSERVERS, batch_size=self.batch_size)
         return self.once(("measurement", texts.sha256), make)
 
@@ -196,23 +199,14 @@ class CheckedModel:
             return self.batch_size
         return max(self.batch_size, len(texts.ids))
 
-    def media_obstacle(self) -> str:
-        """Why only attention can be read: the model was given images or recordings. Empty if it reads texts."""
-        texts = self.sets[0]
-        return "" if texts.inputs is None else f"it reads {texts.samples} here, and this section reads texts"
-
     def text_obstacle(self) -> str:
         """Why the model cannot be checked on text; empty if it can."""
-        if obstacle := self.media_obstacle():
-            return obstacle
         if self.tokenizer is None:
             return "the model has no tokenizer"
         return "" if self.sets[0].plain is not None else "its tokenizer spells no text"
 
     def decoder_obstacle(self) -> str:
         """Why the model is no causal decoder that predicts tokens; empty if it is one."""
-        if obstacle := self.media_obstacle():
-            return obstacle
         if is_encoder_decoder(self.model):
             return "an encoder-decoder: its caches and its BOS are not those of a decoder alone"
         if Stream.of(self.model).stack != "decoder":
@@ -280,33 +274,40 @@ def checked_model(
 
 
 def checked_on(
-    name: str, model: PreTrainedModel, tokenizer: Any, inputs: Mapping[str, Tensor], **options: Any
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    inputs: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],
+    **options: Any,
 ) -> CheckedModel:
-    """The model with images or recordings, as the arguments of a forward pass of it.
+    """The model with images or recordings, as the arguments of forward passes of it.
 
     Args:
         name: The name on the card.
         model: The model.
         tokenizer: Its tokenizer, or None.
-        inputs: Arguments of all samples, of one size.
+        inputs: Arguments of all samples, or of the samples of each size.
         options: `batch_size`, `controls` and `seed` of the `CheckedModel`.
 
     Raises `InputError` for arguments without images or recordings, for fewer than two samples, and for what the model
     cannot read.
     """
-    medium = next((name for name in OTHERS if name in inputs), None)
+    parts = (inputs,) if isinstance(inputs, Mapping) else tuple(inputs)
+    medium = next((name for name in OTHERS if parts and all(name in part for part in parts)), None)
     if medium is None:
         raise InputError(f"inputs hold none of {', '.join(OTHERS)}: texts are given as texts")
     samples = "images" if medium == "pixel_values" else "recordings"
-    count = len(next(inputs[each] for each in ("input_ids", "decoder_input_ids", medium) if each in inputs))
+    # Some families cut images into patches, all of them in one row.
+    counted = next((each for each in ("input_ids", "decoder_input_ids") if each in parts[0]), medium)
+    count = sum(len(part[counted]) for part in parts)
     if count < LEAST_TEXTS:
-        raise InputError(f"{count} of {samples}: at least {LEAST_TEXTS} are needed")
-    alone = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}  # which it writes itself
-    try_out_media(model, [alone], TOKENS, f"these {samples}")
-    size = " × ".join(str(length) for length in inputs[medium].shape[1:])
+        raise InputError(f"{count} {samples.removesuffix('s')}: at least {LEAST_TEXTS} are needed")
+    try_out_media(model, [dict(part) for part in parts], TOKENS, f"these {samples}")
+    sizes = dict.fromkeys(" × ".join(str(length) for length in part[medium].shape[1:]) for part in parts)
+    size = next(iter(sizes)) if len(sizes) == 1 else f"{len(sizes)} sizes"
     none = torch.zeros(count, 0, dtype=torch.long)
     description = f"{count} {samples} ({medium} of {size})"
-    texts = TextSet(samples, description, none, none[:0], inputs=inputs, samples=samples)
+    texts = TextSet(samples, description, none, none[:0], inputs=parts, samples=samples)
     return CheckedModel(name, model, tokenizer, (texts,), **options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import typer
 
 from sinkscope.cli import options
 from sinkscope.cli.command import ADVANCED, LateHelp
-from sinkscope.cli.opening import open_model, open_tokenizer, single_batch, usable_device
+from sinkscope.cli.opening import open_model, open_tokenizer, usable_device
 from sinkscope.cli.options import MEDIA, OUTPUT, RUNNING, MediaOptions, OutputOptions, RunningOptions
 from sinkscope.cli.showing import show_written, watching
 from sinkscope.cli.writing import FILES, old_files, results_folder
@@ -23,7 +23,7 @@ from sinkscope.names import short
 from sinkscope.report.terminal import note, only_json, plain, show, show_json, stderr, table, width
 
 if TYPE_CHECKING:
-    from sinkscope.checks import Card
+    from sinkscope.checks import Card, CheckSection
     from sinkscope.checks.planning import CheckPlan
 
 LINES = 30  # of a card on a terminal, at most
@@ -48,7 +48,9 @@ def check(
     model: options.Model,
     text: options.Text = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Run every section, on two kinds of texts. Takes minutes, not seconds.")
+        bool,
+        typer.Option("--full", help="Run every section, on two kinds of texts. Takes minutes, not seconds."),
+        options.READS_TEXT,
     ] = False,
     count: Annotated[int, typer.Option("--texts", min=4, help="Texts, images or recordings that are scored.")] = 24,
     only: Annotated[
@@ -69,7 +71,11 @@ def check(
         typer.Option(metavar="DIR", help="Also write the card for the atlas: numbers with intervals, no text."),
     ] = None,
     field: options.TextField = None,
-    controls: Annotated[int, typer.Option(min=0, help="Random controls per arm.", rich_help_panel=ADVANCED)] = 1,
+    controls: Annotated[
+        int,
+        typer.Option(min=0, help="Random controls per arm.", rich_help_panel=ADVANCED),
+        options.READS_TEXT,
+    ] = 1,
     media: MediaOptions = MEDIA,
     running: RunningOptions = RUNNING,
     output: OutputOptions = OUTPUT,
@@ -82,7 +88,7 @@ def check(
     sections = chosen(full=full, only=_names("--only", only), skip=_names("--skip", skipped))
     flags = _names("--fail-on", fail_on)
     check_flags(flags)
-    check_raisable(flags, sections)
+    check_raisable(flags, sections if media.medium is None else _of_media(sections, flags, media.medium[0]))
     reads_others = text is not None or media.medium is not None
     whole = full and only is None and skipped is None and not reads_others and controls > 0
     if submit is not None and (not whole or count < SUBMITTED):
@@ -132,7 +138,7 @@ def check(
                 revision=running.revision,
                 prompt=media.prompt,
             )
-            inputs = single_batch(reading)
+            inputs = reading.parts
         takes = f"; about {duration(planned().seconds)}, less what is kept from before" if full else ""
         note(f"{name}: {', '.join(section.title.lower() for section in sections)}{takes}")
         with _watching_sections() as watch:
@@ -161,6 +167,18 @@ def check(
             paths.append(write_submission(card, submit))
     _show(card, earlier, paths, explain, output.as_json)
     _exit_on([flag for flag in flags if card.raises(flag)])
+
+
+def _of_media(sections: Sequence[CheckSection], flags: Sequence[str], what: str) -> tuple[CheckSection, ...]:
+    """The sections that read images and recordings. Raises `InputError` for none, and for flags that are words."""
+    from sinkscope.checks.row import ORDER
+
+    reading = tuple(section for section in sections if section.media)
+    if not reading:
+        raise InputError(f"--{what}: section {sections[0].name} reads texts; of {what} sink alone is read")
+    if words := [flag for flag in flags if flag in ORDER]:
+        raise InputError(f"--fail-on {words[0]}: of {what} sink alone is read, whose rows have no words")
+    return reading
 
 
 def _names(option: str, text: str | None) -> list[str]:

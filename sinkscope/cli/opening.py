@@ -122,8 +122,8 @@ def single_batch(reading: InputReading) -> dict[str, Tensor]:
     )
     more = f" and {len(reading.parts) - 4} more" if len(reading.parts) > 4 else ""
     raise InputError(
-        f"the samples have {len(reading.parts)} sizes ({name}: {sizes}{more}): positions are those that every sample "
-        "has, so give files of one size"
+        f"the samples have {len(reading.parts)} sizes ({name}: {sizes}{more}): controls act at positions that every "
+        "sample has, so give files of one size"
     )
 
 

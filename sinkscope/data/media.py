@@ -318,7 +318,7 @@ def try_out_media(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], to
         samples = len(next(iter(part.values())))
         one = {name: value[:1] if len(value) == samples else value for name, value in part.items()}
         try:
-            if model.config.is_encoder_decoder:
+            if model.config.is_encoder_decoder and "decoder_input_ids" not in one:
                 written(model, one, min(2, tokens))
             else:
                 with torch.no_grad():

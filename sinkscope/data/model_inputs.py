@@ -17,7 +17,8 @@ from sinkscope.names import FOLDER
 OTHERS = {"pixel_values": "--images DIR", "input_features": "--audio DIR", "input_values": "--audio DIR"}
 """Main inputs that are no tokens, and the option that gives them on the command line."""
 
-HINT = "sinkscope measure and sinkscope check take {} (in Python they take any inputs)"
+ANY = "in Python sinkscope.measure takes any inputs"
+HINT = f"sinkscope measure and sinkscope check take {{}} ({ANY})"
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,8 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
     """Raises `UnsupportedModelError` for a model whose main input is something else."""
     name = model.main_input_name
     if name != "input_ids":
-        raise UnsupportedModelError(
-            f"the model reads {name}, not tokens: {HINT.format(OTHERS.get(name, 'its inputs'))}"
-        )
+        how = HINT.format(OTHERS[name]) if name in OTHERS else ANY
+        raise UnsupportedModelError(f"the model reads {name}, not tokens: {how}")
 
 
 def corpus_of(config: Any) -> str:

@@ -46,13 +46,14 @@ def evidence_for(model: nn.Module, inputs: Any, choice: Choice, *, batch_size: i
     if any(isinstance(part, Measured) and part.measurement is None for part in parts):
         seen = measure(model, model_inputs, [AttentionReceived(), SlotReceived()], batch_size=batch_size)
         received = received_by_tokens(seen.data, Stream.of(model).stack)
-    kinds = dict(sites_of(model, part.site) for part in parts if isinstance(part, Outliers))
+    kinds = {part.site: sites_of(model, part.site) for part in parts if isinstance(part, Outliers)}
     channels = dict.fromkeys((part.depth, part.dimension) for part in parts if isinstance(part, Spikes))
     return Evidence(
         rows_of(columns),
         received,
-        {kind: _peaks(model, model_inputs, places, columns) for kind, places in kinds.items()},
+        {asked: _peaks(model, model_inputs, places, columns) for asked, (_, places) in kinds.items()},
         {place: compact(_channel(model, model_inputs, *place), columns) for place in channels},
+        {asked: kind for asked, (kind, _) in kinds.items() if kind != asked},
     )
 
 

@@ -26,8 +26,9 @@ from sinkscope.hooks import (
     without_logits,
 )
 from sinkscope.model.columns import columns_of
-from sinkscope.sinks import DOWN, MIXTURE
+from sinkscope.sinks import DOWN
 
+MIXTURE = "experts"  # the role of a mixture of experts in one module
 BATCH = 8  # rows that go through the model at once
 
 

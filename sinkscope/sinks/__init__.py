@@ -4,7 +4,6 @@ Nothing here runs a model. `find_tokens` measures what a choice needs, and resol
 """
 
 from sinkscope.sinks.choice import DOWN as DOWN
-from sinkscope.sinks.choice import MIXTURE as MIXTURE
 from sinkscope.sinks.choice import Choice as Choice
 from sinkscope.sinks.choice import Evidence as Evidence
 from sinkscope.sinks.choice import First as First

@@ -19,7 +19,7 @@ from sinkscope.errors import InputError, is_number, is_whole
 from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
 from sinkscope.sinks.tokens import Rows, Tokens
 
-DOWN, MIXTURE = "down", "experts"  # roles of maps
+DOWN = "down"  # the role of a map
 
 
 class NothingChosenError(InputError):
@@ -49,13 +49,15 @@ class Evidence:
     """Texts, and what was measured in them; None for what was not measured.
 
     `peaks`: max_j |x_tj| of every token at the input of each linear map, (row, token), by the map's role (down, up,
-    query …); `channels`: |h_t| at a depth and dimension, (row, token), by that pair.
+    query …); `channels`: |h_t| at a depth and dimension, (row, token), by that pair; `sites`: for roles that the model
+    has no map of, the role that was read instead.
     """
 
     rows: Rows
     received: ReceivedAttention | None = None
     peaks: Mapping[str, tuple[Float[np.ndarray, "row token"], ...]] = field(default_factory=dict)
     channels: Mapping[tuple[int, int], Float[np.ndarray, "row token"]] = field(default_factory=dict)
+    sites: Mapping[str, str] = field(default_factory=dict)
 
 
 By = Literal["position", "row"]
@@ -307,12 +309,12 @@ class Outliers(Choice):
             raise InputError(f"ratio = {self.ratio!r}: a number of medians above 1, such as 20")
 
     def resolve(self, evidence: Evidence) -> Tokens:
-        site = MIXTURE if self.site == DOWN and DOWN not in evidence.peaks else self.site
-        if site not in evidence.peaks:
+        site = evidence.sites.get(self.site, self.site)
+        if self.site not in evidence.peaks:
             raise InputError(f"'{self}' needs the activations at '{self.site}': find_tokens(model, texts, choice)")
         rows = evidence.rows
         largest = np.zeros(rows.order.shape)
-        for size in evidence.peaks[site]:
+        for size in evidence.peaks[self.site]:
             for number in np.unique(rows.document):
                 in_document = (rows.document == number) & rows.real
                 for row in np.flatnonzero(in_document.any(-1)):

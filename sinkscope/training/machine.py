@@ -1,4 +1,4 @@
-"""The machine that trains: checks of its abilities, compiling, random generators, memory."""
+"""The machine that trains: checks of its abilities, compiling, random generators."""
 
 from __future__ import annotations
 

@@ -6,10 +6,13 @@ import re
 
 import pytest
 import torch
+import xarray as xr
 from transformers import ViTModel
 
-from sinkscope.checks import check
+from sinkscope.checks import TextSet, check
+from sinkscope.checks.sink import _anywhere_row, _heads
 from sinkscope.errors import InputError
+from sinkscope.measurement import measure
 from tests.families.inputs import COLOURS, PATCH, SIDE
 from tests.families.registry import FAMILIES
 
@@ -68,6 +71,31 @@ def test_a_sink_that_is_elsewhere_in_each_image_is_found_too() -> None:
     rows = {row.key: row for row in card.part("sink").first.rows}
     assert rows["anywhere"].number.value == pytest.approx(100 / LAYERS)
     assert rows["rate"].number.value == pytest.approx(100 / LAYERS / IMAGES)
+
+
+def test_heads_that_a_layer_lacks_and_tokens_that_few_queries_see_do_not_count() -> None:
+    data = measure(FAMILIES["llama"].build(), FAMILIES["llama"].inputs()).data
+    alpha = xr.zeros_like(data["attention_received"])
+    alpha[..., -1] = 1.0  # the last token sees itself
+    alpha.loc[{"head": 0, "position": 2, "layer": 0}] = 0.9
+    alpha.loc[{"head": [2, 3], "layer": 1}] = float("nan")  # of a layer with half as many heads
+    none = torch.zeros(3, 0, dtype=torch.long)
+    images = TextSet("images", "", none, none[:0], samples="images")
+    row = _anywhere_row(data.assign(attention_received=alpha), "decoder", images)
+    layers, heads = data.sizes["layer"], data.sizes["head"]
+    assert row.number.value == pytest.approx(100 / heads / layers)
+    assert _heads(alpha.transpose("sample", "layer", "head", "position").values).sum() == layers * heads - 2
+
+
+def test_each_tower_has_its_own_heads_and_flag() -> None:
+    model = FAMILIES["clip"].build()
+    card = check(model, inputs=FAMILIES["clip"].inputs())
+    rows = {row.key: row for row in card.part("sink").first.rows}
+    assert {key.partition(":")[2] for key in rows} == {"vision", "encoder"}
+    measured = measure(model, FAMILIES["clip"].inputs())
+    for stack in ("vision", "encoder"):
+        rate = measured.sink_rate(0.3, stack=stack).max()
+        assert rows[f"rate:{stack}"].number.value <= float(rate) + 1e-6
 
 
 def test_other_images_are_other_texts() -> None:

@@ -202,18 +202,22 @@ def test_every_intervention_runs_or_says_why_not(sinkscope, places, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "media"),
-    [("vit", "images"), pytest.param("clip", "images", marks=needs_torchvision), ("whisper", "audio")],
+    ("name", "medium", "folder"),
+    [
+        ("vit", "images", "images"),
+        pytest.param("clip", "images", "images", marks=needs_torchvision),
+        ("whisper", "audio", "speech"),
+        ("wav2vec2", "audio", "sounds"),  # of two lengths
+    ],
 )
-def test_check_reads_images_and_recordings(sinkscope, places, name, media):
-    folder = places / ("images" if media == "images" else "speech")
-    call = ("check", places / name, f"--{media}", folder, "--full", "--texts", 4, "--out", "c")
-    card = sinkscope(*call, "--json").json
-    on = {name: next(iter(part["on"].values())) for name, part in card["sections"].items()}
-    assert [name for name, answered in on.items() if answered["answer"]] == ["sink"]
-    assert card["texts"][0]["n"] == min(4, len(list(folder.iterdir())))
-    assert "bos and template" in " ".join(sinkscope(*call).out.split())
-    assert sinkscope("check", places / name, f"--{media}", folder, "--plan").code == 0
+def test_check_reads_images_and_recordings(sinkscope, places, name, medium, folder):
+    call = ("check", places / name, f"--{medium}", places / folder, "--texts", 4)
+    card = sinkscope(*call, "--out", "c", "--json").json
+    on = {section: next(iter(part["on"].values())) for section, part in card["sections"].items()}
+    assert [section for section, answered in on.items() if answered["answer"]] == ["sink"]
+    assert card["texts"][0]["n"] == min(4, len(list((places / folder).iterdir())))
+    assert "Not run: bos and template, cache bits (it reads" in " ".join(sinkscope(*call, "--out", "c").out.split())
+    assert sinkscope(*call, "--plan").code == 0
 
 
 @pytest.mark.slow
@@ -240,7 +244,13 @@ def test_check_reads_images_and_recordings(sinkscope, places, name, media):
         (("check", "bart", "--images", "images"), "reads no images: it reads input_ids"),
         (("check", "vit", "--images", "images", "--text", "images"), "--text goes without --images and --audio"),
         (("check", "vit", "--images", "images", "--audio", "sounds"), "--images and --audio exclude each other"),
-        (("check", "wav2vec2", "--audio", "sounds"), "(input_values: 2 of 800, 1 of 1600)"),
+        (("check", "vit", "--images", "images", "--full"), "--full goes without --images and --audio"),
+        (
+            ("check", "vit", "--images", "images", "--only", "bos"),
+            "section bos reads texts; of images sink alone is read",
+        ),
+        (("check", "vit", "--images", "images", "--fail-on", "costs"), "whose rows have no words"),
+        (("check", "vit", "--images", "images", "--fail-on", "bos-twice"), "raised by section bos, which does not run"),
         (("measure", "bart", "--prompt", "what"), "--prompt goes with --images or --audio"),
         (("measure", "./absent"), "no such folder: './absent'"),
     ],

@@ -30,7 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     stale, lost = [], []
     for page in dict.fromkeys([*BLOCKS, *SENTENCES]):
         text = (ROOT / page).read_text(encoding="utf-8")
-        for sentence in SENTENCES.get(page, list)():
+        try:
+            sentences = SENTENCES.get(page, list)()
+        except ValueError as error:
+            lost.append(f"{page}: {error}")
+            sentences = []
+        for sentence in sentences:
             try:
                 old, text = text, said(text, sentence)
             except ValueError as error:

@@ -92,6 +92,14 @@ def in_words(count: float) -> str:
     return WORDS[round(count)]
 
 
+def one(texts: Iterable[str]) -> str:
+    """The one text that all are. Raises `ValueError` where they differ."""
+    found = set(texts)
+    if len(found) != 1:
+        raise ValueError(f"one number is said of {', '.join(sorted(found))}")
+    return found.pop()
+
+
 def listed(words: Iterable[str]) -> str:
     """Words in a row: "a, b and c"."""
     *others, last = words

@@ -15,6 +15,7 @@ from rich.text import Text
 from transformers.utils.logging import disable_progress_bar
 
 from sinkscope.checks import check
+from sinkscope.checks.card import WIDTH
 from sinkscope.cli.demo.children import children
 from sinkscope.cli.demo.live import EXPLANATION, watch
 from sinkscope.cli.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
@@ -30,7 +31,7 @@ from sinkscope.report.curves import RATIO, SINK, VALIDATION_LOSS
 from sinkscope.report.demo_page import ABOUT_INPUTS, demo_page, evaluated, outcome
 from sinkscope.report.page import Section, write_page
 from sinkscope.report.runs import Seeds, StoredRun
-from sinkscope.report.terminal import note, plain, show, table
+from sinkscope.report.terminal import note, plain, show, table, width
 from sinkscope.training import load_recipe
 
 TOKENS, SAMPLES, EPSILON, SEED = 64, 100, 0.3, 0
@@ -181,9 +182,10 @@ def _report_card(plan: DemoPlan) -> _Look:
 
     card = check(model, name=title, out=plan.out / "check", progress=watch_section)
     write_json(plan.out / "check" / "check.json", card.to_json())
-    for line in card.lines():
+    wide = width()
+    for line in card.lines(width=min(wide, WIDTH)):
         show(plain(line))
-    heads, cells = card.cells()
+    heads, cells = card.cells(width=wide)
     show(table(heads, cells))
     measured = measure_model(model, {"natural": "natural text"}, plan.out / "measurements" / "checked", MAPPED)
     return _Look(title, card_sections(card), measured, answers=card.answers())

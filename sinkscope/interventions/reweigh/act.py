@@ -24,11 +24,11 @@ Sets = Bool[Tensor, "batch heads key"]
 class ACT(HeadChange):
     """A'[t, k] = β A[t, k] for the sinks k of a head, and A[t, j] (1 + (1 − β) m_t / r_t) for the other tokens j.
 
-    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query whose r is 0
-    keeps its row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T − k) above `threshold`
-    (bidirectional: over T), except the first of them. α divides by T − k, so most thresholds select the last columns,
-    which few queries see. `guarded`: S only contains columns that at least half of the queries see, and never position
-    0. S is computed where a row begins, and kept for the passes that continue it.
+    m_t = Σ_S A and r_t = Σ_{not S} A over tokens; learned sinks keep their share. A query whose r is 0, or below the
+    smallest normal number, keeps its row. S of a head in a row of the batch: the columns with α_k = Σ_t A[t, k] / (T −
+    k) above `threshold` (bidirectional: over T), except the first of them. α divides by T − k, so most thresholds
+    select the last columns, which few queries see. `guarded`: S only contains columns that at least half of the queries
+    see, and never position 0. S is computed where a row begins, and kept for the passes that continue it.
 
     From the output o: o' = β o_S + o_R (1 + (1 − β) m / r), with both parts from the layer's own function on a part of
     the values: no T × T map, but two more passes per query head of a group, and one with a derivative for α. Observers

@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.trials import CALIBRATIONS, passes
-from tools.pages.stored import arms, ends, read
+from tools.pages.stored import arms, ends, one, read
 
 PAGE = "docs/calibration.md"
 TEXTS = ("real/trials/calibrate-prose", "real/trials/calibrate-code")
@@ -50,10 +50,10 @@ def _in_chat() -> list[str]:
     calibrations = [read(place)["result"]["calibration"] for place in TEXTS]
     prose, code = ({tuple(head) for head in each["heads"]} for each in calibrations)
     gained = [each["before"] - each["after"] for each in calibrations]
-    weak, strong = _both([row["controls"] for row in chosen], 4), _both([row["kl"] for row in chosen], 2)
+    weak, strong = (one(f"{row[name]:.{digits}f}" for row in chosen) for name, digits in (("controls", 4), ("kl", 2)))
     return [
-        f"the same factor in as many random heads costs {_both(other_heads, 2)} nats on both, so that the chosen ones "
-        f"are {heads[0]['beats_by']:.2f} and {heads[1]['beats_by']:.2f} better",
+        f"the same factor in as many random heads costs {one(f'{cost:.2f}' for cost in other_heads)} nats on "
+        f"both, so that the chosen ones are {heads[0]['beats_by']:.2f} and {heads[1]['beats_by']:.2f} better",
         f"{len(prose & code)} heads were chosen on prose and on code, where "
         f"{len(prose) * len(code) / calibrations[0]['of_heads']:.0f} would be by chance",
         f"on random other tokens costs {min(other_tokens):.4f} to {max(other_tokens):.4f} nats, but they have little "
@@ -66,12 +66,6 @@ def _in_chat() -> list[str]:
 def _controls(place: str, arm: str) -> float:
     """Nats that the controls of an arm cost, their mean."""
     return fmean(row["lost"] for row in arms(place).values() if row["of"] == arm)
-
-
-def _both(numbers: list[float], digits: int) -> str:
-    """One number for all. Raises `ValueError` where they differ as they are rounded."""
-    (one,) = {f"{number:.{digits}f}" for number in numbers}
-    return one
 
 
 def _choosing() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pages.stored import arms, ends, quoted, read
+from tools.pages.stored import arms, ends, one, quoted, read
 
 PAGE = "docs/does_it_matter.md"
 PROSE, CODE = "real/trials/intervene-prose", "real/trials/intervene-code"
@@ -34,11 +34,12 @@ def _in_chat() -> list[str]:
     prose, code, stored = arms(PROSE), arms(CODE), read(PROSE)["result"]
     fold = [found["fold-sink"] for found in (prose, code)]
     more = {row["lost"] - found["random for fold-sink"]["lost"] for row, found in zip(fold, (prose, code), strict=True)}
+    costs = [f"{row['lost']:.3f}" for row in fold]
     short, *long = (_trimmed(place) for place in ("real/intervene_smollm2", PROSE, CODE))
     return [
         f"on {stored['texts']} texts of {stored['tokens']} tokens of prose, and of code, as a user's message "
         f"(constants from {stored['calibrated_on']['texts']} others",
-        f"per head in the sink's place costs {fold[0]['lost']:.3f} nats of prose "
+        f"per head in the sink's place costs {one(costs)} nats of prose "
         f"({' to '.join(ends(fold[0], 'lost', 3))}) and of code ({' to '.join(ends(fold[1], 'lost', 3))}), "
         f"{max(more):.3f} more than folding another token",
         f"Removing a mass of {stored['sink']['moved']:.2f} from the sink costs about half of what removing it from "

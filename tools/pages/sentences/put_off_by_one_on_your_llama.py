@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pages.stored import read
+from tools.pages.stored import read, span
 
 PAGE = "docs/put_off_by_one_on_your_llama.md"
 SMOLLM2, NANO = "real/removing_a_sink", "real/removing_a_sink_nano"
@@ -75,6 +75,8 @@ def _int8() -> list[str]:
         [f"{_after(steps, f'{arm}{tuned}', 'a8-tensor'):.2f}" for arm in (GATE, OPEN, PLAIN)]
         for steps, tuned in ((EARLY, "all weights"), (LATE, "all weights"), (LATE, "LoRA"))
     )
+    starts = (before, opened, before)
+    off = [1 - float(cost) / start for cost, start in zip(early, starts, strict=True)]
     largest = [
         stage["max_median"]
         for arm, stages in read(SMOLLM2)["arms"].items()
@@ -82,9 +84,9 @@ def _int8() -> list[str]:
         if steps != START and "max_median" in stage and not arm.startswith(SIGMOID)
     ]
     return [
-        f"{EARLY} steps of all weights take a quarter to a third off what a shared range costs, with a slot, with a "
-        f"gate and without either: a KL of {before:.2f} to {early[0]} with a gate and to {early[2]} with plain "
-        f"softmax, and of {opened:.2f} to {early[1]} with a slot that starts open; the intervals overlap. {LATE} "
+        f"{EARLY} steps of all weights take {span(off, 0, 100)} % off what a shared range costs: from a KL of "
+        f"{before:.2f} to {early[0]} with a gate and to {early[2]} with plain softmax, from {opened:.2f} to {early[1]} "
+        f"with a slot that starts open; the intervals overlap. {LATE} "
         f"steps take it to {late[0]} with a gate, {late[1]} with a slot and {late[2]} without either, {LATE} of LoRA "
         f"to {lora[0]}, {lora[1]} and {lora[2]}, whose intervals",
         f"In SmolLM2 the largest entries stay {round(min(largest), -1):,.0f} to {round(max(largest), -1):,.0f} times "

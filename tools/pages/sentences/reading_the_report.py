@@ -17,9 +17,10 @@ def sentences() -> list[str]:
 
     findings = findings_of("remedies")
     runs = list(findings.runs["softmax"].values()) if findings else []
-    with_sink = [run for run in runs if SINK(run)]
-    steps = max(run.steps[-1] for run in with_sink)
+    if not runs or not all(map(SINK, runs)):
+        raise ValueError("not each seed has a sink")
+    steps = max(run.steps[-1] for run in runs)
     return [
-        f"within {steps:,} steps in each of {in_words(len(with_sink))} seeds (in {SINK.at_least:.0f} % of the heads or "
+        f"within {steps:,} steps in each of {in_words(len(runs))} seeds (in {SINK.at_least:.0f} % of the heads or "
         "more)",
     ]
