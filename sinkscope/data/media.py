@@ -316,7 +316,9 @@ def try_out_media(model: PreTrainedModel, parts: Sequence[dict[str, Tensor]], to
     by_size = sorted(parts, key=lambda part: sum(value[:1].numel() for value in part.values()))
     for part in (by_size[0], by_size[-1])[: len(parts)]:
         samples = len(next(iter(part.values())))
-        one = {name: value[:1] if len(value) == samples else value for name, value in part.items()}
+        # Patches of several images share one tensor in some families: then all samples go through.
+        alike = all(len(value) == samples for value in part.values())
+        one = {name: value[:1] for name, value in part.items()} if alike else part
         try:
             if model.config.is_encoder_decoder and "decoder_input_ids" not in one:
                 written(model, one, min(2, tokens))
