@@ -20,7 +20,7 @@ from sinkscope.errors import InputError, unknown
 from sinkscope.statistics import difference_interval
 
 SCHEMA = 1
-WIDTH = 118  # characters of a line
+WIDTH, LEAST_WIDTH = 118, 40  # characters of a line
 MEDIA = ("images", "recordings")  # names of sets that are no texts
 COLUMN_GAP = 2  # spaces after a column
 LEAST_ROWS = 8  # of the table: longer sentences are cut before it gets fewer
@@ -179,11 +179,12 @@ class Card:
     def screen(self, lines: int, width: int = WIDTH) -> tuple[list[str], list[str], list[list[str]]]:
         """At most so many lines: sentences, in brief where they leave no room, and heads and cells of the table.
 
-        `width`: characters of a line, of which sentences take at most 118.
+        `width`: characters of a line, of which sentences take 40 to 118.
         """
-        text = self.lines(width=min(width, WIDTH))
+        sentences = max(LEAST_WIDTH, min(width, WIDTH))
+        text = self.lines(width=sentences)
         if len(text) > lines - LEAST_ROWS - 1:
-            text = self.lines(brief=True, width=min(width, WIDTH))
+            text = self.lines(brief=True, width=sentences)
         return text, *self.cells(lines - len(text) - 1, width)
 
     def table(self) -> pd.DataFrame:

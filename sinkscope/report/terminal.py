@@ -42,7 +42,6 @@ LONGEST_WORD = 30  # characters; longer ones, such as paths, are broken on a nar
 SHORT_WORD = 12  # the same in a column of phrases, which can also be broken at spaces
 SHORT_CELL = 8  # characters; columns without longer cells get room first
 PADDING = 2  # spaces after a column
-NARROWEST = 40  # columns; COLUMNS may say 0
 UNBROKEN = 10_000  # columns, wider than any table
 
 
@@ -50,9 +49,9 @@ _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)  # while
 
 
 def width() -> int:
-    """Characters of a line. In a pipe or a file no line is broken, unless COLUMNS says how wide it is."""
+    """Characters of a line, at least 1. In a pipe or a file no line is broken, unless COLUMNS says how wide it is."""
     console = Console()
-    return max(NARROWEST, console.width) if console.is_terminal or "COLUMNS" in os.environ else UNBROKEN
+    return max(1, console.width) if console.is_terminal or "COLUMNS" in os.environ else UNBROKEN
 
 
 def show(*parts: RenderableType) -> None:

@@ -268,7 +268,7 @@ def test_a_word_that_does_not_hold_on_the_second_texts_is_said_in_the_answer() -
     assert Part("cache", "Cache bits", {"prose": prose}).answer == "2 bits small. Use 2 bits."
     held = Part("cache", "Cache bits", {"prose": prose, "code": prose})
     assert held.answer == "2 bits small. All words hold on code too. Use 2 bits."
-    assert held.line == "Cache bits: 2 bits small. Use 2 bits. All words hold on code too."
+    assert held.line() == "Cache bits: 2 bits small. Use 2 bits. All words hold on code too."
 
 
 def test_the_best_advice_is_the_best_of_those_that_hold_on_both_texts() -> None:

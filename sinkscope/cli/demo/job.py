@@ -15,7 +15,7 @@ from rich.text import Text
 from transformers.utils.logging import disable_progress_bar
 
 from sinkscope.checks import check
-from sinkscope.checks.card import WIDTH
+from sinkscope.checks.card import LEAST_WIDTH, WIDTH
 from sinkscope.cli.demo.children import children
 from sinkscope.cli.demo.live import EXPLANATION, watch
 from sinkscope.cli.demo.plan import DOWNLOAD, MODEL, PATIENCE, DemoPlan
@@ -183,7 +183,7 @@ def _report_card(plan: DemoPlan) -> _Look:
     card = check(model, name=title, out=plan.out / "check", progress=watch_section)
     write_json(plan.out / "check" / "check.json", card.to_json())
     wide = width()
-    for line in card.lines(width=min(wide, WIDTH)):
+    for line in card.lines(width=max(LEAST_WIDTH, min(wide, WIDTH))):
         show(plain(line))
     heads, cells = card.cells(width=wide)
     show(table(heads, cells))
