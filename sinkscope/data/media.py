@@ -9,6 +9,7 @@ import wave
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,9 @@ def read_image(path: Path) -> Any:
     """An image in RGB, upright. Raises `InputError` where Pillow is missing, for a file that cannot be read, and for
     one with more than 8 bits a channel.
     """
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise InputError("reading images needs the package pillow: pip install 'sinkscope[images]'") from error
+    _check_pillow()
+    from PIL import Image, ImageOps
+
     try:
         with Image.open(path) as image:
             # Cameras store pictures as the sensor lies, with a note on which side is up; transformers heeds it too.
@@ -64,6 +64,11 @@ def read_image(path: Path) -> Any:
     if deep:  # Pillow cuts such values at 255: what is above becomes white
         raise InputError(f"the image {path} has more than 8 bits a channel: convert it to 8 bits first")
     return converted
+
+
+def _check_pillow() -> None:
+    if find_spec("PIL") is None:
+        raise InputError("reading images needs the package pillow: pip install 'sinkscope[images]'")
 
 
 def read_recording(path: Path, rate: int) -> Float[np.ndarray, "time"]:
@@ -200,6 +205,8 @@ def media_reading(
     if prompt is not None and not with_text:
         raise InputError(f"a prompt is for models that read text with {medium.what}s, not {type(model).__name__}")
     prompt = PROMPT if prompt is None else prompt
+    if kind == "images":
+        _check_pillow()  # before the image processor, whose own message says less
     prepare = _preparing(kind, name, revision, prompt if with_text else None)
     files = files_in(folder, medium.endings, medium.what)
     chosen = files[:samples]

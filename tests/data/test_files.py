@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sinkscope.data.media import files_in, read_image, read_recording
+from sinkscope.data.media import files_in, media_reading, read_image, read_recording
 from sinkscope.errors import InputError
 from tests.families.processors import RATE, recording, sine
+from tests.families.registry import FAMILIES
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -100,6 +101,9 @@ def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(InputError, match=r"sinkscope\[images\]"):
         read_image(tmp_path / "a.png")
+    model = FAMILIES["vit"].build()  # before its processor is looked for, which it lacks
+    with pytest.raises(InputError, match=r"sinkscope\[images\]"):
+        media_reading("images", tmp_path, model, "vit", samples=1, tokens=1)
 
 
 def test_files_are_sorted_and_others_left_out(tmp_path: Path) -> None:
