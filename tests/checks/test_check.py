@@ -196,6 +196,12 @@ def test_a_card_fits_the_width_of_a_terminal(card: Card, width: int) -> None:
     assert max(map(len, lines)) <= width
     columns = zip(heads, *cells, strict=True)
     assert sum(2 + max(map(len, column)) for column in columns) <= width
+    full = sum(2 + max(map(len, column)) for column in zip(heads, *cells, strict=True))
+    if width == 200:
+        assert "n" in heads
+        fewer = card.screen(30, full - 1)[1]
+        assert "n" not in fewer
+        assert "what to do" in fewer
     advised = [row.key for part in card.parts for row in part.rows if row.advice and row.number]
     assert sum(bool(row[-1]) for row in cells) == min(len(advised), len(cells))
 

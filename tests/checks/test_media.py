@@ -77,18 +77,22 @@ def test_heads_that_a_layer_lacks_and_tokens_that_few_queries_see_do_not_count()
     data = measure(FAMILIES["llama"].build(), FAMILIES["llama"].inputs()).data
     alpha = xr.zeros_like(data["attention_received"])
     alpha[..., -1] = 1.0  # the last token sees itself
-    alpha.loc[{"head": 0, "position": 2, "layer": 0}] = 0.9
+    alpha.loc[{"head": 0, "position": 2, "layer": 1}] = 0.9
     alpha.loc[{"head": [2, 3], "layer": 1}] = float("nan")  # of a layer with half as many heads
     none = torch.zeros(3, 0, dtype=torch.long)
     images = TextSet("images", "", none, none[:0], samples="images")
     row = _anywhere_row(data.assign(attention_received=alpha), "decoder", images)
     layers, heads = data.sizes["layer"], data.sizes["head"]
-    assert row.number.value == pytest.approx(100 / heads / layers)
+    assert row.number.value == pytest.approx(100 / (heads - 2) / layers)
     assert _heads(alpha.transpose("sample", "layer", "head", "position").values).sum() == layers * heads - 2
 
 
-def test_each_tower_has_its_own_heads_and_flag() -> None:
+def test_each_tower_has_its_own_rows_and_a_flag_is_of_all() -> None:
     model = FAMILIES["clip"].build()
+    with torch.no_grad():
+        for name, parameter in model.vision_model.named_parameters():
+            if "q_proj" in name:
+                parameter.zero_()  # its attention is uniform
     card = check(model, inputs=FAMILIES["clip"].inputs())
     rows = {row.key: row for row in card.part("sink").first.rows}
     assert {key.partition(":")[2] for key in rows} == {"vision", "encoder"}
@@ -96,6 +100,8 @@ def test_each_tower_has_its_own_heads_and_flag() -> None:
     for stack in ("vision", "encoder"):
         rate = measured.sink_rate(0.3, stack=stack).max()
         assert rows[f"rate:{stack}"].number.value <= float(rate) + 1e-6
+    assert rows["rate:vision"].number.value == 0 < rows["rate:encoder"].number.value
+    assert not card.raises("no-sink")
 
 
 def test_other_images_are_other_texts() -> None:
