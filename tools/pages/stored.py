@@ -28,7 +28,7 @@ def figures(benchmark: str) -> dict[str, dict[str, Any]]:
 
 
 def shipped(model: str) -> dict[str, Any]:
-    """What the record beside a shipped model's weights says of its training."""
+    """The training record of a shipped model, which lies beside its weights."""
     return dict(json.loads((SHIPPED / model / "record.json").read_text()))
 
 
