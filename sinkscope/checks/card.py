@@ -395,10 +395,7 @@ def check_comparable(record: Mapping[str, Any], other: Mapping[str, Any]) -> Non
         return
     one, another = (each.get("vocabulary_sha256") for each in (record, other))
     if all(mine[name].get("corpus_sha256") is None and mine[name]["name"] in MEDIA for name in differ):
-        why = (
-            "their hashes differ, so nothing is paired; check both models on the same files, prepared alike and in one "
-        )
-        why += "precision"
+        why = "their hashes differ, so nothing is paired; check both models on the same files, in one precision"
     elif None in (one, another) or one == another:
         why = "their hashes differ, so nothing is paired; check both models on the same texts, with one tokenizer"
     elif unlike := [name for name in shared if not _from_one_corpus(mine[name], theirs[name])]:

@@ -83,7 +83,7 @@ def rounding_costs(
     maps = {
         path: one
         for path, one in linear_maps(model, quantizer.skip).items()
-        if type(one.module).forward in (nn.Linear.forward, Conv1D.forward) and not one.routed
+        if isinstance(one.module, nn.Linear | Conv1D) and not one.routed
     }
     costs = dict.fromkeys(maps, 0.0)
     credits = torch.zeros(ids.shape, dtype=torch.float64)
@@ -94,6 +94,9 @@ def rounding_costs(
         x = args[0].detach()
         with torch.no_grad():
             weight = _rounded_weight(maps[path], quantizer)
+            if output.shape[-1] != len(weight):  # a part of the matrix for each group of channels
+                costs.pop(path, None)
+                return output
             error = functional.linear(_rounded_input(x, quantizer), weight, module.bias)
             error -= output.detach()
         # A copy, whose gradient is that of this map alone.

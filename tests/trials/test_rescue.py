@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import sinkscope as ss
 from sinkscope.checks.modules import GRID
@@ -153,3 +154,27 @@ def test_what_cannot_be_rescued_is_refused() -> None:
         rescue(model, {"input_ids": ids, "attention_mask": torch.tensor([[0] * 4 + [1] * 20] * 12)}, "w4")
     with pytest.raises(InputError, match="family 't5': a rescue ranks the maps of one stack"):
         rescue(FAMILIES["t5"].build(), ids % 90, "a8-tensor")
+
+
+def tiny_falcon() -> nn.Module:
+    """Its maps are of a subclass of `nn.Linear` that only multiplies."""
+    torch.manual_seed(0)
+    return FalconForCausalLM(
+        FalconConfig(
+            vocab_size=97, bos_token_id=1, eos_token_id=2, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize(
+    ("build", "ranked"), [(tiny_falcon, True), (lambda: FAMILIES["deepseek_v4_sliding"].build(), False)]
+)
+def test_maps_of_groups_are_left_out_and_subclasses_of_linear_are_not(
+    build: Callable[[], nn.Module], ranked: bool
+) -> None:
+    model, ids = build(), torch.randint(3, 90, (2, 16), generator=torch.Generator().manual_seed(0))
+    costs = rounding_costs(model, ids, QuantizeLinear(Grid(4), Grid(4, "token"))).maps
+    maps = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
+    own = [path for path, module in maps.items() if type(module) is not nn.Linear]
+    assert own
+    assert any(costs.get(path, 0.0) > 0 for path in own) == ranked
