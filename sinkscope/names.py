@@ -21,12 +21,19 @@ SHIPPED: dict[str, Path] = {path.parent.name: path.parent for path in sorted(FOL
 def resolve(name: str | Path) -> str:
     """The location of a model: the shipped folder, the local folder, a GGUF file, or the hub id unchanged.
 
-    Raises `InputError` for a folder without a model, for another file, and for a path that does not exist. `a/b` is a
-    hub id unless there is such a folder.
+    Raises `InputError` for a folder without a model, for another file, for a path that does not exist, and for the
+    name of a shipped model where a folder of that name holds one too. `a/b` is a hub id unless there is such a folder.
     """
-    if str(name) in SHIPPED:
-        return str(SHIPPED[str(name)])
     path = Path(name).expanduser()
+    if str(name) in SHIPPED:
+        here = any((path / config).exists() for config in ("config.json", "model/config.json"))
+        if not here:
+            return str(SHIPPED[str(name)])
+        if isinstance(name, str):
+            raise InputError(
+                f"'{name}' is a shipped model and a folder here: write './{name}' for the folder, or run this "
+                "elsewhere for the shipped model"
+            )
     if path.is_dir():
         if (path / "model" / "config.json").exists():  # a run folder holds its model one level down
             return str(path / "model")

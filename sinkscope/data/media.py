@@ -308,8 +308,8 @@ def _grouped(prepared: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
 
 
 def _in_precision(model: PreTrainedModel, part: dict[str, Tensor]) -> dict[str, Tensor]:
-    weight = next(weight for weight in model.parameters() if not weight.is_meta)
-    return {name: value.to(weight.dtype) if value.is_floating_point() else value for name, value in part.items()}
+    dtype = model.dtype  # of the first floating-point weight: quantized ones are integers
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in part.items()}
 
 
 AT_ONCE = 8  # samples that are written about together

@@ -82,7 +82,8 @@ def load(
     place = resolve(name)
     if (Path(place) / CALIBRATED).exists():
         raise InputError(f"'{name}' is a model saved with a calibration: load it with sinkscope.load")
-    if str(name) in SHIPPED and dtype == "auto":
+    shipped = place == str(SHIPPED.get(str(name)))
+    if shipped and dtype == "auto":
         dtype = torch.float32
     try:
         config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=trust_remote_code)
@@ -108,7 +109,7 @@ def load(
             f"cannot load model '{name}': its weights lack {missing[0]} ({len(missing)} in all), which would be "
             "random; if that is meant, load it with transformers and pass the model"
         )
-    if str(name) in SHIPPED or is_gguf(name):
+    if shipped or is_gguf(name):
         model.name_or_path = model.config.name_or_path = str(name)  # records then hold the name, not a place of ours
     return model.to(device).eval() if device else model.eval()
 

@@ -64,6 +64,15 @@ def test_recordings_of_one_length_go_together_and_nothing_is_padded(tmp_path: Pa
         assert torch.equal(row, alone["input_values"][0])
 
 
+def test_inputs_are_as_precise_as_the_first_weights_that_are_no_integers(tmp_path: Path) -> None:
+    place, folder = saved_wav2vec2(tmp_path / "model"), recordings(tmp_path / "sounds", (800,))
+    model = load(place).bfloat16()
+    model.masked_spec_embed = torch.nn.Parameter(model.masked_spec_embed.char(), requires_grad=False)
+    assert next(model.parameters()).dtype == torch.int8
+    (part,) = media_reading("audio", folder, model, str(place), samples=9, tokens=6).parts
+    assert part["input_values"].dtype == torch.bfloat16
+
+
 def test_a_decoder_reads_what_the_model_writes_token_by_token(tmp_path: Path) -> None:
     place = saved_whisper(tmp_path / "model")
     [part] = read("audio", place, recordings(tmp_path / "sounds", (800, 900)), tokens=6).parts

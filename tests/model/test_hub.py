@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def test_unknown_names_suggest_a_shipped_one(monkeypatch, tmp_path):
     monkeypatch.setitem(SHIPPED, "nano", tmp_path)
     with pytest.raises(InputError, match="unknown model 'nanno': did you mean 'nano'"):
         load("nanno")
+
+
+@pytest.mark.parametrize("below", ["", "model"])
+def test_a_folder_with_the_name_of_a_shipped_model(tmp_path, tiny_llama, monkeypatch, below):
+    """Neither is taken silently; a path means the folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("nano").mkdir()
+    assert "Lab" in type(load("nano")).__name__
+    deepcopy(tiny_llama).bfloat16().save_pretrained(Path("nano", below))
+    with pytest.raises(InputError, match=r"shipped model and a folder here: write '\./nano'"):
+        load("nano")
+    for name in ("./nano", Path("nano")):
+        assert (type(loaded := load(name)), loaded.dtype) == (type(tiny_llama), torch.bfloat16)
 
 
 @pytest.mark.parametrize(
