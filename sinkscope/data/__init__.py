@@ -22,6 +22,7 @@ from sinkscope.data.tokenizer import (
     bos_remark,
     load_fast_tokenizer,
     parse_tokenizer,
+    vocabulary_size,
     with_mask,
 )
 from sinkscope.data.training_order import MixedWindows, TrainingOrder
@@ -71,6 +72,7 @@ __all__ = [
     "texts",
     "try_out",
     "vocabulary_of",
+    "vocabulary_size",
     "with_mask",
 ]
 

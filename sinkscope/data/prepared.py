@@ -36,6 +36,7 @@ from sinkscope.data.tokenizer import (
     parse_tokenizer,
     tokenizer_digest,
     train_bpe,
+    vocabulary_size,
     with_bos,
 )
 from sinkscope.data.training_order import MixedWindows
@@ -230,8 +231,9 @@ def _write_parts(
 
     `advance` is called with the characters of each batch of documents.
     """
-    dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
-    about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": len(tokenizer), "dtype": dtype.name}
+    vocabulary = vocabulary_size(tokenizer)
+    dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+    about = {"tokenizer_sha256": tokenizer_digest(tokenizer), "vocabulary": vocabulary, "dtype": dtype.name}
     return about | {
         name: _write_part(corpus.documents(names), tokenizer, draft / f"{name}.bin", dtype, advance, chat=corpus.chat)
         for name, names in (("train", split.train), ("validation", split.validation))
@@ -393,7 +395,7 @@ def prepare(config: DataConfig, context: int, seed: int = 0, *, number_documents
             context,
             tokenizer.bos_token_id if config.bos == "fixed" else None,
             interventions=config.interventions,
-            vocabulary=len(tokenizer),
+            vocabulary=vocabulary_size(tokenizer),
             seed=seed,
             part=part,
             what=what,

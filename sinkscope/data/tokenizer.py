@@ -41,6 +41,11 @@ def parse_tokenizer(name: str) -> int | None:
     return int(size)
 
 
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest id, which in a vocabulary with holes is more than there are tokens."""
+    return 1 + max(tokenizer.get_vocab().values())
+
+
 def train_bpe(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Train byte-level BPE: ids 0, 1, 2 are `<bos>`, `<eos>`, `<pad>`, then every byte, then merges.
 

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sinkscope.data import PreparedData, Window, as_encoder, encode_data, prepare, seeded, with_mask
+from sinkscope.data import PreparedData, Window, as_encoder, encode_data, prepare, seeded, vocabulary_size, with_mask
 from sinkscope.training.masking import Masked, MaskedTokens
 from sinkscope.training.recipe import Recipe
 from sinkscope.training.start import lab_model, start_fingerprint
@@ -117,7 +117,7 @@ def encoder_data(recipe: Recipe) -> PreparedData:
 def encoder_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> BertForMaskedLM:
     """BERT at the recipe's sizes: learned positions, post-norm, tied embeddings; no dropout, as in the lab model."""
     config = BertConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary_size(tokenizer),
         max_position_embeddings=recipe.context,
         pad_token_id=tokenizer.pad_token_id,
         hidden_dropout_prob=0.0,
@@ -149,7 +149,7 @@ def hybrid_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> JambaFor
     without GPU kernels takes most of a step.
     """
     config = JambaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary_size(tokenizer),
         max_position_embeddings=recipe.context,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.data import UNSCORED, Window, ordinary_tokens, seeded
+from sinkscope.data import UNSCORED, Window, ordinary_tokens, seeded, vocabulary_size
 from sinkscope.errors import InputError
 from sinkscope.errors.invalid import ConfigPart
 
@@ -50,7 +50,7 @@ class Masked(Dataset[Window]):
         self.windows, self.masked, self.draw = windows, masked, draw
         self.mask_token = tokenizer.mask_token_id
         self.special = torch.tensor(tokenizer.all_special_ids)
-        self.ordinary = ordinary_tokens(tokenizer, len(tokenizer))
+        self.ordinary = ordinary_tokens(tokenizer, vocabulary_size(tokenizer))
 
     def __len__(self) -> int:
         return len(self.windows)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from pydantic import (
 from transformers import PreTrainedTokenizerBase
 
 from sinkscope.attention import REGISTERED_BY, AttentionSpec, Document, VisiblePrefix, Window, named, resolve
-from sinkscope.data import DataConfig, RandomTokens
+from sinkscope.data import DataConfig, RandomTokens, vocabulary_size
 from sinkscope.errors import InputError
 from sinkscope.errors.invalid import ConfigPart, in_one_line, unknown_field
 from sinkscope.model import LabConfig, LabForCausalLM
@@ -168,9 +168,10 @@ class Recipe(ConfigPart):
 
     def lab_config(self, tokenizer: PreTrainedTokenizerBase) -> LabConfig:
         """The model's configuration for a vocabulary. Raises `InputError` if `model.vocab_size` is too small for it."""
-        vocab_size = self.model.get("vocab_size", len(tokenizer))
-        if vocab_size < len(tokenizer):
-            raise InputError(f"'model.vocab_size' = {vocab_size} is less than the tokenizer's {len(tokenizer)} tokens")
+        needed = vocabulary_size(tokenizer)
+        vocab_size = self.model.get("vocab_size", needed)
+        if vocab_size < needed:
+            raise InputError(f"'model.vocab_size' = {vocab_size} is less than the tokenizer's {needed} tokens")
         return self._lab_config(
             vocab_size=vocab_size,
             bos_token_id=tokenizer.bos_token_id,

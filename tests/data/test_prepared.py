@@ -20,6 +20,7 @@ from sinkscope.data.corpora.corpus import split_names
 from sinkscope.data.tokenizer import encode
 from sinkscope.errors import InputError
 from sinkscope.files import sha256
+from sinkscope.training import Recipe
 
 EOS = 1
 
@@ -179,9 +180,10 @@ def test_the_saved_tokenizer_does_what_training_did(config: DataConfig, tmp_path
     assert (data.train[0]["input_ids"][0] == data.tokenizer.bos_token_id) == (bos == "fixed")
 
 
-def words_tokenizer(folder: Path, size: int, **roles: str) -> str:
-    """A tokenizer of whole words in a folder, with a vocabulary of any size."""
-    vocabulary = {"<unk>": 0, "<end>": 1} | {f"w{index}": index for index in range(2, size - 1)} | {"sink": size - 1}
+def words_tokenizer(folder: Path, size: int, *, few: bool = False, **roles: str) -> str:
+    """A tokenizer of whole words in a folder, with ids below any size; `few`: most of them belong to no word."""
+    words = range(2, 9 if few else size - 1)
+    vocabulary = {"<unk>": 0, "<end>": 1} | {f"w{index}": index for index in words} | {"sink": size - 1}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", **roles).save_pretrained(folder)
@@ -197,6 +199,15 @@ def test_a_tokenizer_of_a_folder_and_the_width_of_its_ids(config: DataConfig, tm
     assert data.fingerprint["vocabulary"] == size
     assert int(data.train.tokens.max()) == size - 1
     assert data.train[3]["input_ids"][0] == EOS == data.tokenizer.bos_token_id
+
+
+def test_ids_of_a_vocabulary_with_holes_come_back_as_they_are(config: DataConfig, tmp_path: Path):
+    name = words_tokenizer(tmp_path / "words", 65537, few=True, bos_token="<end>")
+    data = prepare(config.model_copy(update={"tokenizer": name}), context=16)
+    assert len(data.tokenizer) == 10
+    assert int(data.train.tokens.max()) == 65536
+    recipe = Recipe(name="own", steps=1, batch_size=1, context=16, optimizer={"lr": 1e-3})
+    assert recipe.lab_config(data.tokenizer).vocab_size == 65537
 
 
 def test_a_fixed_bos_needs_a_tokenizer_with_one(config: DataConfig, tmp_path: Path):
