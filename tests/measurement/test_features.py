@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 import xarray as xr
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 import sinkscope as ss
 from sinkscope.errors import InputError
@@ -107,6 +108,41 @@ def test_a_second_run_starts_anew_and_the_output_stays(llama: LlamaForCausalLM, 
         generated(llama, prompts)
     found = observation.measurement().features(2)
     np.testing.assert_array_equal(found["attention"][:2], found["attention"][2:])
+
+
+def values_of(model: Any, ids: Tensor) -> np.ndarray:
+    """‖v‖ of every token: (layer, head, position), each key-value head repeated for its group."""
+    caught: list[Tensor] = []
+    handles = [
+        layer.self_attn.v_proj.register_forward_hook(lambda _m, _i, out: caught.append(out[0]))
+        for layer in model.model.layers
+    ]
+    with torch.no_grad():
+        model(ids)
+    for handle in handles:
+        handle.remove()
+    heads, dim = model.config.num_key_value_heads, caught[0].shape[-1] // model.config.num_key_value_heads
+    norms = torch.stack([each.unflatten(-1, (heads, dim)).norm(dim=-1).T for each in caught])
+    return norms.repeat_interleave(model.config.num_attention_heads // heads, 1).numpy()
+
+
+@pytest.mark.parametrize("gone", ["evicted", "left a window"])
+def test_values_of_keys_that_are_gone_keep_their_norms(llama: LlamaForCausalLM, gone: str) -> None:
+    model: Any = llama
+    if gone == "left a window":
+        torch.manual_seed(0)
+        kept = {"use_sliding_window": True, "sliding_window": 6, "layer_types": ["sliding_attention"] * 2}
+        model = Qwen2ForCausalLM(Qwen2Config(**(llama.config.to_dict() | kept | {"model_type": "qwen2"}))).eval()
+    ids = torch.randint(3, 50, (1, PROMPT), generator=torch.Generator().manual_seed(2))
+    with ss.evicting(model, "h2o", 5, when="always") if gone == "evicted" else nullcontext() as cache:
+        cached = {} if cache is None else {"past_key_values": cache}
+        with torch.no_grad(), ss.observe(model, StrongestKeys(8)) as observation:
+            written = generated(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **cached)
+    found = observation.measurement().features(8)
+    first, norms = values_of(model, written)[0], found["value_norm"][0, 0].values
+    keys = found["key"][0, 0].values.astype(int)
+    assert (keys < written.shape[1] - 6).any()
+    np.testing.assert_allclose(norms, np.take_along_axis(first, keys, -1), rtol=1e-5)
 
 
 def test_bad_input_is_one_line(llama: LlamaForCausalLM, prompts: dict[str, Tensor]) -> None:

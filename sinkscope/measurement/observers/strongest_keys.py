@@ -26,13 +26,16 @@ class StrongestKeys(Observer):
     passes of one token that continue a cache. `strongest_attention`, `strongest_position` and `strongest_value_norm`
     (‖v_k‖₂): (sample, layer, head, position, strongest), the position being the query's; NaN at all others, and where
     there are fewer keys. Only when asked for ("all" leaves it out), under `observe` around `generate()`:
-    `Measurement.features` reads it. Cost: O(T) time and memory a token and head, no maps. The cache must hold every
-    key. Raises `InputError` for a count below 1. Features of sinks for probes: SinkProbe, from prompts.
+    `Measurement.features` reads it. Cost: O(T) time and memory a token and head, no maps. A key that the cache has
+    evicted, or that has left the window, receives nothing from later queries, and its value has the norm that it had
+    in the cache; NaN if it was gone before the observation began. Raises `InputError` for a count below 1. Features of
+    sinks for probes: SinkProbe, from prompts.
     """
 
     count: int = 8
     _sums: dict[tuple[str, int], Float[Tensor, "batch heads key"]] = field(default_factory=dict, repr=False)
     _first: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+    _norms: dict[tuple[str, int], Float[Tensor, "batch kv_heads key"]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("count", self.count)
@@ -43,15 +46,17 @@ class StrongestKeys(Observer):
 
     def bound(self, model: nn.Module) -> StrongestKeys:
         """This observer with sums of its own, so that two observations do not share them."""
-        return replace(self, _sums={}, _first={})
+        return replace(self, _sums={}, _first={}, _norms={})
 
     def reads_chunks(self, call: AttentionCall) -> bool:
         return call.query.shape[2] == 1 and call.query_start > 0
 
     def on_call(self, call: AttentionCall) -> Iterable[Piece]:
         if call.query_start == 0:  # a prompt: what earlier rows summed up is done with
-            for key in [key for key in self._sums if key[0] == call.layer.name]:
-                del self._sums[key], self._first[key]
+            for kept in (self._sums, self._first, self._norms):
+                for place in [place for place in kept if place[0] == call.layer.name]:
+                    del kept[place]
+        self._keep_norms(call)
         return ()
 
     def on_chunk(self, call: AttentionCall, chunk: Chunk) -> Iterable[Piece]:
@@ -92,12 +97,22 @@ class StrongestKeys(Observer):
     def describe(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "count": self.count}
 
+    def _keep_norms(self, call: AttentionCall) -> None:
+        """Keep ‖v_k‖ of each key as it is first seen: later its place may be zeros, or another key's."""
+        place, here = (call.layer.name, call.samples_before), call.value_lengths
+        known = self._norms.get(place, here.new_zeros(*here.shape[:2], 0))
+        grown = call.key_start + here.shape[-1] - known.shape[-1]
+        known = self._norms[place] = torch.nn.functional.pad(known, (0, max(grown, 0)), value=torch.nan)
+        there = here > 0
+        there[..., call.own_keys] = True
+        columns = known[..., call.key_start :]
+        columns.copy_(torch.where(columns.isnan() & there, here, columns))
+
     def _values(self, call: AttentionCall, chunk: Chunk, means: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """The means, the positions among real tokens, and the norms of the values."""
-        norms = call.value_lengths[chunk.samples].repeat_interleave(call.group, 1)
+        norms = self._norms[call.layer.name, call.samples_before][chunk.samples].repeat_interleave(call.group, 1)
         places = columns  # columns count padding as well
         if call.real_keys is not None:
             order = call.real_keys[chunk.samples, : call.key_start + call.key.shape[2]].long().cumsum(-1) - 1
             places = order.to(columns.device)[:, None].expand(-1, columns.shape[1], -1).gather(2, columns)
-        here = norms.gather(2, (columns - call.key_start).clamp(min=0))
-        return dict(zip(PARTS, (means, places, here), strict=True))
+        return dict(zip(PARTS, (means, places, norms.gather(2, columns)), strict=True))
