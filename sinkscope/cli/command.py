@@ -135,7 +135,8 @@ class Command(TyperCommand):
             raise InputError(f"cannot read {value}: no such file or folder")
         for when in self.conditions.get(param.name, ()) if was_given(ctx, param.name) else ():
             if not when.holds(ctx.params):
-                raise InputError(f"{param.opts[0]} {when.why.format_map(ctx.params)}")
+                given = param.secondary_opts if value is False and param.secondary_opts else param.opts
+                raise InputError(f"{given[0]} {when.why.format_map(ctx.params)}")
 
     def _current_name(self, argument: str) -> str:
         name, sign, value = argument.partition("=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -176,10 +177,18 @@ def as_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 
 def tokenized(tokenizer: PreTrainedTokenizerBase, texts: str | list[str], **options: Any) -> Any:
-    """`tokenizer(texts, **options)`. Raises `InputError` for words that a tokenizer without an unknown token lacks."""
+    """`tokenizer(texts, **options)`.
+
+    Raises `InputError` for half a character (a lone surrogate), and for words that a tokenizer without an unknown token
+    lacks.
+    """
     try:
         return tokenizer(texts, **options)
     except Exception as error:  # the class that the library raises
+        for text in [texts] if isinstance(texts, str) else texts:
+            if half := re.search("[\ud800-\udfff]", text):
+                near = ascii(text[max(half.start() - 20, 0) : half.end() + 20])
+                raise InputError(f"a text holds half a character (a lone surrogate): {near}; replace it") from error
         raise InputError(f"the tokenizer cannot encode the text: {first_line(error)}") from error
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sinkscope.errors import InputError
+from sinkscope.errors import InputError, check_whole
 from sinkscope.hooks.modules import position_limit
 
 IDS = ("input_ids", "decoder_input_ids")
@@ -35,8 +35,7 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
     check_padding(named, samples)
     check_shapes(model, named)
     check_positions(model, named)
-    if batch_size < 1:
-        raise InputError(f"batch_size = {batch_size}: at least 1")
+    check_whole("batch_size", batch_size)
     return named, samples
 
 

@@ -331,7 +331,7 @@ OF_EVERY_POSITION = ("positions", "depths")
 def plot(data: xr.Dataset, epsilon: float, kind: Plot | str, position: int | None) -> go.Figure:
     """See `Measurement.plot`."""
     if kind not in PLOTS:
-        raise unknown("plot", str(kind), PLOTS)
+        raise unknown("plot", str(kind), [*PLOTS, "map"])
     if position is not None and kind in OF_EVERY_POSITION:
         raise InputError(f"plot '{kind}' shows every position: position={position} goes with the others")
     if position is None:

@@ -59,7 +59,7 @@ def measure(
     *,
     texts: Any = None,
     tokenizer: Any = None,
-    tokens: int = 64,
+    tokens: int | None = None,
     samples: int | None = None,
     windows: WindowKind | None = None,
     field: str | None = None,
@@ -87,7 +87,7 @@ def measure(
             whose rows are strings or have the text in `field`; a loader of batches of those.
         tokenizer: The tokenizer of `texts`, as an object or by name; default: the model's. With a tokenizer, the
             record holds the texts of the tokens.
-        tokens: Length of a row of `texts`.
+        tokens: Length of a row of `texts`, 64 by default.
         samples: Maximum number of rows. None: all rows of a source with a length in memory, 100 of a dataset or loader.
         windows: "starts": the first `tokens` tokens of each text, with the tokenizer's BOS if it adds one, shorter
             texts padded; "packed": the texts concatenated and cut into rows; "within": consecutive stretches of each
@@ -99,8 +99,9 @@ def measure(
         about: Further entries for the record's `input`.
         apart: False reads packed rows as wholes.
 
-    Raises `InputError` if both or neither of `inputs` and `texts` are given, for texts without a tokenizer, empty
-    inputs, ids outside the vocabulary, more tokens than the model has positions, NaN in weights; and as `load` does.
+    Raises `InputError` if both or neither of `inputs` and `texts` are given, for `tokens`, `windows` or `field` without
+    texts, for texts without a tokenizer, empty inputs, ids outside the vocabulary, more tokens than the model has
+    positions, and NaN in weights; and as `load` does.
     """
     name, model = _loaded(model)
     read = read_inputs(
@@ -207,7 +208,7 @@ def read_inputs(
     texts: Any,
     tokenizer: Callable[[], Any],
     *,
-    tokens: int,
+    tokens: int | None,
     samples: int | None,
     windows: WindowKind | None,
     field: str | None,
@@ -220,6 +221,7 @@ def read_inputs(
     if texts is None:
         ready = _ready(inputs, samples)
         if ready is not None:
+            _check_unread(tokens=tokens, windows=windows, field=field)
             return ModelInputs(ready)
         if isinstance(inputs, str | Path):
             raise InputError(
@@ -235,7 +237,7 @@ def read_inputs(
     if isinstance(first, str):
         text_tokenizer = tokenizer()
         windows = windows or ("within" if isinstance(source, str | Path) else "starts")
-        windows_cut = cut(text_tokenizer, _only_texts(rows), tokens, windows, most)
+        windows_cut = cut(text_tokenizer, _only_texts(rows), 64 if tokens is None else tokens, windows, most)
         remark = bos_remark(text_tokenizer, windows_cut.rows)
         if remark:
             log.warning("texts begin%s", remark.removeprefix(","))
@@ -248,8 +250,15 @@ def read_inputs(
         return ModelInputs(_padded({"input_ids": windows_cut.rows}), about, text_tokenizer)
     if texts is not None:
         raise InputError(f"texts: expected strings, got a {type(first).__name__}; token ids go to inputs")
+    _check_unread(tokens=tokens, windows=windows, field=field)
     ids = [list(map(int, row)) for row in islice(_only_ids(rows), most)]
     return ModelInputs(_padded({"input_ids": ids}), {"description": f"{len(ids)} rows of a {type(source).__name__}"})
+
+
+def _check_unread(**given: Any) -> None:
+    """Raises `InputError` for arguments that only texts have a use for."""
+    if named := [name for name, value in given.items() if value is not None]:
+        raise InputError(f"{named[0]} goes with texts=…: token ids and model inputs are measured as they are")
 
 
 def _ready(inputs: Any, samples: int | None) -> Any:

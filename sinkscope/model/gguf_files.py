@@ -139,7 +139,9 @@ def _reading(path: Path) -> Iterator[Any]:
     try:
         file = _reader()(path)
     except (ValueError, KeyError, IndexError, OSError) as error:  # a type that is not known, a file cut short
-        said = "it is damaged or ends too early" if isinstance(error, IndexError) else first_line(error)
+        # NumPy's words for bytes that are not there, in place of an IndexError.
+        short = isinstance(error, IndexError) or any(word in str(error) for word in ("reshape", "its size must be"))
+        said = "it is damaged or ends too early, so download it again" if short else first_line(error)
         raise InputError(f"cannot read GGUF file '{path}': {said}; {_ORIGINAL}") from error
     bars = progress.is_progress_bar_enabled()
     progress.disable_progress_bar()

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from sinkscope.errors import InputError, is_number, is_whole
-from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted
+from sinkscope.sinks.rule import EPSILON, by_position, by_row, check_epsilon, counted, means_by_position
 from sinkscope.sinks.tokens import Rows, Tokens
 
 DOWN = "down"  # the role of a map
@@ -143,7 +143,8 @@ class Measured(Choice):
         by_sample = by_row(*arrays, self.epsilon)
         mask = by_position(*arrays, self.epsilon)[None] if self.by == "position" else by_sample
         if not mask.any():
-            raise NothingChosenError(_nearest(known, self.epsilon))
+            own = int(by_sample.any((1, 2, 3)).sum())
+            raise NothingChosenError(_no_sink(known, self.epsilon, self.by, own))
         texts = f"{len(known.received)} documents"
         about = {"epsilon": self.epsilon, "by": self.by, "measured_on": texts}
         if self.by == "position":
@@ -411,19 +412,29 @@ def parts_of(choice: Choice) -> tuple[Choice, ...]:
     return choice.parts if isinstance(choice, Sum) else (choice,)
 
 
-def _nearest(known: ReceivedAttention, epsilon: float) -> str:
-    """The message for no sink: what was measured, and the nearest token."""
-    seen = counted(known.visible)[:, :, None]
-    alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
-    sample, layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
-    most = float(alpha.max())
+def _no_sink(known: ReceivedAttention, epsilon: float, by: Literal["position", "row"], texts: int) -> str:
+    """The message for no sink: what was measured, and the nearest token. `texts`: how many have sinks of their own."""
+    if by == "position":
+        mean, flat, often = means_by_position(known.received, known.visible, known.uniform)
+        alpha = np.where(often[:, None], np.nan_to_num(mean, nan=-1.0), -1.0)
+        layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
+        uniform, where = float(flat[layer, position]), f"at position {position}"
+        rule = f"on average over the texts ({len(known.received)}), no position receives"
+    else:
+        seen = counted(known.visible)[:, :, None]
+        alpha = np.where(seen, np.nan_to_num(known.received, nan=-1.0), -1.0)
+        sample, layer, _, position = np.unravel_index(int(alpha.argmax()), alpha.shape)
+        uniform = float(known.uniform[sample, layer, position])
+        where, rule = f"at position {position} of text {int(known.row[sample])}", "in no head does a token receive"
     reason = (
-        f"no sink: in no head does a token receive more than epsilon = {epsilon:g} of the attention of the queries "
-        f"that see it, and twice what uniform attention gives; the most is {most:.3f}, at position {position} of "
-        f"text {int(known.row[sample])}, where uniform attention gives {known.uniform[sample, layer, position]:.3f}"
+        f"no sink: {rule} more than epsilon = {epsilon:g} of the attention of the queries that see it, and twice what "
+        f"uniform attention gives; the most is {float(alpha.max()):.3f}, {where}, where uniform attention gives "
+        f"{uniform:.3f}"
     )
     if known.slots > 0.05:
         reason += f". Learned slots take {100 * known.slots:.0f} % of the attention, and they are no tokens"
+    if by == "position" and texts:
+        reason += f". In {texts} of them some token does, which Measured(by='row') chooses"
     return f"{reason}; lower epsilon, or name the tokens (first:4)"
 
 

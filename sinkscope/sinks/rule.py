@@ -70,13 +70,14 @@ def by_row(
         return np.asarray(chosen(received, wide, uniform[:, :, None], _most(wide), epsilon))
 
 
-def by_position(
+def means_by_position(
     received: Float[np.ndarray, "sample layer head position"],
     visible: Float[np.ndarray, "sample layer position"],
     uniform: Float[np.ndarray, "sample layer position"],
-    epsilon: float = EPSILON,
-) -> Bool[np.ndarray, "layer head position"]:
-    """The positions that are sinks of every head, by the means of α and u over samples.
+) -> tuple[
+    Float[np.ndarray, "layer head position"], Float[np.ndarray, "layer position"], Bool[np.ndarray, "layer position"]
+]:
+    """The means of α and u over samples, and which of them count.
 
     Means are over samples in which enough queries see the position; these must be at least half of the samples that
     have the position. Otherwise a position that only the longest text reaches would be judged by that text alone.
@@ -86,6 +87,17 @@ def by_position(
     often = (2 * counts.sum(0) >= present) & (present > 0)
     mean = nanmean(np.where(counts[:, :, None], received, np.nan), 0)
     flat = nanmean(np.where(counts, uniform, np.nan), 0)
+    return mean, flat, often
+
+
+def by_position(
+    received: Float[np.ndarray, "sample layer head position"],
+    visible: Float[np.ndarray, "sample layer position"],
+    uniform: Float[np.ndarray, "sample layer position"],
+    epsilon: float = EPSILON,
+) -> Bool[np.ndarray, "layer head position"]:
+    """The positions that are sinks of every head, by the means of α and u over samples: `means_by_position`."""
+    mean, flat, often = means_by_position(received, visible, uniform)
     with np.errstate(invalid="ignore"):
         # The means are already over samples with enough queries, so `often` takes the place of the count: 1 of 1, or 0.
         return np.asarray(chosen(mean, often[:, None].astype(float), flat[:, None], 1.0, epsilon))

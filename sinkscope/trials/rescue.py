@@ -237,9 +237,9 @@ class Rescue:
     def sentence(self) -> str:
         """The answer in words."""
         if self.tried.empty:
-            return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token, which cannot be told from 0: no rescue."
+            return f"'{self.scheme}': a KL of {self.cost.value:.3g} cannot be told from 0: no rescue."
         parts = [self._sentence_of(best, what) for what, best in self.found.items()]
-        return f"'{self.scheme}' costs {self.cost.value:.3g} nats a token: {'; '.join(parts)} ({self.texts} texts)."
+        return f"'{self.scheme}': of a KL of {self.cost.value:.3g}, {'; '.join(parts)} ({self.texts} texts)."
 
     def _sentence_of(self, best: Rescued, what: Unit) -> str:
         one = best.count == 1

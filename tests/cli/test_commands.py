@@ -252,6 +252,12 @@ def test_an_option_that_a_run_does_not_read_is_refused(
     assert str(refused.value) == f"{param.opts[0]} {unmet[0].why.format_map(context.params)}"
 
 
+def test_a_refused_option_is_called_what_it_was_called():
+    context = ALL["measure"].make_context("measure", ["nano", "--input", "random", "--raw-text"])
+    with pytest.raises(InputError, match=r"^--raw-text goes with natural input"):
+        ALL["measure"].invoke(context)
+
+
 def test_an_option_may_stand_at_its_default_where_it_is_not_read(sinkscope, tmp_path: Path):
     command = ALL["generate"]
     context = command.make_context("generate", ["absent/absent/absent"])

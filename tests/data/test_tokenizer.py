@@ -94,6 +94,12 @@ def test_words_that_a_tokenizer_without_an_unknown_token_lacks_are_one_line():
         encode(tokenizer, ["1 + 2"])
 
 
+def test_half_a_character_is_named_with_what_is_around_it():
+    tokenizer = train_bpe(["some text to learn from"], 280)
+    with pytest.raises(InputError, match=r"half a character .*: 'good \\ud800 bye'"):
+        encode(tokenizer, ["fine", "good \ud800 bye"])
+
+
 def test_a_local_folder_is_a_tokenizer(tmp_path: Path):
     TRAINED.save_pretrained(tmp_path / "here")
     assert parse_tokenizer(str(tmp_path / "here")) is None

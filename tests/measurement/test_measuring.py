@@ -68,7 +68,7 @@ def test_as_many_samples_are_read_as_asked_for(kind: Any, llama: LlamaForCausalL
 def test_samples_of_inputs_that_are_not_row_by_row() -> None:
     ids = torch.arange(15).view(3, 5)
     places = torch.arange(45).view(3, 3, 5)  # one row for each axis of a rotation, not for each sample
-    options = {"tokens": 5, "samples": 2, "windows": None, "field": None}
+    options = {"tokens": None, "samples": 2, "windows": None, "field": None}
     read = read_inputs({"position_ids": places, "input_ids": ids}, None, lambda: None, **options).inputs
     assert read["input_ids"].equal(ids[:2])
     assert read["position_ids"].equal(places[:, :2])
@@ -243,9 +243,21 @@ def test_two_observers_of_one_name_do_not_write_over_each_other(llama: LlamaForC
         measure(llama, ids, [HiddenNorms(), Mine()])
 
 
-def test_a_batch_size_below_one_is_refused(llama: LlamaForCausalLM, ids: torch.Tensor) -> None:
-    with pytest.raises(InputError, match="batch_size = 0"):
-        measure(llama, ids, batch_size=0)
+@pytest.mark.parametrize("value", [0, "auto", 2.5, None])
+def test_a_batch_size_that_is_no_number_of_samples_is_refused(
+    llama: LlamaForCausalLM, ids: torch.Tensor, value: Any
+) -> None:
+    with pytest.raises(InputError, match=f"batch_size = {value!r}"):
+        measure(llama, ids, batch_size=value)
+
+
+@pytest.mark.parametrize("given", [{"tokens": 4}, {"windows": "packed"}, {"field": "x"}])
+def test_arguments_of_texts_are_refused_where_there_are_none(
+    llama: LlamaForCausalLM, ids: torch.Tensor, given: dict[str, Any]
+) -> None:
+    for inputs in (ids, {"input_ids": ids}, iter(ids.tolist())):
+        with pytest.raises(InputError, match=f"^{next(iter(given))} goes with texts=…"):
+            measure(llama, inputs, **given)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

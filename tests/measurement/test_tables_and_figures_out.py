@@ -89,6 +89,8 @@ def test_figures_by_name(kind: str, complete: Measurement) -> None:
 def test_a_figure_that_there_is_not(complete: Measurement, tmp_path: Path) -> None:
     with pytest.raises(ss.InputError, match="unknown plot 'head': did you mean 'heads'"):
         complete.plot(kind="head")
+    with pytest.raises(ss.InputError, match=r"choose from .*map"):
+        complete.plot(kind="nope")
     with pytest.raises(ss.InputError, match="position"):
         complete.plot(kind="heads", position=10_000)
     with pytest.raises(ss.InputError, match="unknown figure format 'gif': choose from svg, pdf, png"):

@@ -117,7 +117,7 @@ def test_measured_by_row_reads_each_text() -> None:
     known.received.received[1] = arrays({12: 0.9}, seen=causal(64))[0][0]
     tokens = Measured(by="row").resolve(known)
     assert np.argwhere(tokens.any_head()).tolist() == [[1, 12]]
-    with pytest.raises(NothingChosenError):
+    with pytest.raises(NothingChosenError, match=r"the most is 0\.2\d\d, at position 12, .* In 1 of them some token"):
         Measured().resolve(known)
 
 
@@ -132,10 +132,12 @@ def test_a_document_in_the_middle_of_a_row_has_its_sink_at_its_own_start() -> No
 def test_where_nothing_is_a_sink_the_nearest_token_and_the_slots_are_named() -> None:
     alpha, visible, uniform = arrays({9: 0.25}, seen=causal(64))
     known = ReceivedAttention(alpha, visible, uniform, (0,), np.array([3]), np.array([0]), slots=0.4)
-    with pytest.raises(NothingChosenError, match=r"0\.25.*position 9 of text 3.*slots take 40 %"):
+    with pytest.raises(NothingChosenError, match=r"0\.250, at position 9, .*slots take 40 %"):
         Measured().of(known)
+    with pytest.raises(NothingChosenError, match=r"0\.250, at position 9 of text 3"):
+        Measured(by="row").of(known)
     short = ReceivedAttention(*arrays({0: 0.9}, seen=causal(3)), (0,), np.array([0]), np.array([0]))
-    with pytest.raises(NothingChosenError, match=r"0\.933, at position 0 .* uniform attention gives 0\.611"):
+    with pytest.raises(NothingChosenError, match=r"0\.933, at position 0, .* uniform attention gives 0\.611"):
         Measured().of(short)
 
 

@@ -115,7 +115,8 @@ def test_a_rounded_cache_read_in_pieces_predicts_as_one_token_at_a_time(numbers,
 
     expected, whole = read(False), model(ids).logits[:, start:]
     assert len(passes) == 1 + 31 - start + 1
-    torch.testing.assert_close(read(True), expected, atol=2e-5, rtol=0)
+    # Rounding reads states in single precision; a block that closes too late moves logits by about 1.
+    torch.testing.assert_close(read(True), expected, atol=1e-4, rtol=0)
     block = quantized_cache(model, *numbers, None, window).scheme.block
     assert len(passes) <= 1 + 2 * math.ceil((31 - start) / block) + 1 or block == 1
     assert (expected - whole).abs().max() > 1e-3  # what is read is rounded

@@ -206,8 +206,9 @@ class KeptSets(FollowedLayer, DynamicLayer):
         must = (scores == torch.inf).sum(-1)
         if bool((must > limits).any()):
             raise InputError(
-                f"{int(must.max())} keys of a head are protected, but it may keep {int(limits.min())}: raise the "
-                "budget or protect fewer"
+                f"{int(must.max())} keys of a head must stay (protected tokens, or the window of a policy that keeps "
+                f"the latest), but it may keep {int(limits.min())}: raise the budget, protect fewer, or shorten the "
+                "window"
             )
         held = torch.minimum(limits, (scores > -torch.inf).sum(-1))
         width = max(1, int(held.max()))  # if nothing is kept, as of padding alone, one slot is empty
