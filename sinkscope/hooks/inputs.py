@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sinkscope.errors import InputError, check_whole
-from sinkscope.hooks.modules import position_limit
+from sinkscope.hooks.modules import counts_columns, position_limit
 
 IDS = ("input_ids", "decoder_input_ids")
 OTHER_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
@@ -21,6 +21,9 @@ OTHER_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32,
 
 def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[dict[str, Any], int]:
     """Model inputs by name from token ids (N, T) or a dict, and the number N of samples.
+
+    Where rows begin with padding and the model would count it, `position_ids` are added that count real tokens, as
+    `generate` does: a row is then read as it is without padding.
 
     Raises `InputError` for empty inputs, ids outside the vocabulary, a padding mask of another shape than its ids,
     more tokens than the model has positions, a batch size below 1, and NaN in the model's weights.
@@ -36,7 +39,7 @@ def checked_inputs(model: nn.Module, inputs: Any, batch_size: int = 1) -> tuple[
     check_shapes(model, named)
     check_positions(model, named)
     check_whole("batch_size", batch_size)
-    return named, samples
+    return named | _real_positions(model, named), samples
 
 
 def samples_of(inputs: Mapping[str, Any]) -> int:
@@ -232,6 +235,16 @@ def check_positions(model: nn.Module, inputs: Mapping[str, Any]) -> None:
         value = inputs.get(name)
         if limit is not None and isinstance(value, Tensor) and value.shape[1] > limit:
             raise InputError(f"{value.shape[1]} tokens, but the model has positions for {limit}: use at most {limit}")
+
+
+def _real_positions(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The positions of tokens behind the padding that rows begin with, if the model needs to be told."""
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if "position_ids" in inputs or not isinstance(ids, Tensor) or not isinstance(mask, Tensor):
+        return {}
+    if mask.ndim != 2 or mask.shape != ids.shape or bool(mask[:, 0].all()) or not counts_columns(model):
+        return {}
+    return {"position_ids": (mask.ne(0).long().cumsum(-1) - 1).clamp(min=0)}
 
 
 def _as_dict(inputs: Any) -> dict[str, Any]:

@@ -422,6 +422,17 @@ def position_limit(model: nn.Module) -> int | None:
     return min([limit, *counted])
 
 
+def counts_columns(model: nn.Module) -> bool:
+    """Whether a table's positions are those of columns, padding before a row included, unless the caller gives others.
+
+    So in GPT-2, BERT and CTRL. RoBERTa, whose table has a row for padding, counts real tokens itself.
+    """
+    if "position_ids" not in _parameters_of(getattr(model.forward, "__func__", model.forward)):
+        return False
+    fixed = any(path.rpartition(".")[2] == "pos_encoding" for path, _ in model.named_buffers())
+    return fixed or any(table.padding_idx is None for _, table, _ in _embeddings(model))
+
+
 def _offset(model: nn.Module, table: nn.Embedding) -> int:
     """Rows before position 0: those up to the padding's, or those beyond the configured number of positions."""
     if table.padding_idx is not None:
