@@ -18,11 +18,15 @@ def sentences() -> list[str]:
 
 
 def _closed_slot() -> list[str]:
-    slots = (_after(EARLY, CLOSED, "slots"), _after(LATE, CLOSED, "slots", NANO))
-    lower = _after(START, CLOSED, "sink_rate") - _after(EARLY, CLOSED, "sink_rate")
+    early, late = (100 * _after(step, CLOSED, "slots") for step in (EARLY, LATE))
+    of_nano = 100 * _after(LATE, CLOSED, "slots", NANO)
+    rates = [_after(step, CLOSED, "sink_rate") for step in (START, LATE)]
+    weights = 100 * _after(LATE, CLOSED.replace("b alone", "all weights"), "slots")
     return [
-        f"After {EARLY} steps SmolLM2's slot receives {100 * slots[0]:.0f} % and the sink rate is {lower:.1f} points "
-        f"lower; on `nano` it receives {100 * slots[1]:.0f} % after {LATE} steps."
+        f"If b alone learns, SmolLM2's slot receives {early:.0f} % after {EARLY} steps and {late:.0f} % after {LATE}, "
+        f"and the sink rate falls from {rates[0]:.1f} to {rates[1]:.1f} %; on `nano` the slot receives {of_nano:.0f} % "
+        f"after {LATE} steps.",
+        f"If all weights learn, it stays closed ({weights:.1f} % after {LATE} steps),",
     ]
 
 
