@@ -132,7 +132,8 @@ def missing(row: Row, verdict: Verdict, findings: Findings | None, reasons: Sequ
     if not (verdict.decides_at and findings):
         return reasons[0]
     more = [(verdict.decides_at - n) * _seconds(findings, group) for n, group in zip(verdict.n, groups, strict=True)]
-    return f"{verdict.decides_at} models each would decide, {sum(more) / 3600:.1f} h"
+    each = " each" if len(verdict.n) > 1 else ""
+    return f"{verdict.decides_at} models{each} would decide, {sum(more) / 3600:.1f} h"
 
 
 def _seconds(findings: Findings, labels: Sequence[str]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sinkscope.experiments import QUESTIONS
@@ -80,7 +82,7 @@ def swept(monkeypatch, out, results, watched):
 
     observed = Observed("run-0", "finished", 0, {"sink_0": 1.0}, (1, 2), {"validation_loss": (3.0, 2.0)}, 60.0)
     monkeypatch.setitem(running.BACKENDS, "local", backend)
-    monkeypatch.setattr(running, "observed", lambda run, kind: observed)
+    monkeypatch.setattr(running, "observed", lambda run, kind: replace(observed, run=run.path.name))
     monkeypatch.setattr(running.RunStore, "run", lambda self, recipe: Run(self.path / f"{recipe.hash({})}"))
     return ("experiment", "run", "fixed-token", "--seeds", "1", "--out", str(out), "--results", str(results))
 

@@ -150,7 +150,8 @@ def run_(
 ) -> None:
     """Train the runs that do not exist yet, and judge the claims. The same command continues after an interruption.
 
-    Exits with 1 if a run failed; the others are still trained and judged.
+    Exits with 1 if a run failed; the others are still trained and judged. With --backend none, with 2 if the question
+    was edited after its runs or lacks a variation that has some.
     """
     from sinkscope.experiments import backend_named, find, known, path_of, run, standing_of
 
@@ -185,9 +186,11 @@ def run_(
     except KeyboardInterrupt:
         note(f"finished work is kept in {out}; the same command continues from there")
         raise
-    _show_findings(question, findings, record, as_json)
+    gone = _show_findings(question, findings, record, as_json)
     if findings.failed:
         raise typer.Exit(FAILED)
+    if backend == "none" and (report_edited(question, findings) or gone):
+        raise typer.Exit(BAD_INPUT)
 
 
 @app.command("verdict", epilog="Example: sinkscope experiment verdict --all")
@@ -205,7 +208,7 @@ def verdict_(
     as_json: options.AsJson = False,
 ) -> None:
     """Judge the claims again from stored records and from the runs that come with a question; train nothing."""
-    from sinkscope.experiments import QUESTIONS, find, known, standing_of, verdicts
+    from sinkscope.experiments import QUESTIONS, find, known, verdicts
 
     if every == (name is not None):
         raise InputError("name one experiment, or pass --all")
@@ -232,10 +235,7 @@ def verdict_(
             note(f"no record yet; to judge what an interrupted run has finished: {judge}")
     gone = [each for each in judged if report_left_out(each)]
     report_damage(damaged)
-    edited = [each for each in judged if standing_of(each.question, each.findings).edited]
-    if edited and not every:
-        note(f"'{edited[0].question.name}' was edited after its runs, so no claim of it is confirmed")
-    if (gone or edited) and not every:
+    if not every and (report_edited(judged[0].question, judged[0].findings) or gone):
         raise typer.Exit(BAD_INPUT)
 
 
@@ -262,12 +262,12 @@ def require_folder(results: Path) -> None:
 
 
 def require_recipes(question: Question, scale: str) -> None:
-    """Raise `InputError` for wrong recipes, and for claims about a variation that the question does not have."""
-    from sinkscope.experiments import keys, labels_read
+    """Raise `InputError` for wrong recipes, and for claims about variations that there are not, or that are one."""
+    from sinkscope.experiments import check_apart, keys, labels_read
 
-    keys(question, scale)
     for assertion in question.assertions:
         labels_read(question, assertion)
+    check_apart(question, keys(question, scale))
 
 
 def require_runnable(question: Question, scale: str) -> None:
@@ -346,6 +346,15 @@ def show_verdicts(judged: Iterable[JudgedQuestion]) -> None:
             note(warning)
 
 
+def report_edited(question: Question, findings: Findings | None) -> bool:
+    """Say that a question was edited after its runs; whether it was."""
+    from sinkscope.experiments import standing_of
+
+    if edited := standing_of(question, findings).edited:
+        note(f"'{question.name}' was edited after its runs, so no claim of it is confirmed")
+    return edited
+
+
 def report_left_out(judged: JudgedQuestion) -> bool:
     """Name the known runs that are not judged; whether some are of a variation that is gone."""
     if judged.findings is None:
@@ -379,7 +388,8 @@ def _show_totals(judged: Sequence[JudgedQuestion]) -> None:
     show(plain(f"\n{grades}; {_count_runs(int(cost['runs']))} of {hours(cost['seconds'])}"))
 
 
-def _show_findings(question: Question, findings: Findings, record: Path, as_json: bool) -> None:
+def _show_findings(question: Question, findings: Findings, record: Path, as_json: bool) -> bool:
+    """Print runs and verdicts; whether some runs are of a variation that is gone."""
     from sinkscope.experiments import verdicts
     from sinkscope.statistics.claims import tally
 
@@ -397,7 +407,7 @@ def _show_findings(question: Question, findings: Findings, record: Path, as_json
         show(plain(""))
         show_verdicts([JudgedQuestion(question, findings, judged)])
         show(plain(f"\n{tally(judged)}"))
-    report_left_out(JudgedQuestion(question, findings, judged))
+    gone = report_left_out(JudgedQuestion(question, findings, judged))
     for label, seeds in findings.failed.items():
         for seed, why in seeds.items():
             note(f"{label}, seed {seed} failed: {why}")
@@ -409,6 +419,7 @@ def _show_findings(question: Question, findings: Findings, record: Path, as_json
     if missing:
         note(f"{missing} of the runs that decide are not there")
     note(f"record: {record}; runs of {hours(findings.seconds)}")
+    return gone
 
 
 def _question_json(question: Question, seeds: Mapping[str, list[int]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from sinkscope.experiments.effects import (
 )
 from sinkscope.experiments.expected import Expected, expected, on_processor
 from sinkscope.experiments.findings import RESULTS, Findings, known, path_of, read_findings, with_rows
-from sinkscope.experiments.grading import Judged, labels_read, standing_of, verdicts, without_sinks
+from sinkscope.experiments.grading import Judged, check_apart, labels_read, standing_of, verdicts, without_sinks
 from sinkscope.experiments.observed import CURVES, LARGEST, Metrics, Observed
 from sinkscope.experiments.question import (
     RECIPE_OF,
@@ -125,6 +125,7 @@ __all__ = [
     "above_ratio",
     "backend_named",
     "below",
+    "check_apart",
     "curve_correlation",
     "expected",
     "find",

@@ -78,16 +78,39 @@ def labels_read(question: Question, assertion: Assertion) -> list[str]:
     return [label for label in question.labels if label in recording.read]
 
 
+def check_apart(question: Question, keys: Mapping[str, str]) -> None:
+    """Raises `InputError` where a claim reads two variations of one recipe: their runs are the same models.
+
+    `keys`: the key of each variation's recipe, by label.
+    """
+    for assertion in question.assertions:
+        first: dict[str, str] = {}
+        for label in labels_read(question, assertion):
+            if label in keys and (same := first.setdefault(keys[label], label)) != label:
+                raise InputError(
+                    f"experiment '{question.name}', claim '{assertion.claim.name}': variations '{same}' and '{label}' "
+                    "are one recipe, so it would count each model twice"
+                )
+
+
+def _check_runs_apart(runs: Cells) -> None:
+    """Raises `InputError` where two variations have one run, also in records of runs that are gone."""
+    first: dict[str, str] = {}
+    for label, cells in runs.items():
+        for run in cells.values():
+            if run.run and first.setdefault(run.run, label) != label:
+                raise InputError(
+                    f"variations '{first[run.run]}' and '{label}' have one run, '{run.run}', as two models"
+                )
+
+
 def _judged_safely(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
     try:
         return _judged(question, assertion, findings)
     except InputError:
         raise
     except Exception as error:  # of a function in the question's file
-        raise InputError(
-            f"experiment '{question.name}', claim '{assertion.claim.name}': its function raises "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise _raised(question, assertion, error) from error
 
 
 def _judged(question: Question, assertion: Assertion, findings: Findings) -> Verdict:
@@ -99,6 +122,7 @@ def _judged(question: Question, assertion: Assertion, findings: Findings) -> Ver
     else:
         labels = labels_read(question, assertion)
     runs = {label: dict(cells) for label, cells in counting(question, findings).items() if label in labels}
+    _check_runs_apart(runs)
     failed = {label: _failed(question, findings, label) for label in labels}
     for label, seeds in failed.items():
         notes.add("failed", label, seeds)
@@ -337,9 +361,18 @@ def _probed(question: Question, assertion: Assertion) -> _Recording:
         assertion.effect(recording)
     except InputError:  # a label of no variation
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError):  # of the made-up numbers: what it read is known
+    except (AttributeError, NameError, ImportError) as error:  # which no numbers can bring about
+        raise _raised(question, assertion, error) from error
+    except Exception:  # of the made-up numbers: what it read is known
         pass
+    if not recording.read:
+        raise InputError(f"experiment '{question.name}', claim '{assertion.claim.name}': it reads no run")
     return recording
+
+
+def _raised(question: Question, assertion: Assertion, error: Exception) -> InputError:
+    claim = f"experiment '{question.name}', claim '{assertion.claim.name}'"
+    return InputError(f"{claim}: its function raises {type(error).__name__}: {error}")
 
 
 def _probed_metrics(question: Question, assertion: Assertion) -> list[str]:

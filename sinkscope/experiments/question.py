@@ -300,7 +300,7 @@ class Question:
     (`experiments.rows`) with runs that are known; `verdict`, `show` and `report` read it as well as the user's own
     records. `registration`: the file that holds the question, which `find` notes.
 
-    Raises `InputError` without seeds, and for two variations or claims of one name.
+    Raises `InputError` without seeds, for a change of the seed, and for two variations or claims of one name.
     """
 
     name: str
@@ -328,6 +328,8 @@ class Question:
                     raise InputError(f"experiment '{self.name}': two {what} are called '{word}'")
         if not self.variations or not self.assertions:
             raise InputError(f"experiment '{self.name}': needs variations and claims")
+        if "seed" in self.shared or any("seed" in each.changes for each in self.variations):
+            raise InputError(f"experiment '{self.name}': seeds are named by seeds=, not by a change")
         if self.seeds is None and any(variation.seeds is None for variation in self.variations):
             raise InputError(f"experiment '{self.name}' does not say how many models decide: {SEEDS}")
         for label in [*self.labels, *(label for assertion in self.assertions for label in assertion.among)]:

@@ -382,7 +382,8 @@ class Verdict:
     @property
     def graded(self) -> str:
         """The grade, and why it is that: `open (4 of 6 runs)`."""
-        more = f"decided by {self.decides_at} models each at today's numbers" if self.decides_at else ""
+        each = " each" if len(self.n) > 1 else ""
+        more = f"decided by {self.decides_at} models{each} at today's numbers" if self.decides_at else ""
         reasons = "; ".join(filter(None, (self.reason, more)))
         return f"{self.grade} ({reasons})" if reasons else self.grade
 

@@ -177,13 +177,28 @@ def test_a_text_that_is_not_there_is_refused_alike(sinkscope, mine, tmp_path):
     [
         ('"sigmoid"', '"sigmoidal"', "sigmoidal"),
         ('more_models("a", "b"', 'more_models("a", "c"', "unknown variation of experiment 'mine' 'c'"),
+        ('{"attention": "sigmoid"}', '{"eval_every": 3}', "variations 'a' and 'b' are one recipe"),
+        ('{"attention": "sigmoid"}', '{"seed": 3}', "seeds are named by seeds=, not by a change"),
+        ('gap("sink_mass", "a", "b")', 'lambda runs: runs["a"].losss', "its function raises AttributeError"),
+        ('gap("sink_mass", "a", "b")', "lambda runs: 2.0", "claim 'lower': it reads no run"),
     ],
 )
 def test_a_wrong_file_without_runs_is_not_judged(sinkscope, mine, wrong, right, words):
     mine.write_text(MINE.replace('    records=Path(__file__).parent / "runs.jsonl",', "   ").replace(wrong, right))
-    answer = sinkscope("experiment", "verdict", str(mine))
+    for command in (("verdict", str(mine)), ("show", str(mine)), ("run", str(mine), "--plan")):
+        answer = sinkscope("experiment", *command)
+        assert (answer.code, answer.out) == (2, "")
+        assert words in answer.error
+
+
+def test_a_run_under_two_labels_is_no_two_models(sinkscope, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE.replace('    records=Path(__file__).parent / "runs.jsonl",', "   "))
+    runs = {seed: observed("a", seed, 9.0) for seed in range(5)}
+    kept.write_findings(tmp_path / "kept", Findings("mine", "nano", 5, {"a": runs, "b": runs}))
+    answer = sinkscope("experiment", "verdict", str(mine), "--results", str(tmp_path / "kept"))
     assert (answer.code, answer.out) == (2, "")
-    assert words in answer.error
+    assert "variations 'a' and 'b' have one run, 'run-a-0'" in answer.error
 
 
 def keep_registered(mine: Path, sha256: str) -> Path:

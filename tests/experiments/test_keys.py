@@ -11,7 +11,9 @@ def test_one_run_has_one_key_and_its_seeds_share_it(small):
     question = small()
     one, two = keys(question, "nano").values()
     assert one != two
-    same = replace(question, variations=(Variation("uno", {"attention": "softmax"}), Variation("due", {"seed": 7})))
+    same = replace(
+        question, variations=(Variation("uno", {"attention": "softmax"}), Variation("due", {"eval_every": 7}))
+    )
     assert list(keys(same, "nano").values()) == [one, one]
     assert keys(small("wider", {"attention": "k_bias"}), "nano")["one"] == one
 
